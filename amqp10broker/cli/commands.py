@@ -87,7 +87,7 @@ class Command:
             formatter_class=argparse.RawDescriptionHelpFormatter if lines else argparse.HelpFormatter,
         )
         self.arguments(parser)
-        parser.set_defaults(run=self.run)
+        parser.set_defaults(do=self.run)
 
 
 # --- options --------------------------------------------------------------------------------------

@@ -9,26 +9,24 @@ import sys
 import tempfile
 from typing import Any, Final
 
-from amqp10broker.cli.commands import STANDARD, Command, Parser, add_vhost, add_where, ask, read_file
-from amqp10broker.cli.exits import EXIT_OK, Failed
+from amqp10broker.cli.calls import Call
+from amqp10broker.cli.commands import STANDARD, Parser, add_vhost, read_file
+from amqp10broker.cli.exits import Failed
 from amqp10broker.cli.tables import as_json
 from amqp10broker.errors import ConfigError
 
 
-def _export_arguments(parser: Parser) -> None:
+def _add_target(parser: Parser) -> None:
     parser.add_argument("file", metavar="FILE", help="where to; - for standard output")
-    add_where(parser)
 
 
-def _export(arguments: argparse.Namespace) -> int:
-    document = ask(arguments, "export-definitions")
+def _exported(arguments: argparse.Namespace, document: Any) -> str | None:
     text = as_json(document)
     if arguments.file == STANDARD:
         sys.stdout.write(text)
-        return EXIT_OK
+        return None
     write_private(arguments.file, text)
-    print(f"definitions written to {arguments.file}; there are hashes of passwords in it")
-    return EXIT_OK
+    return f"definitions written to {arguments.file}; there are hashes of passwords in it"
 
 
 def write_private(path: str, text: str) -> None:
@@ -50,44 +48,38 @@ def write_private(path: str, text: str) -> None:
         raise Failed(f"cannot write {path}: {error.strerror}; give another file, or - ") from error
 
 
-def _import_arguments(parser: Parser) -> None:
+def _add_source(parser: Parser) -> None:
     parser.add_argument(
         "file", metavar="FILE", help="what RabbitMQ or this broker exports; - for standard input"
     )
-    parser.add_argument(
-        "--skip-unsupported",
-        action="store_true",
-        help="leave out queues and exchanges of kinds that this broker does not have",
-    )
     add_vhost(parser)
-    add_where(parser)
 
 
-def _import(arguments: argparse.Namespace) -> int:
+def _with_document(arguments: argparse.Namespace, given: dict[str, Any]) -> None:
     source = "standard input" if arguments.file == STANDARD else f"file {arguments.file}"
     try:
-        document = json.loads(read_file(arguments.file))
+        given["document"] = json.loads(read_file(arguments.file))
     except ValueError as error:
         raise ConfigError(source, f"is not JSON: {error}", "must be what RabbitMQ exports") from error
-    report: dict[str, Any] = ask(
-        arguments, "import-definitions", document=document, skip_unsupported=arguments.skip_unsupported
-    )
+
+
+def _imported(arguments: argparse.Namespace, report: Any) -> str:
     loaded = ", ".join(f"{name} {count}" for name, count in report["loaded"].items() if count)
-    print(f"imported: {loaded or 'nothing'}")
-    for reason in report["skipped"]:
-        print(f"left out: {reason}")
+    lines = [f"imported: {loaded or 'nothing'}", *(f"left out: {reason}" for reason in report["skipped"])]
     if report["unknown"]:
-        print(f"kept without use: {', '.join(report['unknown'])}")
-    return EXIT_OK
+        lines.append(f"kept without use: {', '.join(report['unknown'])}")
+    return "\n".join(lines)
 
 
 COMMANDS: Final = (
-    Command("export-definitions", _export_arguments, _export),
-    Command(
+    Call("export-definitions", _exported, more=_add_target).command("export-definitions"),
+    Call(
         "import-definitions",
-        _import_arguments,
-        _import,
-        "Declare what a file says: all of it, or nothing if any of it is refused. --vhost is for a file that "
-        "names none.",
-    ),
+        _imported,
+        without=("document",),
+        more=_add_source,
+        prepare=_with_document,
+        description="Declare what a file says: all of it, or nothing if any of it is refused. --vhost is for "
+        "a file that names none.",
+    ).command("import-definitions"),
 )

@@ -38,15 +38,11 @@ HOMES: Final[Mapping[str, Mapping[str, str]]] = {
     "serving": {
         "serve": "run the broker",
     },
-    "status_commands": {
+    "status": {
         "status": "show connections, sessions, links and queues of a running broker, and why a link waits",
-        "set": "change a flow control setting of a running broker",
-        "ping": "log in to a broker as a client does, and say how long it took to answer",
     },
-    "alarms": {
-        "alarm": "raise or clear an alarm of a running broker by hand",
-        "set-vm-memory-high-watermark": "change how much memory a running broker may use",
-        "set-disk-free-limit": "change how much disk a running broker leaves free",
+    "ping": {
+        "ping": "log in to a broker as a client does, and say how long it took to answer",
     },
     "tracing": {
         "trace": "show the frames of a connection, user or address while the broker runs",
@@ -73,7 +69,9 @@ HOMES: Final[Mapping[str, Mapping[str, str]]] = {
         ),
         **_told("add-vhost", "delete-vhost", "set-vhost-limits"),
         **_told("set-policy", "clear-policy", "set-operator-policy", "clear-operator-policy"),
-        **_told("close-connection"),
+        **_told("close-connection", "set", "alarm"),
+        "set-vm-memory-high-watermark": "change how much memory a running broker may use",
+        "set-disk-free-limit": "change how much disk a running broker leaves free",
     },
     "publishing": {
         "publish": "send messages to a queue or an exchange",
@@ -126,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Names come from clients; what the terminal's encoding does not have is shown as an escape.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        code: int = arguments.run(arguments)
+        code: int = arguments.do(arguments)
         sys.stdout.flush()
         return code
     except ConfigError as error:

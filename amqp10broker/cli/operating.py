@@ -1,164 +1,21 @@
-"""Commands that call one operation of the table: its arguments are their options, its sentence is their help.
-
-An argument that must be given stands by itself, in the order of the table; others are options of their name.
-"""
+"""Commands that call one operation of the table, and what each says of the result."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
-from amqp10broker.cli.commands import (
-    Command,
-    Parser,
-    add_arguments_option,
-    add_vhost,
-    add_where,
-    ask,
-    counted,
-    pairs,
-)
-from amqp10broker.cli.exits import EXIT_OK, Failed
-from amqp10broker.cli.passwords import add_password, new_password
+from amqp10broker.cli.calls import Call, command_of_kinds
+from amqp10broker.cli.commands import Parser, ask, counted
+from amqp10broker.cli.exits import Failed
+from amqp10broker.config.records import CONFIG_SETTINGS, FLOW_SETTINGS
 from amqp10broker.errors import ConfigError
-from amqp10broker.management.arguments import Argument, Kind
-from amqp10broker.management.table import OPERATIONS, QUEUE_TYPES
+from amqp10broker.management.table import QUEUE_TYPES
 
 QUEUE_TYPE: Final = "x-queue-type"
-
-
-def _nothing(arguments: argparse.Namespace, given: dict[str, Any]) -> None:
-    """Everything is as the table has it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """An operation as a command.
-
-    Attributes:
-        operation: in the table.
-        said: makes the sentence for people of what was typed and of the result.
-        by_itself: names of optional arguments that stand by themselves all the same.
-        without: names of arguments that cannot be given here.
-        more: adds options that the operation does not have.
-        prepare: changes what the operation is given, after asking the broker something perhaps.
-        description: for its own help; empty takes the table's.
-    """
-
-    operation: str
-    said: Callable[[argparse.Namespace, Any], str]
-    by_itself: tuple[str, ...] = ()
-    without: tuple[str, ...] = ()
-    more: Callable[[Parser], object] = lambda parser: None
-    prepare: Callable[[argparse.Namespace, dict[str, Any]], object] = _nothing
-    description: str = ""
-
-    def add_to(self, parser: Parser) -> None:
-        """Give a parser the operation's arguments."""
-        operation = OPERATIONS[self.operation]
-        for argument in operation.arguments:
-            if argument.name not in self.without:
-                _add(parser, operation.noun, argument, by_itself=argument.name in self.by_itself)
-        self.more(parser)
-        if operation.in_vhost:
-            add_vhost(parser)
-        add_where(parser)
-
-    def run(self, arguments: argparse.Namespace) -> int:
-        """Have the broker do it, and say what came of it."""
-        offered = [each for each in OPERATIONS[self.operation].arguments if each.name not in self.without]
-        given = {each.name: _value(each, arguments) for each in offered}
-        self.prepare(arguments, given)
-        print(self.said(arguments, ask(arguments, self.operation, **given)))
-        return EXIT_OK
-
-    def command(self, name: str) -> Command:
-        """It, under a name."""
-        return Command(name, self.add_to, self.run, self.description)
-
-
-def _add(parser: Parser, noun: str, argument: Argument, *, by_itself: bool) -> None:
-    """One argument as an option, or standing by itself."""
-    name, kind, help = argument.name, argument.kind, argument.help.replace("%", "%%")
-    option = f"--{name.replace('_', '-')}"
-    metavar = (noun if name == "name" else name).upper().replace("_", "-")
-    shape: dict[str, Any] = {"help": help, "metavar": metavar}
-    if kind is Kind.INTEGER:
-        shape["type"] = int
-    if argument.choices:
-        shape["choices"] = argument.choices
-        del shape["metavar"]
-    elif argument.known:
-        shape["help"] = f"{', '.join(argument.known)} or {help}"
-    if name == "vhost":
-        add_vhost(parser)
-    elif argument.secret:
-        add_password(parser)
-    elif argument.keys:
-        for key, what in argument.keys.items():
-            parser.add_argument(f"--{key}", type=int, metavar="N", help=f"{what}; -1: no limit")
-    elif kind is Kind.TABLE and not argument.required:
-        add_arguments_option(parser)
-    elif kind is Kind.TEXTS and argument.required:
-        parser.add_argument(name, nargs="*", help=help, metavar=metavar.removesuffix("S"))
-    elif kind is Kind.TEXTS:
-        shape |= {"dest": name, "action": "append", "default": [], "metavar": metavar.removesuffix("S")}
-        parser.add_argument(option.removesuffix("s"), **shape)
-    elif kind is Kind.FLAG:
-        on = argument.default is True
-        action = argparse.BooleanOptionalAction if on else "store_true"
-        told = f"{help} (default: it does)" if on else help
-        parser.add_argument(option, action=action, default=on, help=told)
-    elif argument.required or by_itself:
-        parser.add_argument(name, nargs=None if argument.required else "?", default=argument.usual, **shape)
-    else:
-        if argument.default not in (None, ""):
-            shape["help"] += f" (default: {argument.default})"
-        added = parser.add_argument(option, default=argument.default, **shape)
-        added.completions = argument.known  # type: ignore[attr-defined]
-
-
-def _value(argument: Argument, arguments: argparse.Namespace) -> Any:
-    """What was typed for an argument.
-
-    Raises:
-        ConfigError: it cannot be meant.
-    """
-    if argument.secret:
-        return new_password(arguments)
-    if argument.keys:
-        typed = {key: getattr(arguments, key.replace("-", "_")) for key in argument.keys}
-        given = {key: value for key, value in typed.items() if value is not None}
-        if not given:
-            allowed = f"give {' or '.join(f'--{key}' for key in typed)}"
-            raise ConfigError("the limit", "is missing", allowed)
-        return given
-    value = getattr(arguments, argument.name)
-    if argument.kind is Kind.TABLE:
-        return read_table(argument, value) if argument.required else pairs("option --argument", value)
-    return value
-
-
-def read_table(argument: Argument, written: str) -> dict[str, Any]:
-    """Values by name, of their JSON.
-
-    Raises:
-        ConfigError: it is no JSON object.
-    """
-    fault, table = "", None
-    try:
-        table = json.loads(written)
-    except ValueError as error:
-        fault = f": {error}"
-    if not isinstance(table, dict):
-        allowed = f"must be a JSON object: '{argument.help.partition(': ')[2]}'"
-        raise ConfigError(argument.name.upper(), f"is {written!r}{fault}", allowed)
-    return table
 
 
 # --- queues, exchanges, bindings ------------------------------------------------------------------
@@ -248,6 +105,51 @@ def _policy_set(what: str, arguments: argparse.Namespace, found: Any) -> str:
     return f"{what} '{arguments.name}' set; it counts for {whom}"
 
 
+# --- the running broker ---------------------------------------------------------------------------
+
+MEMORY: Final = "vm_memory_high_watermark"
+DISK: Final = "disk_free_limit"
+
+
+def _with_setting(arguments: argparse.Namespace, given: dict[str, Any]) -> None:
+    given["value"] = FLOW_SETTINGS[arguments.name].parse(str(arguments.value), f"set {arguments.name}")
+
+
+def _alarm_said(arguments: argparse.Namespace, result: Any) -> str:
+    name = arguments.name
+    if arguments.on == "off" and name in result.get("alarms", ()):
+        limit = (MEMORY if name == "memory" else DISK).replace("_", "-")
+        return (
+            f"the {name} alarm stays on, for another reason: 'amqp10broker status' says which; "
+            f"'amqp10broker set-{limit}' sets another limit"
+        )
+    return f"the {name} alarm is {arguments.on}"
+
+
+def _limit(name: str, description: str, meaning: str, help: str, words: tuple[str, ...]) -> Call:
+    """A command that changes where one alarm begins."""
+
+    def more(parser: Parser) -> None:
+        value: Any = parser.add_argument("value", nargs="+", metavar="VALUE", help=help)
+        value.completions = words
+
+    def prepare(arguments: argparse.Namespace, given: dict[str, Any]) -> None:
+        value = CONFIG_SETTINGS[name].parse(" ".join(arguments.value), arguments.command)
+        given |= {"name": name, "value": value}
+
+    def said(arguments: argparse.Namespace, result: Any) -> str:
+        limit, written = result["limit_bytes"], " ".join(arguments.value)
+        if limit is None:
+            return (
+                f"{name} is now {written}, but cannot be used: the system does not say how much memory there "
+                "is; give an amount"
+            )
+        return f"{name} is now {written}: {meaning.format(f'{limit} bytes')}"
+
+    told = f"{description} Until its next start; for good, set {name} in its configuration."
+    return Call("set-limit", said, without=("name", "value"), more=more, prepare=prepare, description=told)
+
+
 _SEE_PERMISSIONS: Final = "see 'amqp10broker set-permissions --help'"
 _DELETE_VHOST: Final = Call(
     "delete-vhost", lambda a, gone: f"vhost '{a.name}' deleted with {counted(gone['queues'], 'queue')}"
@@ -314,6 +216,35 @@ CALLS: Final[Mapping[str, Call]] = {
     "close-connection": Call(
         "close-connection", lambda a, closed: f"connection {a.id} closed", by_itself=("reason",)
     ),
+    "set": Call(
+        "set",
+        lambda a, now: f"{a.name} is now {a.value}",
+        prepare=_with_setting,
+        description="Change a flow control setting of a running broker. What it grants from then on follows "
+        "the new value; overrides of the configuration file still apply.",
+    ),
+    "alarm": Call(
+        "alarm",
+        _alarm_said,
+        description="Raise a resource alarm by hand, or take that back. While one is on, publishers are held "
+        "back. An alarm that was measured ends when there is room again, or under another limit.",
+    ),
+    "set-vm-memory-high-watermark": _limit(
+        MEMORY,
+        "Change how much memory a running broker may use before publishers are held back.",
+        "publishers are held back above {} of memory",
+        "a share of the memory that the broker may use, 0 to 1 (0 holds publishers back at once), or "
+        "'absolute' and an amount: absolute 512MB, absolute 1GiB",
+        ("absolute", "relative"),
+    ),
+    "set-disk-free-limit": _limit(
+        DISK,
+        "Change below how much free disk a running broker holds publishers back.",
+        "publishers are held back below {} of free disk",
+        "an amount (1GB, 500MiB; without a unit bytes), or 'mem_relative' and a multiple of the memory that "
+        "the broker may use: mem_relative 1.5",
+        ("absolute", "mem_relative"),
+    ),
 }
 
 DECLARE: Final[Mapping[str, Call]] = {
@@ -340,18 +271,8 @@ DELETE: Final[Mapping[str, Call]] = {
 }
 
 
-def _kinds(calls: Mapping[str, Call], parser: Parser) -> None:
-    kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True)
-    for kind, call in calls.items():
-        help = OPERATIONS[call.operation].help
-        each = kinds.add_parser(
-            kind, help=f"{help[0].lower()}{help[1:-1]}", description=help, allow_abbrev=False
-        )
-        call.add_to(each)
-
-
 COMMANDS: Final = (
-    Command("declare", partial(_kinds, DECLARE), lambda arguments: DECLARE[arguments.kind].run(arguments)),
-    Command("delete", partial(_kinds, DELETE), lambda arguments: DELETE[arguments.kind].run(arguments)),
+    command_of_kinds("declare", DECLARE, "KIND"),
+    command_of_kinds("delete", DELETE, "KIND"),
     *(call.command(name) for name, call in CALLS.items()),
 )

@@ -6,19 +6,17 @@ a plain exit code and one sentence are wanted.
 
 from __future__ import annotations
 
+import argparse
 import time
 import uuid
-from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from amqp10broker.cli.connecting import Login
-from amqp10broker.client.blocking import Client, connect
-from amqp10broker.client.errors import ClientError
-from amqp10broker.client.message import Header, Message, Properties
-from amqp10broker.client.options import ClientOptions
-from amqp10broker.client.url import queue_address
+from amqp10broker.cli.commands import Command, Parser, seconds
+from amqp10broker.cli.connecting import add_address, login_of
+from amqp10broker.cli.exits import EXIT_OK
 
-EXIT_OK: Final = 0
+if TYPE_CHECKING:
+    from amqp10broker.client.blocking import Client
 
 _BATCH: Final = 100
 _TTL_MS: Final = 60_000
@@ -27,36 +25,46 @@ _OTHERS_MAX: Final = 1000
 """Messages of others that are looked through, and given back, to find ours."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ping:
-    """What to try.
+def _ping_arguments(parser: Parser) -> None:
+    add_address(parser)
+    parser.add_argument(
+        "--password",
+        help="default: guest. Others on this machine can see it in the process list",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=seconds(0.01, 3_600),
+        default=5.0,
+        metavar="SECONDS",
+        help="how long to wait for each answer (default 5)",
+    )
+    parser.add_argument(
+        "--queue",
+        nargs="?",
+        const="",
+        metavar="NAME",
+        help="also send a message and take it out again: through that queue, which must exist and should "
+        "have no other consumers; without NAME through a temporary one",
+    )
 
-    Attributes:
-        login: where, and as whom.
-        timeout_s: seconds for each thing that the broker is asked for.
-        queue: send a message through it and take it out again; empty: through a temporary queue;
-            None: no message.
-    """
 
-    login: Login
-    timeout_s: float
-    queue: str | None = None
-
-
-def run(ping: Ping) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Try it, and print one line for the answer and one for the message.
 
     Raises:
         ClientError: it failed; the message says how, and what to do.
     """
+    from amqp10broker.client.blocking import connect
+    from amqp10broker.client.options import ClientOptions
+
     started = time.perf_counter()
-    login = ping.login
+    login = login_of(arguments)
     with connect(
         login.host,
         login.port,
         user=login.user or None,
         password=login.password,
-        timeout_s=ping.timeout_s,
+        timeout_s=arguments.timeout,
         options=ClientOptions(hostname=None if login.vhost is None else f"vhost:{login.vhost}"),
         ssl_context=login.ssl_context,
     ) as client:
@@ -68,14 +76,18 @@ def run(ping: Ping) -> int:
         # Ours calls itself RabbitMQ for the sake of clients, and says here who it is.
         product = str(properties.get("information", product))
         print(f"{opened.container_id} answered in {took} ({product})")
-        if ping.queue is not None:
+        if arguments.queue is not None:
             started = time.perf_counter()
-            through = _pass_message(client, ping.queue)
+            through = _pass_message(client, arguments.queue)
             print(f"a message passed through {through} in {_since(started)}")
     return EXIT_OK
 
 
 def _pass_message(client: Client, queue: str) -> str:
+    from amqp10broker.client.errors import ClientError
+    from amqp10broker.client.message import Header, Message, Properties
+    from amqp10broker.client.url import queue_address
+
     # By its address and not as a bare name, which would declare a queue that is not there.
     receiver = client.receiver(queue_address(queue) if queue else None, credit=0)
     through = f"queue '{queue}'" if queue else "a temporary queue"
@@ -104,3 +116,14 @@ def _pass_message(client: Client, queue: str) -> str:
 
 def _since(started: float) -> str:
     return f"{(time.perf_counter() - started) * 1000:.1f} ms"
+
+
+COMMANDS: Final = (
+    Command(
+        "ping",
+        _ping_arguments,
+        run,
+        "Log in to a broker, open a connection and a session, and say how long it took. Exit "
+        "code 1 and one sentence if that fails: made for health checks.",
+    ),
+)

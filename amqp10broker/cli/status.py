@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
@@ -11,9 +12,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TextIO
 
 from amqp10broker.cli import admin, status_view
+from amqp10broker.cli.commands import Command, Parser, add_where, place_of, seconds
+from amqp10broker.cli.exits import EXIT_OK
 from amqp10broker.cli.text import fit
 
-EXIT_OK: Final = 0
 SHOWN_MAX: Final = 20
 """Connections and waits that are told unless all are asked for: what comes first must not scroll away."""
 
@@ -24,6 +26,43 @@ _LEAVE: Final = "\x1b[?25h\x1b[?1049l"
 _HOME: Final = "\x1b[H"
 _CLEAR_LINE: Final = "\x1b[K"
 _CLEAR_BELOW: Final = "\x1b[J"
+
+
+def _status_arguments(parser: Parser) -> None:
+    parser.add_argument(
+        "--watch",
+        nargs="?",
+        type=seconds(0.1, 3_600),
+        const=1.0,
+        metavar="SECONDS",
+        help="show again every so many seconds (default 1) until ctrl-C",
+    )
+    parser.add_argument("--format", choices=("table", "json"), default="table", help="default: table")
+    chosen = parser.add_argument_group("what of it")
+    chosen.add_argument("--connection", type=int, metavar="ID", help="one connection, by its number")
+    chosen.add_argument("--user", metavar="NAME", help="connections of a user")
+    chosen.add_argument("--queue", metavar="NAME", help="links and consumers of a queue; * and ? mean any")
+    chosen.add_argument("--link", metavar="NAME", help="links and consumer tags of that name; likewise")
+    chosen.add_argument("--reason", metavar="CODE", help="what waits so: a code, or no-credit for all such")
+    chosen.add_argument(
+        "--longer", type=seconds(0, 31_536_000), metavar="SECONDS", help="what has waited so long"
+    )
+    chosen.add_argument(
+        "--all", action="store_true", help="all connections; else the worst 20, and of JSON always all"
+    )
+    add_where(parser)
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    chosen = {name: getattr(arguments, name) for name in ("connection", "user", "queue", "link", "reason")}
+    chosen["longer_s"] = arguments.longer
+    return run(
+        place_of(arguments),
+        watch_s=arguments.watch,
+        as_json=arguments.format == "json",
+        choose={name: each for name, each in chosen.items() if each is not None},
+        all_of_them=arguments.all,
+    )
 
 
 def run(
@@ -141,3 +180,14 @@ def _repeat(
 def _write(stream: TextIO, text: str) -> None:
     stream.write(text)
     stream.flush()
+
+
+COMMANDS: Final = (
+    Command(
+        "status",
+        _status_arguments,
+        _status,
+        "Show what waits in a running broker, the longest first, and its connections, sessions, links and "
+        "queues. Codes of reasons are explained in docs/waiting.md.",
+    ),
+)

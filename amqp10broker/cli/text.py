@@ -20,11 +20,6 @@ def wrapped(text: str, width: int, first: str, hanging: str) -> list[str]:
     )
 
 
-def counted_text(count: int, noun: str) -> str:
-    """``1 link``, ``2 links``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 def seconds_text(seconds: object) -> str:
     """Seconds, with a tenth while they are few: ``0.4 s``, ``12 s``, ``3 min 5 s``."""
     if isinstance(seconds, int | float) and seconds < 10:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from amqp10broker.cli.text import clean, counted_text, fit, seconds_text, shortened, wrapped
+from amqp10broker.cli.commands import counted
+from amqp10broker.cli.text import clean, fit, seconds_text, shortened, wrapped
 
 Document = Mapping[str, Any]
 
@@ -21,14 +22,14 @@ def summary(found: Document, width: int) -> list[str]:
     if not found:
         return []
     chosen, total = found["connections"], found["connections_in_all"]
-    head = counted_text(chosen, "connection")
+    head = counted(chosen, "connection")
     if chosen != total:
-        head = f"{chosen} of {counted_text(total, 'connection')}"
+        head = f"{chosen} of {counted(total, 'connection')}"
     idle = set(found["idle_reasons"])
     reasons = found["reasons"]
     waits = ", ".join(f"{count} {code}" for code, count in reasons.items() if code not in idle)
     kinds = [(kind, found[f"{kind}s_waiting"]) for kind in KINDS]
-    waiting = ", ".join(counted_text(count, kind) for kind, count in kinds if count)
+    waiting = ", ".join(counted(count, kind) for kind, count in kinds if count)
     verb = "waits" if found["waiting"] == 1 else "wait"
     lines = wrapped(
         f"{head}, {waiting} {verb}: {waits}" if waiting else f"{head}, nothing waits", width, "", "  "
@@ -37,7 +38,7 @@ def summary(found: Document, width: int) -> list[str]:
     if rest:
         lines += wrapped(f"idle: {rest}", width, "", "  ")
     if found.get("queues_full"):
-        lines += wrapped(f"{counted_text(found['queues_full'], 'queue')} FULL", width, "", "  ")
+        lines += wrapped(f"{counted(found['queues_full'], 'queue')} FULL", width, "", "  ")
     return lines
 
 

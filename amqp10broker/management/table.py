@@ -62,6 +62,7 @@ _REGULAR: Final = "regular expression; '.*' allows everything, '' nothing"
 QUEUE_TYPES: Final = ("classic", "quorum", "stream")
 APPLY_TO: Final = ("all", "queues", "classic_queues", "quorum_queues", "streams", "exchanges")
 ALARMS: Final = ("memory", "disk")
+FLOW_SETTINGS: Final = ("max_link_credit", "max_incoming_window", "max_queue_credit")
 _POLICY: Final = (
     _NAME,
     Argument("pattern", Kind.TEXT, "regular expression, found anywhere in the name"),
@@ -260,7 +261,8 @@ _TABLE: Final = (
     Operation(
         "import-definitions", "definitions",
         (Argument("document", Kind.ANY, "as exported, parsed"),
-         Argument("skip_unsupported", Kind.FLAG, "leave out queues and exchanges of unknown kinds", False)),
+         Argument("skip_unsupported", Kind.FLAG,
+                  "leave out queues and exchanges of kinds that this broker does not have", False)),
         _ADMINISTRATOR, "Declare what a document says, or nothing of it.",
     ),
     Operation(
@@ -270,9 +272,9 @@ _TABLE: Final = (
     ),
     Operation(
         "set", "setting",
-        (Argument("name", Kind.TEXT, "max_link_credit, max_incoming_window or max_queue_credit"),
-         Argument("value", Kind.INTEGER, "from now on")),
-        _ADMINISTRATOR, "Change a flow control setting.", changes=False,
+        (Argument("name", Kind.TEXT, "which", choices=FLOW_SETTINGS),
+         Argument("value", Kind.INTEGER, "from now on, from 1 to 4294967295")),
+        _ADMINISTRATOR, "Change a flow control setting of a running broker.", changes=False,
     ),
     Operation(
         "set-limit", "limit",
@@ -284,7 +286,7 @@ _TABLE: Final = (
         "alarm", "alarm",
         (Argument("name", Kind.TEXT, "which resource", choices=ALARMS),
          Argument("on", Kind.FLAG, "raise it, or take that back")),
-        _ADMINISTRATOR, "Raise an alarm by hand, or take that back.", changes=False,
+        _ADMINISTRATOR, "Raise an alarm of a running broker by hand, or take that back.", changes=False,
     ),
     Operation(
         "close-connection", "connection",
@@ -296,15 +298,18 @@ _TABLE: Final = (
         "record-start", "recording",
         (Argument("folder", Kind.TEXT, "where to, made if it is not there"),
          Argument("every", Kind.INTEGER, "milliseconds between two looks; none: as configured", None),
-         Argument("run", Kind.TEXT, "name of the run; none: one with the time", None)),
-        _ADMINISTRATOR, "Record flow events.", changes=False,
+         Argument("run", Kind.TEXT,
+                  "name of the run (default: one with the time); if the folder has a run of this name, it "
+                  "becomes NAME-2, NAME-3, ...", None)),
+        _ADMINISTRATOR, "Begin to record.", changes=False,
     ),
     Operation(
         "record-stop", "recording", (), _ADMINISTRATOR, "End the recording; its files are complete then.",
         changes=False,
     ),
     Operation(
-        "record-status", "recording", (), _ADMINISTRATOR, "How the recording goes, or how the last failed.",
+        "record-status", "recording", (), _ADMINISTRATOR,
+        "Show how the recording goes, or how the last one failed.",
         changes=False,
     ),
     Operation(

@@ -48,7 +48,7 @@ def test_start(broker: Broker, capsys: pytest.CaptureFixture[str], tmp_path: Pat
     assert main.main(["record", "start", "here"]) == 0
     assert main.main(["record", "start", str(tmp_path), "--every", "10", "--run", "r"]) == 0
     assert broker.asked == [
-        {"op": "record-start", "arguments": {"folder": str(Path.cwd() / "here")}},
+        {"op": "record-start", "arguments": {"folder": str(Path.cwd() / "here"), "run": None}},
         {"op": "record-start", "arguments": {"folder": str(tmp_path), "every": 10, "run": "r"}},
     ]
     assert capsys.readouterr().out == "recording to /recording, run r\n" * 2

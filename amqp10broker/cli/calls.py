@@ -1,0 +1,168 @@
+"""A command that calls one operation of the table: its arguments are options, its sentence is the help.
+
+An argument that must be given stands by itself, in the order of the table; others are options of their name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from amqp10broker.cli.commands import Command, Parser, add_arguments_option, add_vhost, add_where, ask, pairs
+from amqp10broker.cli.exits import EXIT_OK
+from amqp10broker.cli.passwords import add_password, new_password
+from amqp10broker.errors import ConfigError
+from amqp10broker.management.arguments import Argument, Kind
+from amqp10broker.management.table import OPERATIONS
+
+
+def _nothing(arguments: argparse.Namespace, given: dict[str, Any]) -> None:
+    """Everything is as the table has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An operation as a command.
+
+    Attributes:
+        operation: in the table.
+        said: makes the sentence for people of what was typed and of the result; None: it has shown it.
+        by_itself: names of optional arguments that stand by themselves all the same.
+        without: names of arguments that cannot be given here.
+        more: adds options that the operation does not have.
+        prepare: changes what the operation is given, after asking the broker something perhaps.
+        code: makes the exit code of the result.
+        description: for its own help; empty takes the table's.
+    """
+
+    operation: str
+    said: Callable[[argparse.Namespace, Any], str | None]
+    by_itself: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    more: Callable[[Parser], object] = lambda parser: None
+    prepare: Callable[[argparse.Namespace, dict[str, Any]], object] = _nothing
+    code: Callable[[Any], int] = lambda result: EXIT_OK
+    description: str = ""
+
+    def add_to(self, parser: Parser) -> None:
+        """Give a parser the operation's arguments."""
+        operation = OPERATIONS[self.operation]
+        for argument in operation.arguments:
+            if argument.name not in self.without:
+                _add(parser, operation.noun, argument, by_itself=argument.name in self.by_itself)
+        self.more(parser)
+        if operation.in_vhost:
+            add_vhost(parser)
+        add_where(parser)
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Have the broker do it, and say what came of it."""
+        offered = [each for each in OPERATIONS[self.operation].arguments if each.name not in self.without]
+        given = {each.name: _value(each, arguments) for each in offered}
+        self.prepare(arguments, given)
+        result = ask(arguments, self.operation, **given)
+        told = self.said(arguments, result)
+        if told is not None:
+            print(told)
+        return self.code(result)
+
+    def command(self, name: str) -> Command:
+        """It, under a name."""
+        return Command(name, self.add_to, self.run, self.description)
+
+
+def command_of_kinds(name: str, calls: Mapping[str, Call], metavar: str, description: str = "") -> Command:
+    """A command whose first word says which of several operations is meant."""
+
+    def add_to(parser: Parser) -> None:
+        kinds = parser.add_subparsers(dest="kind", metavar=metavar, required=True)
+        for kind, call in calls.items():
+            told = OPERATIONS[call.operation].help
+            short = f"{told[0].lower()}{told[1:-1]}"
+            call.add_to(kinds.add_parser(kind, help=short, description=told, allow_abbrev=False))
+
+    return Command(name, add_to, lambda arguments: calls[arguments.kind].run(arguments), description)
+
+
+def _add(parser: Parser, noun: str, argument: Argument, *, by_itself: bool) -> None:
+    """One argument as an option, or standing by itself."""
+    name, kind, help = argument.name, argument.kind, argument.help.replace("%", "%%")
+    option = f"--{name.replace('_', '-')}"
+    metavar = (noun if name == "name" else name).upper().replace("_", "-")
+    shape: dict[str, Any] = {"help": help, "metavar": metavar}
+    if kind is Kind.INTEGER:
+        shape["type"] = int
+    if argument.choices:
+        shape["choices"] = argument.choices
+        del shape["metavar"]
+    elif argument.known:
+        shape["help"] = f"{', '.join(argument.known)} or {help}"
+    if name == "vhost":
+        add_vhost(parser)
+    elif argument.secret:
+        add_password(parser)
+    elif argument.keys:
+        for key, what in argument.keys.items():
+            parser.add_argument(f"--{key}", type=int, metavar="N", help=f"{what}; -1: no limit")
+    elif kind is Kind.TABLE and not argument.required:
+        add_arguments_option(parser)
+    elif kind is Kind.TEXTS and argument.required:
+        parser.add_argument(name, nargs="*", help=help, metavar=metavar.removesuffix("S"))
+    elif kind is Kind.TEXTS:
+        shape |= {"dest": name, "action": "append", "default": [], "metavar": metavar.removesuffix("S")}
+        parser.add_argument(option.removesuffix("s"), **shape)
+    elif kind is Kind.FLAG and argument.required:
+        parser.add_argument(name, choices=("on", "off"), help=help)
+    elif kind is Kind.FLAG:
+        on = argument.default is True
+        action = argparse.BooleanOptionalAction if on else "store_true"
+        told = f"{help} (default: it does)" if on else help
+        parser.add_argument(option, action=action, default=on, help=told)
+    elif argument.required or by_itself:
+        parser.add_argument(name, nargs=None if argument.required else "?", default=argument.usual, **shape)
+    else:
+        if argument.default not in (None, ""):
+            shape["help"] += f" (default: {argument.default})"
+        added = parser.add_argument(option, default=argument.default, **shape)
+        added.completions = argument.known  # type: ignore[attr-defined]
+
+
+def _value(argument: Argument, arguments: argparse.Namespace) -> Any:
+    """What was typed for an argument.
+
+    Raises:
+        ConfigError: it cannot be meant.
+    """
+    if argument.secret:
+        return new_password(arguments)
+    if argument.keys:
+        typed = {key: getattr(arguments, key.replace("-", "_")) for key in argument.keys}
+        given = {key: value for key, value in typed.items() if value is not None}
+        if not given:
+            allowed = f"give {' or '.join(f'--{key}' for key in typed)}"
+            raise ConfigError("the limit", "is missing", allowed)
+        return given
+    value = getattr(arguments, argument.name)
+    if argument.kind is Kind.TABLE:
+        return read_table(argument, value) if argument.required else pairs("option --argument", value)
+    return value == "on" if argument.kind is Kind.FLAG and argument.required else value
+
+
+def read_table(argument: Argument, written: str) -> dict[str, Any]:
+    """Values by name, of their JSON.
+
+    Raises:
+        ConfigError: it is no JSON object.
+    """
+    fault, table = "", None
+    try:
+        table = json.loads(written)
+    except ValueError as error:
+        fault = f": {error}"
+    if not isinstance(table, dict):
+        allowed = f"must be a JSON object: '{argument.help.partition(': ')[2]}'"
+        raise ConfigError(argument.name.upper(), f"is {written!r}{fault}", allowed)
+    return table
