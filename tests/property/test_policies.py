@@ -14,11 +14,10 @@ from amqp10broker.catalog.policies import APPLY_TO, Policy
 from amqp10broker.catalog.queue import QueueSpec
 from amqp10broker.errors import NotFound
 from amqp10broker.queues.commands import Command, Configure
-from amqp10broker.queues.counters import QueueCounters
-from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.routing.declaration import ALTERNATE_EXCHANGE
 from tests.support.declaring import declare, declare_exchange, delete_policy, put_policy, remove
+from tests.support.handles import IdleHandle
 
 NAMES = st.sampled_from(["a", "ab", "b", "abc"])
 PATTERNS = st.sampled_from(["a", "^a", "b", "^b$", ".*", "c$", "no"])
@@ -30,10 +29,11 @@ DEFINITIONS = st.dictionaries(
 ALTERNATES = st.builds(lambda name: {ALTERNATE_EXCHANGE: name}, NAMES)
 
 
-class Queue:
+class Queue(IdleHandle):
     """A queue that knows its settings and whether it was told anything for nothing."""
 
     def __init__(self, spec: QueueSpec) -> None:
+        super().__init__()
         self.settings: QueueSettings = spec.settings
 
     def post(self, command: Command) -> None:
@@ -41,15 +41,6 @@ class Queue:
         if isinstance(command, Configure):
             assert command.settings != self.settings, "told what it knew"
             self.settings = command.settings
-
-    @property
-    def counters(self) -> QueueCounters:
-        """Nothing happened in it."""
-        return QueueCounters()
-
-    def figures(self) -> QueueFigures:
-        """Nothing is in it."""
-        return QueueFigures()
 
 
 class Policies(RuleBasedStateMachine):

@@ -35,10 +35,7 @@ from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.config import Config
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import Command, PeerId
-from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.effects import Effect
-from amqp10broker.queues.figures import QueueFigures
-from amqp10broker.queues.outlook import UP_TO_DATE, Outlook, Progress
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.security.authorise import Access
 from amqp10broker.service.channels.channel import BrokerChannel, ChannelState
@@ -49,6 +46,7 @@ from amqp10broker.service.mail import Frames, SessionLetter
 from amqp10broker.service.turns import write
 from tests.support.askers import new_asker
 from tests.support.client_log import ClientLog
+from tests.support.handles import MachineHandle
 from tests.support.surroundings import make_catalog
 
 BUDGET_BYTES = 65_536
@@ -71,20 +69,21 @@ def deliver(effects: dict[PeerId, list[Effect]]) -> None:
             channel.inbox.append(batch)
 
 
-class QueueBox:
+class QueueBox(MachineHandle[ClassicQueue]):
     """A queue and its letters.
 
     Attributes:
-        queue: the state machine.
         letters: put and not worked off.
         stalled: `World.rest` leaves its letters where they are.
     """
 
     def __init__(self, spec: QueueSpec, forget: Callable[[QueueBox], None]) -> None:
-        self.spec = spec
-        self.queue = ClassicQueue(
-            spec.name, durable=spec.durable, auto_delete=spec.auto_delete, settings=spec.settings
+        super().__init__(
+            ClassicQueue(
+                spec.name, durable=spec.durable, auto_delete=spec.auto_delete, settings=spec.settings
+            )
         )
+        self.spec = spec
         self.letters: deque[Command] = deque()
         self.stalled = False
         self._forget = forget
@@ -92,33 +91,6 @@ class QueueBox:
     def post(self, command: Command) -> None:
         """Put one letter."""
         self.letters.append(command)
-
-    @property
-    def ready(self) -> int:
-        """As the running queue's."""
-        return self.queue.ready
-
-    def outlook(self) -> Outlook:
-        """As the running queue's."""
-        return self.queue.outlook()
-
-    def progress(self) -> Progress:
-        """Nothing keeps it."""
-        return UP_TO_DATE
-
-    @property
-    def unsettled(self) -> int:
-        """As the running queue's."""
-        return self.queue.unsettled
-
-    @property
-    def counters(self) -> QueueCounters:
-        """As the running queue's."""
-        return self.queue.counters
-
-    def figures(self) -> QueueFigures:
-        """As the running queue's."""
-        return self.queue.figures()
 
     def run(self, letters: int) -> None:
         """Work on some letters, as one wake of the queue's task."""
@@ -130,43 +102,13 @@ class QueueBox:
         deliver(self.queue.take_effects())
 
 
-class VolatileBox:
+class VolatileBox(MachineHandle[VolatileQueue]):
     """A queue of direct reply-to: answers at once."""
-
-    def __init__(self, name: str) -> None:
-        self.queue = VolatileQueue(name)
 
     def post(self, command: Command) -> None:
         """Work on one letter."""
         self.queue.apply(command, 0)
         deliver(self.queue.take_effects())
-
-    @property
-    def ready(self) -> int:
-        """As the running queue's."""
-        return 0
-
-    def outlook(self) -> Outlook:
-        """It has nothing to tell."""
-        return Outlook(0, 0, {})
-
-    def progress(self) -> Progress:
-        """It answers at once."""
-        return UP_TO_DATE
-
-    @property
-    def unsettled(self) -> int:
-        """Nothing is in it."""
-        return 0
-
-    @property
-    def counters(self) -> QueueCounters:
-        """As the running queue's."""
-        return self.queue.counters
-
-    def figures(self) -> QueueFigures:
-        """As the running queue's."""
-        return QueueFigures(consumers=self.queue.consumers)
 
 
 class World:
@@ -202,7 +144,7 @@ class World:
 
     def make_volatile(self, vhost: VirtualHost, name: str, connection: object) -> DeclaredQueue:
         """See `service.context.MakeVolatile`."""
-        return vhost.add_volatile(name, connection, VolatileBox(name))
+        return vhost.add_volatile(name, connection, VolatileBox(VolatileQueue(name)))
 
     def new_id(self) -> str:
         """A name that nobody else has."""

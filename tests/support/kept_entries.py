@@ -13,45 +13,10 @@ from amqp10broker.catalog.plan import Key, Put
 from amqp10broker.catalog.queue import QueueHost, QueueSpec
 from amqp10broker.catalog.restore import all_entries, restore
 from amqp10broker.errors import LimitExceeded, RefusedError
-from amqp10broker.queues.commands import Command
-from amqp10broker.queues.counters import QueueCounters
-from amqp10broker.queues.figures import QueueFigures
-from amqp10broker.queues.outlook import UP_TO_DATE, Outlook, Progress
+from tests.support.handles import IdleHandle
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Catalog)
-
-
-class Handle:
-    """A queue that takes letters and does nothing.
-
-    Attributes:
-        letters: what it was told.
-    """
-
-    def __init__(self) -> None:
-        self.letters: list[Command] = []
-
-    def post(self, command: Command) -> None:
-        """Keep the letter."""
-        self.letters.append(command)
-
-    def outlook(self) -> Outlook:
-        """Nothing is in it."""
-        return Outlook(0, 0, {})
-
-    def progress(self) -> Progress:
-        """It has nothing to do."""
-        return UP_TO_DATE
-
-    @property
-    def counters(self) -> QueueCounters:
-        """Nothing happened in it."""
-        return QueueCounters()
-
-    def figures(self) -> QueueFigures:
-        """Nothing is in it."""
-        return QueueFigures()
 
 
 class Host:
@@ -60,10 +25,10 @@ class Host:
     def __init__(self) -> None:
         self.started: list[QueueSpec] = []
 
-    def start_queue(self, queue: QueueSpec) -> Handle:
+    def start_queue(self, queue: QueueSpec) -> IdleHandle:
         """Run a queue."""
         self.started.append(queue)
-        return Handle()
+        return IdleHandle()
 
 
 class KeptEntries:

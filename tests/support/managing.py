@@ -30,13 +30,11 @@ from amqp10broker.queues.commands import (
     Publish,
     Subscribe,
 )
-from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.effects import Answer, Effect
-from amqp10broker.queues.figures import QueueFigures
-from amqp10broker.queues.outlook import UP_TO_DATE, Outlook, Progress
 from amqp10broker.security.authorise import Access
 from tests.support.askers import new_asker
 from tests.support.declaring import add_user, set_permission, set_topic_permission
+from tests.support.handles import MachineHandle
 from tests.support.notation import body_bytes, message
 
 NODE = "node-1"
@@ -44,37 +42,22 @@ ELSEWHERE = new_asker("elsewhere")
 _AMQP_VALUE = ULong(0x77)
 
 
-class Box:
+class Box(MachineHandle[ClassicQueue]):
     """A queue and the letters to it; the `QueueHandle`."""
 
     def __init__(self, spec: QueueSpec, on_deleted: Callable[[Box], None] = lambda box: None) -> None:
+        super().__init__(
+            ClassicQueue(
+                spec.name, durable=spec.durable, auto_delete=spec.auto_delete, settings=spec.settings
+            )
+        )
         self.spec = spec
         self._on_deleted = on_deleted
-        self.queue = ClassicQueue(
-            spec.name, durable=spec.durable, auto_delete=spec.auto_delete, settings=spec.settings
-        )
         self.letters: list[Command] = []
 
     def post(self, command: Command) -> None:
         """Put one letter."""
         self.letters.append(command)
-
-    def outlook(self) -> Outlook:
-        """As the running queue's."""
-        return self.queue.outlook()
-
-    def progress(self) -> Progress:
-        """Nothing keeps it."""
-        return UP_TO_DATE
-
-    @property
-    def counters(self) -> QueueCounters:
-        """As the running queue's."""
-        return self.queue.counters
-
-    def figures(self) -> QueueFigures:
-        """As the running queue's."""
-        return self.queue.figures()
 
     def work(self) -> dict[PeerId, list[Effect]]:
         """Apply all letters; returns what the queue says."""

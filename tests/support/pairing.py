@@ -24,44 +24,25 @@ from amqp10broker.catalog.queue import QueueSpec
 from amqp10broker.config import Config, FlowSettings
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import Command
-from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.effects import Deliver, Effect
-from amqp10broker.queues.figures import QueueFigures
-from amqp10broker.queues.outlook import UP_TO_DATE, Outlook, Progress
 from amqp10broker.service.sessions.session import BrokerSession
 from tests.support.askers import new_asker
+from tests.support.handles import MachineHandle
 from tests.support.rawframes import FrameCutter, Got
 from tests.support.surroundings import make_catalog, make_context
 
 FRAME_BYTES = 512
 
 
-class QueueBox:
+class QueueBox(MachineHandle[ClassicQueue]):
     """A queue and its letters; the `QueueHandle` of the pair's broker."""
 
     def __init__(self, name: str, *, durable: bool) -> None:
-        self.queue = ClassicQueue(name, durable=durable)
+        super().__init__(ClassicQueue(name, durable=durable))
         self.letters: list[list[Command]] = []
 
     def post(self, command: Command) -> None:
         self.letters.append([command])
-
-    def outlook(self) -> Outlook:
-        """As the running queue's."""
-        return self.queue.outlook()
-
-    def progress(self) -> Progress:
-        """Nothing keeps it."""
-        return UP_TO_DATE
-
-    @property
-    def counters(self) -> QueueCounters:
-        """As the running queue's."""
-        return self.queue.counters
-
-    def figures(self) -> QueueFigures:
-        """As the running queue's."""
-        return self.queue.figures()
 
 
 class Host:

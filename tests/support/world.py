@@ -61,7 +61,6 @@ from amqp10broker.queues.commands import (
     Subscribe,
     Unsubscribe,
 )
-from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.effects import (
     Confirmed,
     CreditReply,
@@ -70,8 +69,6 @@ from amqp10broker.queues.effects import (
     QueueDeleted,
     Unconfirmed,
 )
-from amqp10broker.queues.figures import QueueFigures
-from amqp10broker.queues.outlook import UP_TO_DATE, Outlook, Progress
 from amqp10broker.service.mail import (
     WRITER_READY,
     AlarmChanged,
@@ -87,6 +84,7 @@ from amqp10broker.service.sessions.status import session_view
 from amqp10broker.service.turns import write
 from tests.support.askers import new_asker
 from tests.support.declaring import declare, remove
+from tests.support.handles import MachineHandle
 from tests.support.notation import body_bytes as make_body
 from tests.support.notation import build, message, show, show_bodies, show_message
 from tests.support.surroundings import make_catalog, make_context
@@ -108,7 +106,7 @@ class HeldPublish:
     settled: bool
 
 
-class WorldQueue:
+class WorldQueue(MachineHandle[ClassicQueue]):
     """A queue, and the switches on its way in and out.
 
     Attributes:
@@ -118,8 +116,8 @@ class WorldQueue:
     """
 
     def __init__(self, world: World, queue: ClassicQueue) -> None:
+        super().__init__(queue)
         self.world = world
-        self.queue = queue
         self.stalled = False
         self.muted = False
         self.withholding = False
@@ -131,33 +129,6 @@ class WorldQueue:
     def post(self, command: Command) -> None:
         """Put one letter."""
         self.inbox.append(command)
-
-    @property
-    def ready(self) -> int:
-        """As the running queue's."""
-        return self.queue.ready
-
-    def outlook(self) -> Outlook:
-        """As the running queue's."""
-        return self.queue.outlook()
-
-    def progress(self) -> Progress:
-        """Nothing keeps it."""
-        return UP_TO_DATE
-
-    @property
-    def unsettled(self) -> int:
-        """As the running queue's."""
-        return self.queue.unsettled
-
-    @property
-    def counters(self) -> QueueCounters:
-        """As the running queue's."""
-        return self.queue.counters
-
-    def figures(self) -> QueueFigures:
-        """As the running queue's."""
-        return self.queue.figures()
 
     def wake(self) -> bool:
         """Work on what waits, as the queue's task would; False when nothing could be done."""

@@ -17,14 +17,13 @@ from trio.testing import memory_stream_pair
 from amqp10broker.amqp10.performatives import Attach, Close, Open, SaslOutcome
 from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.management.running import CLOSED_BY_OPERATOR
-from amqp10broker.queues.commands import Command, Delete, Purge
-from amqp10broker.queues.counters import QueueCounters
+from amqp10broker.queues.commands import Delete, Purge
 from amqp10broker.queues.effects import Answer, Refusal
-from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.tasks import admin, login, operations
 from amqp10broker.tasks.broker import Broker
 from amqp10broker.tasks.mailbox import Mailbox
 from tests.support.declaring import declare, declare_exchange
+from tests.support.handles import IdleHandle
 from tests.support.later import Slow
 from tests.support.rawframes import attach_receiver, attach_sender, frame, open_frame, transfer
 from tests.support.rawframes import login as sasl
@@ -46,27 +45,16 @@ async def asked(broker: Broker, op: str, vhost: str | None = None, /, **given: A
     return await admin.answer(broker, json.dumps(request).encode())
 
 
-class Mute:
+class Mute(IdleHandle):
     """A queue that says nothing until it is told to; the handle of a `DeclaredQueue`."""
 
     def __init__(self, broker: Broker) -> None:
+        super().__init__()
         self.broker = broker
-        self.letters: list[Any] = []
-
-    def post(self, command: Command) -> None:
-        self.letters.append(command)
-
-    @property
-    def counters(self) -> QueueCounters:
-        """Nothing happened in it."""
-        return QueueCounters()
-
-    def figures(self) -> QueueFigures:
-        """Nothing is in it."""
-        return QueueFigures()
 
     def reply(self, ready: int) -> None:
-        request = self.letters.pop(0).request
+        letter: Any = self.letters.pop(0)
+        request = letter.request
         self.broker.askers.post({request.reply_to: [Answer(request, ready, 0)]})
 
 

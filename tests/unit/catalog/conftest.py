@@ -7,33 +7,7 @@ import pytest
 from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.queue import QueueSpec
 from amqp10broker.catalog.vhost import VirtualHost
-from amqp10broker.queues.commands import Command
-from amqp10broker.queues.counters import QueueCounters
-from amqp10broker.queues.figures import QueueFigures
-
-
-class Handle:
-    """A queue that takes letters and does nothing.
-
-    Attributes:
-        letters: what it was told.
-    """
-
-    def __init__(self) -> None:
-        self.letters: list[Command] = []
-
-    def post(self, command: Command) -> None:
-        """Keep the letter."""
-        self.letters.append(command)
-
-    @property
-    def counters(self) -> QueueCounters:
-        """Nothing happened in it."""
-        return QueueCounters()
-
-    def figures(self) -> QueueFigures:
-        """Nothing is in it."""
-        return QueueFigures()
+from tests.support.handles import IdleHandle
 
 
 class Host:
@@ -42,10 +16,10 @@ class Host:
     def __init__(self) -> None:
         self.started: list[QueueSpec] = []
 
-    def start_queue(self, queue: QueueSpec) -> Handle:
+    def start_queue(self, queue: QueueSpec) -> IdleHandle:
         """Run a queue."""
         self.started.append(queue)
-        return Handle()
+        return IdleHandle()
 
 
 @pytest.fixture

@@ -55,7 +55,8 @@ from tests.support.declaring import (
     set_user_limits,
     unbind,
 )
-from tests.support.kept_entries import Handle, Host, KeptEntries, check_kept, kept_catalog, restarted
+from tests.support.handles import IdleHandle
+from tests.support.kept_entries import Host, KeptEntries, check_kept, kept_catalog, restarted
 
 RECORD = PasswordRecord(
     PasswordAlgorithm.ARGON2ID, "$argon2id$x", ScramRecord(b"salt", 4096, b"stored", b"server")
@@ -172,7 +173,7 @@ CHANGES: dict[str, Callable[[Catalog], object]] = {
     "declare a queue with a name of ours": lambda catalog: declare(catalog, shop_of(catalog),
         "amq.gen-1", internal=True
     ),
-    "add_volatile": lambda catalog: shop_of(catalog).add_volatile("amq.rabbitmq.reply-to.1", 1, Handle()),
+    "add_volatile": lambda catalog: shop_of(catalog).add_volatile("amq.rabbitmq.reply-to.1", 1, IdleHandle()),
     "remove a queue": lambda catalog: remove(catalog, "shop", "orders"),
     "remove no queue": lambda catalog: remove(catalog, "shop", "nothing"),
     "load definitions": lambda catalog: load(
@@ -472,7 +473,7 @@ def test_a_queue_that_cannot_be_run_is_not_kept() -> None:
     """It was told of before it was started."""
 
     class Broken:
-        def start_queue(self, queue: QueueSpec) -> Handle:
+        def start_queue(self, queue: QueueSpec) -> IdleHandle:
             raise OSError("no more files")
 
     catalog, kept = kept_catalog()
@@ -488,7 +489,7 @@ def test_a_fault_of_one_queue_of_a_definitions_file_takes_back_what_was_not_begu
     """And nothing that was there before, or has begun: on the disk is what is declared."""
 
     class Breaking(Host):
-        def start_queue(self, queue: QueueSpec) -> Handle:
+        def start_queue(self, queue: QueueSpec) -> IdleHandle:
             if queue.name == "b":
                 raise OSError("no more files")
             return super().start_queue(queue)
