@@ -158,7 +158,7 @@ LONG_TASKS: Final[Mapping[str, str]] = {
     "committer.py": "one loop, whose order of writes and syncs is what makes a confirm true",
     "connection_shell.py": "what a connection of either protocol is: half of each would stand twice",
     "flow_sampler.py": "one look at everything, in steps that give others their turn",
-    "keeping.py": "the journal of a running broker, for queues of all kinds",
+    "journal_task.py": "the journal of a running broker, for queues of all kinds",
     "queue_task.py": "the one loop of every kind of queue, with the order of its ends",
     "recorder.py": "one recording from its first run to its last, whatever fails on the way",
     "recorder_child.py": "a process of its own, which can import little of the others",

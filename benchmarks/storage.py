@@ -23,7 +23,7 @@ from amqp10broker.storage.folder import DataFolder, open_data_folder
 from amqp10broker.storage.journal import Journal
 from amqp10broker.storage.record import RECORD_BYTES
 from amqp10broker.tasks.committer import Committer
-from amqp10broker.tasks.keeping import journal_sizes
+from amqp10broker.tasks.journal_task import journal_sizes
 from amqp10broker.tasks.syncer import open_syncer
 from benchmarks.errors import MeasureError
 from benchmarks.measure import Benchmark, Context, options

@@ -16,8 +16,12 @@ from amqp10broker.queues.commands import Command, Publish
 from amqp10broker.queues.outlook import Outlook
 
 
-class Room(Protocol):
-    """The journal's room on the disk (`storage.journal`)."""
+class Reserve(Protocol):
+    """The journal, as far as its room on the disk goes (`storage.journal`)."""
+
+    @property
+    def durable(self) -> int:
+        """The highest ticket of which all is durable."""
 
     @property
     def reserves(self) -> bool:
@@ -28,6 +32,14 @@ class Room(Protocol):
 
     def withdraw(self) -> None:
         """What was not admitted last is not asked for any more."""
+
+
+class Room(Protocol):
+    """The journal, and when it has room."""
+
+    @property
+    def journal(self) -> Reserve:
+        """See there."""
 
     def when_room(self, callback: Callable[[], None]) -> None:
         """Have a function called once, when there is no shortage."""
@@ -62,7 +74,7 @@ class Admission:
             StorageError: the journal cannot be written.
         """
         room = self._room
-        if room is None or not room.reserves:
+        if room is None or not room.journal.reserves:
             return commands
         asking = [command for command in commands if isinstance(command, Publish)]
         before = len(self.waiting)
@@ -94,7 +106,7 @@ class Admission:
         for at, publish in enumerate(publishes):
             last = content_bytes(publish.messages)
             size += last
-            if not room.admits(size, last):
+            if not room.journal.admits(size, last):
                 return at
         return len(publishes)
 
@@ -119,5 +131,5 @@ class Admission:
         waiting, self.waiting = self.waiting, []
         if waiting and self._room is not None:
             # It may be what there is no room for. Others who wait ask again.
-            self._room.withdraw()
+            self._room.journal.withdraw()
         return waiting

@@ -44,7 +44,7 @@ class ClassicInJournal(Keeper[ClassicQueue]):
     def keep(self, now_ms: int) -> None:
         """See `Keeper`."""
         wrote = self._store.flush()
-        self.queue.safe_up_to(self._commits.durable)
+        self.queue.safe_up_to(self._commits.journal.durable)
         ticket = self.queue.unsafe_ticket
         if ticket is None:
             if wrote:

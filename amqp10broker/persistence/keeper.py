@@ -27,10 +27,6 @@ MachineT = TypeVar("MachineT", bound=QueueMachine)
 class Commits(Room, Protocol):
     """The node's journal, for those who have records in it, and when these are durable."""
 
-    @property
-    def durable(self) -> int:
-        """The highest ticket of which all is durable."""
-
     def when_durable(self, ticket: int, callback: Callable[[], None]) -> None:
         """Have a function called when a ticket is durable; never, if storage fails."""
 

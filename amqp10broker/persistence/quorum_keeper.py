@@ -124,7 +124,7 @@ class QuorumInJournal(QuorumInMemory):
 
     def tell(self) -> None:
         """See `Keeper`."""
-        durable = self._commits.durable
+        durable = self._commits.journal.durable
         while self._told and self._told[0].ticket <= durable:
             told = self._told.popleft()
             self.hand_over(told.effects, told.dead_letters, told.dead)

@@ -215,7 +215,7 @@ class QuorumStore:
         self._since = 0
 
     def relocate(self, file: int) -> Iterator[None]:
-        """Append again what lives in a file (see `tasks.keeping.Kept`)."""
+        """Append again what lives in a file (see `tasks.journal_task.Kept`)."""
         for first, end in self.bodies.in_file(file):
             self._relocate(first, end)
             yield

@@ -48,7 +48,7 @@ from amqp10broker.tasks.clock import WallClock
 from amqp10broker.tasks.connections import Connections
 from amqp10broker.tasks.data import Data, opened_data
 from amqp10broker.tasks.dead_letter import DeadLetterOffice
-from amqp10broker.tasks.keeping import Keeping, opened_keeping
+from amqp10broker.tasks.journal_task import JournalTask, opened_journal
 from amqp10broker.tasks.letter_box import InlineQueue
 from amqp10broker.tasks.listener import SHUTTING_DOWN, Listener
 from amqp10broker.tasks.log import Log
@@ -88,7 +88,7 @@ class Broker:
         alarms: names of the alarms that are on; publishers are held back while there is any.
         resource_monitor: measures memory and disk, and raises and clears the alarms.
         data: the data folder; None in memory only, and before the broker runs.
-        keeping: what durable queues keep there.
+        journal_task: what durable queues keep there.
         over: set when the broker cannot go on, or was told to `stop`: whoever runs it leaves the block.
         failure: why it cannot go on; leaving the block raises it.
         clock: the time of day, while it runs.
@@ -123,7 +123,7 @@ class Broker:
         )
         self.propose = at_once(self.catalog)
         self.data: Data | None = None
-        self.keeping: Keeping | None = None
+        self.journal_task: JournalTask | None = None
         self.failure: BrokerError | None = None
         self.over = trio.Event()
         self.passwords = Passwords(self.catalog.users, secrets.token_bytes)
@@ -203,23 +203,23 @@ class Broker:
         self.clock = WallClock()
         self.askers = Askers()
         self.dead_letters = DeadLetterOffice(self.catalog, self.askers, self.clock)
-        async with opened_keeping(
+        async with opened_journal(
             self.data,
             self.clock,
             sync_delay_ms=self.config.fault_injection.sync_delay_ms,
             on_full=self._on_disk_full,
             on_failed=self._on_storage_failed,
-        ) as self.keeping:
+        ) as self.journal_task:
             yield
 
     @asynccontextmanager
     async def _running_queues(self) -> AsyncIterator[None]:
         """Queues begin with what is declared, and end last, when nobody asks them any more."""
         async with trio.open_nursery() as nursery:
-            self._queues = Queues(self, nursery, self.keeping)
+            self._queues = Queues(self, nursery, self.journal_task)
             self._bootstrap()
-            if self.keeping is not None:
-                self.keeping.begin()
+            if self.journal_task is not None:
+                self.journal_task.begin()
             try:
                 yield
                 await self._queues.settle()
@@ -259,8 +259,8 @@ class Broker:
         assert self._queues is not None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._cancel_when_over, nursery.cancel_scope)
-            if self.keeping is not None:
-                await self.keeping.recovered.wait()
+            if self.journal_task is not None:
+                await self.journal_task.recovered.wait()
             await self._queues.begun()
             nursery.cancel_scope.cancel()
         if self.failure is not None:
@@ -290,9 +290,9 @@ class Broker:
             users = bootstrap(self.catalog, self.config, self.passwords)
         else:
             users = bootstrap_folder(self.catalog, self.config, self.passwords, self.data)
-            if self.keeping is not None:
+            if self.journal_task is not None:
                 streams = (queue.number for queue in self.catalog if queue.kind.own_files)
-                self.keeping.remove_deleted_streams(streams)
+                self.journal_task.remove_deleted_streams(streams)
         tell_idle_patterns(self.catalog)
         if self.config.anonymous_login_user not in users:
             # Nobody said that guest of a definitions file is for everybody.
@@ -391,7 +391,7 @@ class Broker:
             tls_listeners=tuple(map(peer_text, self.tls_addresses)),
             flow=FlowView(flow.max_link_credit, flow.max_incoming_window, flow.max_queue_credit),
             data_dir=None if self.data is None else self.data.folder.path,
-            journal=None if self.keeping is None else self.keeping.view(),
+            journal=None if self.journal_task is None else self.journal_task.view(),
             alarms=tuple(sorted(self.alarms)),
             rss_bytes=rss_bytes(),
             resources=self.resource_monitor.view(),

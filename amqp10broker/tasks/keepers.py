@@ -16,7 +16,7 @@ from amqp10broker.persistence.classic_store import ClassicStore
 from amqp10broker.persistence.keeper import Keeper
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.tasks.dead_letter import DeadLetterOffice
-from amqp10broker.tasks.keeping import Keeping
+from amqp10broker.tasks.journal_task import JournalTask
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.surroundings import Surroundings
 
@@ -44,43 +44,43 @@ class Keepers:
         self._full_streams: set[Keeper[Any]] = set()
         self._makers = {CLASSIC.name: self._classic, QUORUM.name: self._quorum, STREAM.name: self._stream}
 
-    def make(self, spec: QueueSpec, keeping: Keeping | None) -> Keeper[Any]:
+    def make(self, spec: QueueSpec, journal_task: JournalTask | None) -> Keeper[Any]:
         """Make one, that has yet to begin.
 
         Args:
             spec: of the queue.
-            keeping: where it keeps messages; None: in memory.
+            journal_task: where it keeps messages; None: in memory.
         """
-        return self._makers[spec.type](spec, keeping)
+        return self._makers[spec.type](spec, journal_task)
 
-    def _classic(self, spec: QueueSpec, keeping: Keeping | None) -> Keeper[Any]:
-        if keeping is None:
+    def _classic(self, spec: QueueSpec, journal_task: JournalTask | None) -> Keeper[Any]:
+        if journal_task is None:
             return Keeper(self._classic_queue(spec, None))
-        store = keeping.classic(spec.number)
-        return ClassicInJournal(lambda before: self._classic_queue(spec, store, before), keeping, store)
+        store = journal_task.classic(spec.number)
+        return ClassicInJournal(lambda before: self._classic_queue(spec, store, before), journal_task, store)
 
-    def _quorum(self, spec: QueueSpec, keeping: Keeping | None) -> Keeper[Any]:
+    def _quorum(self, spec: QueueSpec, journal_task: JournalTask | None) -> Keeper[Any]:
         from amqp10broker.persistence.quorum_keeper import QuorumInJournal, QuorumInMemory
         from amqp10broker.persistence.quorum_store import QuorumStore
         from amqp10broker.persistence.spool import SpoolPacks
         from amqp10broker.queues.quorum.queue import QuorumQueue
 
         queue = QuorumQueue(spec.name, settings=spec.settings, now_ms=self._surroundings.clock.now_ms())
-        if keeping is None:
+        if journal_task is None:
             return QuorumInMemory(queue)
-        store = QuorumStore(spec.number, spec.name, keeping.journal, SpoolPacks(keeping.spool))
-        keeping.add(store)
-        return QuorumInJournal(queue, keeping, store)
+        store = QuorumStore(spec.number, spec.name, journal_task.journal, SpoolPacks(journal_task.spool))
+        journal_task.add(store)
+        return QuorumInJournal(queue, journal_task, store)
 
-    def _stream(self, spec: QueueSpec, keeping: Keeping | None) -> Keeper[Any]:
+    def _stream(self, spec: QueueSpec, journal_task: JournalTask | None) -> Keeper[Any]:
         from amqp10broker.persistence.stream_keeper import StreamKeeper
         from amqp10broker.queues.stream.queue import StreamQueue
         from amqp10broker.storage.stream_log import StreamLog
         from amqp10broker.storage.stream_memory import MemoryShelf
 
-        log = StreamLog(MemoryShelf() if keeping is None else keeping.stream(spec.number))
+        log = StreamLog(MemoryShelf() if journal_task is None else journal_task.stream(spec.number))
         queue = StreamQueue(spec.name, log, settings=spec.settings)
-        syncs = None if keeping is None else keeping.stream_syncs
+        syncs = None if journal_task is None else journal_task.stream_syncs
         return StreamKeeper(queue, log, syncs, self._on_stream_full)
 
     def _on_stream_full(self, stream: Keeper[Any], error: DiskFull | None) -> None:

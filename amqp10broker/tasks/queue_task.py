@@ -23,7 +23,7 @@ from amqp10broker.service.mail import QueueLetter
 from amqp10broker.tasks.askers import Askers
 from amqp10broker.tasks.clock import WallClock
 from amqp10broker.tasks.dead_letter_worker import AtLeastOnce, DeadLetterWorker
-from amqp10broker.tasks.keeping import Keeping
+from amqp10broker.tasks.journal_task import JournalTask
 from amqp10broker.tasks.letter_box import LetterBox
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.mailbox import Mailbox
@@ -49,7 +49,7 @@ class QueueTask(LetterBox):
         "_clock",
         "_delay_s",
         "_due_ms",
-        "_keeping",
+        "_journal_task",
         "_mailbox",
         "_on_dead_letters",
         "_on_deleted",
@@ -68,7 +68,7 @@ class QueueTask(LetterBox):
         on_dead_letters: Callable[[Sequence[DeadLetters]], None],
         start_worker: Callable[[QueueTask, DeadLetterTarget], DeadLetterWorker],
         *,
-        keeping: Keeping | None = None,
+        journal_task: JournalTask | None = None,
         confirm_delay_ms: int = 0,
     ) -> None:
         """Make a queue ready to run.
@@ -80,7 +80,7 @@ class QueueTask(LetterBox):
             on_deleted: called when the queue is gone, before anybody hears of it; perhaps again.
             on_dead_letters: called with what is to be handed on at most once.
             start_worker: called once, when the first message is to be handed on at least once.
-            keeping: has the journal that must be read first; None: nothing of the queue is in one.
+            journal_task: has the journal that must be read first; None: nothing of the queue is in one.
             confirm_delay_ms: fault injection: every batch takes this long to commit, as if each waited for a
                 disk.
         """
@@ -90,7 +90,7 @@ class QueueTask(LetterBox):
         self._clock = clock
         self._on_deleted = on_deleted
         self._on_dead_letters = on_dead_letters
-        self._keeping = keeping
+        self._journal_task = journal_task
         self._at_least_once: AtLeastOnce | None = None
         self._start_worker = start_worker
         self._delay_s = confirm_delay_ms / 1000
@@ -164,8 +164,8 @@ class QueueTask(LetterBox):
 
     async def _recover(self) -> None:
         """Begin with what was there before a restart."""
-        if self._keeping is not None:
-            await self._keeping.recovered.wait()
+        if self._journal_task is not None:
+            await self._journal_task.recovered.wait()
         read = 0
         for step in self.keeper.recover(self._clock.now_ms()):
             read += step
@@ -246,8 +246,8 @@ class QueueTask(LetterBox):
 
     async def _tell_the_rest(self) -> None:
         """The queue is gone: its last words wait for the disk as all others did."""
-        while self._keeping is not None and (ticket := self.keeper.owed) is not None:
-            await self._keeping.committer.wait_durable(ticket)
+        while self._journal_task is not None and (ticket := self.keeper.owed) is not None:
+            await self._journal_task.committer.wait_durable(ticket)
             self.keeper.tell()
 
     def _tell_at_once(self) -> None:

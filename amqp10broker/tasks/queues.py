@@ -22,8 +22,8 @@ from amqp10broker.queues.commands import Command
 from amqp10broker.service.at_least_once_dead_letters import DeadLetterTarget
 from amqp10broker.tasks.clock import utc_text
 from amqp10broker.tasks.dead_letter_worker import DeadLetterWorker
+from amqp10broker.tasks.journal_task import JournalTask
 from amqp10broker.tasks.keepers import Keepers, QueueSurroundings
-from amqp10broker.tasks.keeping import Keeping
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.queue_task import QueueTask
 
@@ -68,13 +68,13 @@ class Queues:
     """See the module.
 
     Attributes:
-        keeping: where durable queues keep messages; None: in memory only.
+        journal_task: where durable queues keep messages; None: in memory only.
     """
 
     def __init__(
-        self, surroundings: QueueSurroundings, nursery: trio.Nursery, keeping: Keeping | None
+        self, surroundings: QueueSurroundings, nursery: trio.Nursery, journal_task: JournalTask | None
     ) -> None:
-        self.keeping = keeping
+        self.journal_task = journal_task
         self._surroundings = surroundings
         self._nursery = nursery
         self._running: set[QueueTask] = set()
@@ -92,15 +92,15 @@ class Queues:
             _log.warning(warning, vhost=spec.vhost)
         self._warn_of_slip(spec)
         surroundings = self._surroundings
-        keeping = self.keeping if spec.lasting and spec.number else None
+        journal_task = self.journal_task if spec.lasting and spec.number else None
         running = QueueTask(
-            self._keepers.make(spec, keeping),
+            self._keepers.make(spec, journal_task),
             surroundings.askers,
             surroundings.clock,
             lambda gone: self._forget(spec, gone),
             lambda given_up: surroundings.dead_letters.post(spec.vhost, spec.name, given_up),
             lambda running, destination: self._start_worker(spec, running, destination),
-            keeping=None if KINDS[spec.type].own_files else keeping,
+            journal_task=None if KINDS[spec.type].own_files else journal_task,
             confirm_delay_ms=surroundings.config.fault_injection.confirm_delay_ms_for(spec.name),
         )
         self._running.add(running)
@@ -119,7 +119,7 @@ class Queues:
 
     async def settle(self) -> None:
         """Let queues work off what was put into them, dead letters of each other too, before they end."""
-        if self.keeping is not None and not self.keeping.recovered.is_set():
+        if self.journal_task is not None and not self.journal_task.recovered.is_set():
             return  # they wait for it, and nobody does for them
         with trio.move_on_after(SETTLE_S):
             while any(running.busy for running in self._running):  # noqa: ASYNC110
@@ -184,8 +184,8 @@ class Queues:
                 await running.run()
                 again = False
             except StorageError as error:
-                assert self.keeping is not None
-                self.keeping.failed(error)
+                assert self.journal_task is not None
+                self.journal_task.failed(error)
                 again = False
             except Exception as error:
                 again = self._after_fault(spec, running, faults, error)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 
 from amqp10broker.cli.main import main
-from amqp10broker.tasks import keeping
+from amqp10broker.tasks import journal_task
 
 if __name__ == "__main__":
-    keeping.FILE_BYTES_MAX = int(sys.argv.pop(1))  # type: ignore[misc]
+    journal_task.FILE_BYTES_MAX = int(sys.argv.pop(1))  # type: ignore[misc]
     sys.exit(main())

@@ -12,20 +12,20 @@ import trio
 
 from amqp10broker.cli.main import main
 from amqp10broker.tasks import queues
-from amqp10broker.tasks.keeping import Keeping
+from amqp10broker.tasks.journal_task import JournalTask
 
 
 def hold_recovery(gate: str) -> None:
     """Let recovery wait for the file; who waits for queues that wait for it waits for ever, or nearly so."""
     queues.SETTLE_S = 600.0  # type: ignore[misc]
-    recover = Keeping._recover
+    recover = JournalTask._recover
 
-    async def recover_later(keeping: Keeping) -> None:
+    async def recover_later(journal_task: JournalTask) -> None:
         while not os.path.exists(gate):  # noqa: ASYNC110, ASYNC240
             await trio.sleep(0.01)
-        await recover(keeping)
+        await recover(journal_task)
 
-    Keeping._recover = recover_later  # type: ignore[method-assign]
+    JournalTask._recover = recover_later  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

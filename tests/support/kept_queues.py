@@ -1,7 +1,7 @@
 """A queue whose messages are in a journal, on a disk that may lose power, and what it has promised.
 
-`KeptQueue` does what `tasks/queue_task.py`, `tasks/keeping.py` and `tasks/committer.py` do, one step at a
-time and without Trio, so that the power can go at any call of the disk. It notes what was confirmed and
+`KeptQueue` does what `tasks/queue_task.py`, `tasks/journal_task.py` and `tasks/committer.py` do, one step at
+a time and without Trio, so that the power can go at any call of the disk. It notes what was confirmed and
 what was settled for good, and compares after each recovery.
 """
 
@@ -197,7 +197,7 @@ class KeptQueue:
         self._take()
 
     def clean(self, meanwhile: Callable[[], None] = lambda: None) -> bool:
-        """As in `tasks/keeping.py`; whether there was anything to clean."""
+        """As in `tasks/journal_task.py`; whether there was anything to clean."""
         file = self.journal.to_clean()
         if file is None:
             return False

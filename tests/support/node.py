@@ -38,7 +38,7 @@ from amqp10broker.service.mail import SessionLetter
 from amqp10broker.storage.check import check_folder
 from amqp10broker.storage.folder import inspect_data_folder
 from amqp10broker.tasks import data as data_module
-from amqp10broker.tasks import keeping as keeping_module
+from amqp10broker.tasks import journal_task as journal_module
 from amqp10broker.tasks.broker import Broker
 from amqp10broker.tasks.contents import Contents
 from amqp10broker.tasks.mailbox import Mailbox
@@ -249,10 +249,10 @@ class Node:
         self.refused: StorageError | None = None
         self._faults: list[str] = []
         monkeypatch.setattr(data_module, "OsDisk", lambda: self.disk)
-        monkeypatch.setattr(keeping_module, "open_syncer", self._open_syncer)
-        monkeypatch.setattr(keeping_module, "FILE_BYTES_MAX", 3000)
+        monkeypatch.setattr(journal_module, "open_syncer", self._open_syncer)
+        monkeypatch.setattr(journal_module, "FILE_BYTES_MAX", 3000)
         shorten_pages(monkeypatch)
-        for module in ("queues", "broker", "keeping", "committer", "queue_task"):
+        for module in ("queues", "broker", "journal_task", "committer", "queue_task"):
             monkeypatch.setattr(f"amqp10broker.tasks.{module}._log", self)
 
     # --- a log that notes faults --------------------------------------------------------------------
@@ -301,8 +301,8 @@ class Node:
                     await self._compare(broker, look=steps == 0 or rng.random() < 0.7)
                     await self._work(broker, rng, steps)
                 nursery.cancel_scope.cancel()
-            assert broker.keeping is not None
-            journal = broker.keeping.journal
+            assert broker.journal_task is not None
+            journal = broker.journal_task.journal
             if journal.durable == journal.ticket:
                 # In order, and the disk was not full: all that was decided is durable.
                 for history in self.queues.values():

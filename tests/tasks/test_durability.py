@@ -174,21 +174,21 @@ async def test_a_queue_that_is_not_durable_keeps_nothing(folder: str) -> None:
         client = queue_of(broker, durable=False)
         client.publish(1)
         await client.listen(until=1)
-        assert broker.keeping is not None
-        assert broker.keeping.journal.live_bytes == 0
+        assert broker.journal_task is not None
+        assert broker.journal_task.journal.live_bytes == 0
 
 
 async def test_nothing_is_confirmed_before_it_is_synced(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with broker_on(folder) as broker:
-        assert broker.keeping is not None
+        assert broker.journal_task is not None
         release = trio.Event()
-        real = broker.keeping.committer._sync
+        real = broker.journal_task.committer._sync
 
         async def held(fds: list[int]) -> None:
             await release.wait()
             await real(fds)
 
-        monkeypatch.setattr(broker.keeping.committer, "_sync", held)
+        monkeypatch.setattr(broker.journal_task.committer, "_sync", held)
         client = queue_of(broker)
         client.publish(1)
         client.publish(2, head=LOST)
@@ -208,11 +208,11 @@ async def test_a_failed_sync_tells_publishers_and_stops_the_broker(
 
     async def life() -> None:
         async with broker_on(folder) as broker:
-            assert broker.keeping is not None
+            assert broker.journal_task is not None
             client = queue_of(broker)
             client.publish(1)
             await client.listen(until=1)
-            monkeypatch.setattr(broker.keeping.committer, "_sync", fail)
+            monkeypatch.setattr(broker.journal_task.committer, "_sync", fail)
             client.publish(2)
             await broker.over.wait()
             await client.listen(until=2)
@@ -292,7 +292,7 @@ async def test_a_quorum_queue_that_failed_is_there_again_after_the_next_start(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until then nothing of it is cleaned away, and nothing is confirmed that was not durable."""
-    monkeypatch.setattr("amqp10broker.tasks.keeping.FILE_BYTES_MAX", 4_000)
+    monkeypatch.setattr("amqp10broker.tasks.journal_task.FILE_BYTES_MAX", 4_000)
     async with broker_on(folder) as broker:
         client = queue_of(broker, arguments={"x-queue-type": "quorum"})
         client.publish(1, 2, 3)
@@ -319,12 +319,12 @@ async def test_a_classic_queue_that_failed_may_be_deleted_and_its_messages_with_
         client = queue_of(broker)
         client.publish(1, 2)
         await client.listen(until=2)
-        assert broker.keeping is not None
-        assert broker.keeping.journal.live_bytes > 0
+        assert broker.journal_task is not None
+        assert broker.journal_task.journal.live_bytes > 0
         client.queue.handle.fail()  # type: ignore[attr-defined]
-        assert broker.keeping.journal.live_bytes > 0
+        assert broker.journal_task.journal.live_bytes > 0
         client.queue.handle.post(DELETE)
-        assert broker.keeping.journal.live_bytes == 0
+        assert broker.journal_task.journal.live_bytes == 0
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum", "stream"])
@@ -351,21 +351,21 @@ async def test_a_quorum_queue_that_failed_may_be_deleted_and_the_journal_is_clea
             break_quorum_queues(patch)
             client.publish(1)
             await client.listen(until=1)
-        assert broker.keeping is not None
-        assert broker.keeping._abandoned
+        assert broker.journal_task is not None
+        assert broker.journal_task._abandoned
         client.queue.handle.post(DELETE)
-        assert not broker.keeping._abandoned
+        assert not broker.journal_task._abandoned
 
 
 @pytest.mark.rabbitmq("queue_parallel_SUITE", "trigger_message_store_compaction")
 async def test_the_journal_is_cleaned_while_a_queue_lives_in_it(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from amqp10broker.tasks import keeping
+    from amqp10broker.tasks import journal_task
 
-    monkeypatch.setattr(keeping, "FILE_BYTES_MAX", 2000)
+    monkeypatch.setattr(journal_task, "FILE_BYTES_MAX", 2000)
     async with broker_on(folder) as broker:
-        assert broker.keeping is not None
+        assert broker.journal_task is not None
         stays = queue_of(broker, "stays")
         stays.publish(*range(5))
         await stays.listen(until=5)
@@ -376,7 +376,7 @@ async def test_the_journal_is_cleaned_while_a_queue_lives_in_it(
             passing.consumer = passing.reply_to.consumer()
             await passing.get(20)
             passing.settle(*range(20))
-        journal = broker.keeping.journal
+        journal = broker.journal_task.journal
         # What is cleaned last waits for the disk; about 60 000 bytes were written.
         await eventually(lambda: journal.size_bytes < 12_000)
     async with broker_on(folder) as broker:

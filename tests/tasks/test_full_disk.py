@@ -16,7 +16,7 @@ from amqp10broker.errors import StorageError
 from amqp10broker.queues.commands import Delete, Settle, Verdict
 from amqp10broker.queues.effects import Confirmed, Deliver, Settled, Unconfirmed
 from amqp10broker.storage.record import RECORD_BYTES
-from amqp10broker.tasks import keeping as keeping_module
+from amqp10broker.tasks import journal_task as journal_module
 from amqp10broker.tasks.broker import Broker
 from tests.support.declaring import declare, remove
 from tests.support.disks import SimDisk
@@ -81,7 +81,7 @@ def _confirms(effects: Sequence[object]) -> int:
 @pytest.mark.parametrize("kind", [CLASSIC, QUORUM], ids=lambda kind: kind.name)
 def test_consumers_settle_and_publishers_wait_until_there_is_room(node: Node, kind: Kind) -> None:
     async def body(broker: Broker) -> None:
-        assert broker.keeping is not None
+        assert broker.journal_task is not None
         seat = await _seat_on_a_full_disk(broker, node, kind)
         assert broker.alarms == {"disk"}
         seat.publish(3)
@@ -112,17 +112,17 @@ async def _seat_on_a_full_disk(broker: Broker, node: Node, kind: Kind) -> Seat:
 
 async def _exhaust(broker: Broker) -> None:
     """Use up what was allocated beside the reserve, with something that stays."""
-    assert broker.keeping is not None
-    await broker.keeping.recovered.wait()
-    journal = broker.keeping.journal
-    disk = broker.keeping._disk
+    assert broker.journal_task is not None
+    await broker.journal_task.recovered.wait()
+    journal = broker.journal_task.journal
+    disk = broker.journal_task._disk
     assert isinstance(disk, SimDisk)
     for _ in range(20):
         _fill(disk)
         while journal.shortage is None:
             _, file, _ = journal.append(2**32 - 1, 1, 0, [bytes(100)])
             journal.add_live(file, RECORD_BYTES + 100)
-        broker.keeping.committer.wake()
+        broker.journal_task.committer.wake()
         # A file that was just left gives its reserve to the next one.
         await trio.sleep(5)
         if journal.shortage is not None:
@@ -136,15 +136,15 @@ def test_a_publish_larger_than_the_reserve_takes_nothing_of_it(node: Node, kind:
     large = 1000
 
     async def body(broker: Broker) -> None:
-        assert broker.keeping is not None
+        assert broker.journal_task is not None
         seat = _seat(broker, kind)
         seat.publish(COUNT)
         assert await _confirmed(seat) == COUNT
         _fill(node.disk)
-        room = broker.keeping.journal.room_bytes
+        room = broker.journal_task.journal.room_bytes
         seat.publish(large)
         assert await _confirmed(seat) == 0
-        assert broker.keeping.journal.room_bytes >= room - 1000
+        assert broker.journal_task.journal.room_bytes >= room - 1000
         assert broker.alarms == {"disk"}
         assert seat.handle.progress().full_ms is not None
         assert seat.handle.outlook().unconfirmed == large
@@ -204,12 +204,12 @@ def test_a_first_start_on_a_full_disk_says_what_to_do_and_the_next_one_works(nod
 def test_a_file_system_that_does_not_say_its_size_has_files_of_the_usual_length(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeping_module, "FILE_BYTES_MAX", 32 * 1024 * 1024)
+    monkeypatch.setattr(journal_module, "FILE_BYTES_MAX", 32 * 1024 * 1024)
     monkeypatch.setattr(node.disk, "total_bytes", lambda path: 0)
 
     async def body(broker: Broker) -> None:
-        assert broker.keeping is not None
-        assert broker.keeping.journal._file_bytes_max == 32 * 1024 * 1024
+        assert broker.journal_task is not None
+        assert broker.journal_task.journal._file_bytes_max == 32 * 1024 * 1024
 
     _life(body)
 
@@ -233,8 +233,8 @@ def test_what_is_consumed_on_a_full_disk_makes_room_for_what_waits(node: Node) -
     """Nobody else frees anything."""
 
     async def body(broker: Broker) -> None:
-        assert broker.keeping is not None
-        journal = broker.keeping.journal
+        assert broker.journal_task is not None
+        journal = broker.journal_task.journal
         seat = _seat(broker, QUORUM)
         while journal.files < 5:
             seat.publish(COUNT)
@@ -322,7 +322,7 @@ def test_what_there_was_no_room_for_keeps_nobody_waiting_when_its_queue_is_gone(
     """There is room for all else."""
 
     async def body(broker: Broker) -> None:
-        assert broker.keeping is not None
+        assert broker.journal_task is not None
         large, small = _seat(broker, QUORUM), _seat(broker, CLASSIC)
         small.publish(20)
         assert await _confirmed(small) == 20

@@ -249,15 +249,15 @@ async def test_nobody_hears_before_the_disk_has_it(folder: str, monkeypatch: pyt
         client = client_of(broker)
         client.publish(0)
         await client.hear(Confirmed)
-        assert broker.keeping is not None
+        assert broker.journal_task is not None
         gate = trio.Event()
-        sync = broker.keeping.committer._sync
+        sync = broker.journal_task.committer._sync
 
         async def slow(fds: list[int]) -> None:
             await gate.wait()
             await sync(fds)
 
-        monkeypatch.setattr(broker.keeping.committer, "_sync", slow)
+        monkeypatch.setattr(broker.journal_task.committer, "_sync", slow)
         client.told.clear()
         client.publish(1)
         client.subscribe()
@@ -276,12 +276,12 @@ async def test_publishers_hear_when_nothing_can_be_kept(folder: str, monkeypatch
             client = client_of(broker)
             client.publish(0)
             await client.hear(Confirmed)
-            assert broker.keeping is not None
+            assert broker.journal_task is not None
 
             async def broken(fds: list[int]) -> None:
                 raise StorageFailed("journal", "the sync failed", "look at the disk")
 
-            monkeypatch.setattr(broker.keeping.committer, "_sync", broken)
+            monkeypatch.setattr(broker.journal_task.committer, "_sync", broken)
             client.publish(1)
             await client.hear(Unconfirmed)
             assert client.ids(Unconfirmed) == [1]
@@ -312,7 +312,7 @@ async def test_a_deleted_queue_leaves_nothing_for_one_declared_anew(folder: str)
 
 async def test_space_comes_back_while_old_messages_stay(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log is cut by snapshots with what lives: a queue that is consumed does not grow on the disk."""
-    monkeypatch.setattr("amqp10broker.tasks.keeping.FILE_BYTES_MAX", 20_000)
+    monkeypatch.setattr("amqp10broker.tasks.journal_task.FILE_BYTES_MAX", 20_000)
     async with broker_on(folder) as broker:
         client = client_of(broker)
         client.publish(0)
@@ -329,8 +329,8 @@ async def test_space_comes_back_while_old_messages_stay(folder: str, monkeypatch
             keys = list(worker.deliveries())[before:]
             worker.queue.handle.post(Settle(worker.consumer, keys, Verdict.ACCEPT))
         await trio.testing.wait_all_tasks_blocked(0.1)
-        assert broker.keeping is not None
-        assert broker.keeping.journal.size_bytes < 100_000
+        assert broker.journal_task is not None
+        assert broker.journal_task.journal.size_bytes < 100_000
     async with broker_on(folder) as broker:
         again = client_of(broker)
         again.subscribe(20)

@@ -42,6 +42,10 @@ class Journal:
         self.ticket += 1
         return self.ticket, 1, self.ticket
 
+    @property
+    def journal(self) -> Journal:
+        return self
+
     def sync(self, ticket: int) -> None:
         self.durable = ticket
         ready = [callback for asked, callback in self.waiting if asked <= ticket]

@@ -60,7 +60,7 @@ class Kept(Protocol):
         """Append again what lives in a file."""
 
 
-class Keeping:
+class JournalTask:
     """See the module.
 
     Attributes:
@@ -166,27 +166,9 @@ class Keeping:
             "start the broker again, or delete the queue"
         )
 
-    @property
-    def durable(self) -> int:
-        """The highest ticket of the journal of which all is durable."""
-        return self.journal.durable
-
     def when_durable(self, ticket: int, callback: Callable[[], None]) -> None:
         """See `Committer.when_durable`."""
         self.committer.when_durable(ticket, callback)
-
-    @property
-    def reserves(self) -> bool:
-        """See `Journal.reserves`."""
-        return self.journal.reserves
-
-    def admits(self, size: int, last: int) -> bool:
-        """See `Journal.admits`."""
-        return self.journal.admits(size, last)
-
-    def withdraw(self) -> None:
-        """See `Journal.withdraw`."""
-        self.journal.withdraw()
 
     def when_room(self, callback: Callable[[], None]) -> None:
         """See `Committer.when_room`."""
@@ -347,14 +329,14 @@ def journal_sizes(folder: DataFolder) -> tuple[int, int]:
 
 
 @asynccontextmanager
-async def opened_keeping(
+async def opened_journal(
     data: Data | None,
     clock: WallClock,
     *,
     sync_delay_ms: int,
     on_full: Callable[[bool], None],
     on_failed: Callable[[BrokerError], None],
-) -> AsyncIterator[Keeping | None]:
+) -> AsyncIterator[JournalTask | None]:
     """Keep what durable queues give, as long as the block lasts; then commit what there is.
 
     Args:
@@ -386,24 +368,24 @@ async def opened_keeping(
             journal, helper.sync, also=also, on_full=on_full, on_quiet=data.catalog_log.mark
         )
         streams.wake = committer.wake
-        keeping = Keeping(data.disk, data.folder, journal, committer, streams, clock, on_failed)
+        journal_task = JournalTask(data.disk, data.folder, journal, committer, streams, clock, on_failed)
         data.when_written = committer.wake
         failure: Exception | None = None
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(keeping.run)
+                nursery.start_soon(journal_task.run)
                 try:
-                    yield keeping
+                    yield journal_task
                 except Exception as error:
                     # What was decided before is committed first, and no group is made of it.
                     failure = error
-                if keeping.recovered.is_set():
+                if journal_task.recovered.is_set():
                     committer.stop()
                 else:
                     nursery.cancel_scope.cancel()
         finally:
             data.when_written = lambda: None
-            keeping.spool.close()
+            journal_task.spool.close()
             journal.close()
         if failure is not None:
             raise failure
