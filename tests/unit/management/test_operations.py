@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import fields
 
 import pytest
 
+from amqp10broker.alarms import Resource
+from amqp10broker.catalog.limits import UserLimits, VhostLimits
+from amqp10broker.catalog.policies import APPLY_TO
+from amqp10broker.catalog.queue import QueueType
+from amqp10broker.config.records import FLOW_SETTINGS
 from amqp10broker.errors import BadRequest, InUse, NotFound
+from amqp10broker.management.arguments import Argument
 from amqp10broker.management.operations import RUN, perform
 from amqp10broker.management.table import OPERATIONS, Operation
+from amqp10broker.routing.registry import Registry
 from tests.support.declaring import add_vhost, declare
 from tests.support.managing import Broker
 
@@ -32,6 +40,22 @@ def test_the_table_agrees_with_the_functions(operation: Operation) -> None:
 def test_each_operation_of_the_table_is_carried_out() -> None:
     """And nothing else."""
     assert list(RUN) == list(OPERATIONS)
+
+
+def _argument(operation: str, name: str) -> Argument:
+    return next(each for each in OPERATIONS[operation].arguments if each.name == name)
+
+
+def test_what_the_table_says_of_values_is_what_the_rooms_say() -> None:
+    """It imports nothing, so that the command line starts fast; so it is held against them here."""
+    assert _argument("set", "name").choices == tuple(FLOW_SETTINGS)
+    assert set(_argument("alarm", "name").choices) == set(Resource)
+    assert _argument("set-policy", "apply_to").choices == APPLY_TO
+    assert _argument("add-vhost", "default_queue_type").choices == tuple(QueueType)
+    assert set(_argument("declare-exchange", "type").known) == set(Registry(lambda: ()).names())
+    for operation, limits in (("set-vhost-limits", VhostLimits), ("set-user-limits", UserLimits)):
+        names = [field.name.replace("_", "-") for field in fields(limits)]
+        assert list(_argument(operation, "limits").keys) == names
 
 
 def test_an_unknown_operation_is_refused(broker: Broker) -> None:
