@@ -52,7 +52,7 @@ _CARRY_CONTENT: Final = frozenset(map(_code, (BasicPublish, BasicReturn, BasicDe
 _LAYOUTS_MAX: Final = 64
 _VAIN_MAX: Final = 8
 """After so many layouts in a row that no other message had, messages are read one by one ..."""
-_VAIN_PAUSE: Final = 64
+_VAIN_PAUSE: Final = 512
 """... so many of them, before the next is learned: headers may all differ (x-stream-offset)."""
 # A message of which so much has come, and still not all, is read frame by frame: waiting for the rest
 # might wait for more than the buffer holds.
@@ -181,6 +181,7 @@ class Scanner091:
         self._alike_in_size = alike_in_size
         self._layouts: dict[tuple[bytes, bytes], _Layout] = {}
         self._partials: dict[int, _Partial] = {}
+        self._methods: dict[bytes, Method] = {}
         self._vain = 0
 
     def scan(self, data: bytearray, position: int, end: int) -> int:
@@ -240,7 +241,7 @@ class Scanner091:
         if layout is None or count == 0:
             self._vain += 1
             if _VAIN_MAX < self._vain < _VAIN_MAX + _VAIN_PAUSE:
-                return self._one(data, position, behind, body_at, after)
+                return self._one(data, position, key[0], body_at, after)
             self._vain = min(self._vain, _VAIN_MAX)
             if len(self._layouts) >= _LAYOUTS_MAX:
                 self._layouts.clear()
@@ -270,11 +271,19 @@ class Scanner091:
         self._handler.on_contents(Contents(channel, layout.method, first, count, body_bytes, body_at, stride))
         return behind
 
-    def _one(self, data: bytearray, position: int, behind: int, body_at: int, after: int) -> int:
-        """Handle one whole message by itself; return the offset behind it."""
+    def _one(self, data: bytearray, position: int, before_tag: bytes, body_at: int, after: int) -> int:
+        """Handle one whole message by itself; return the offset behind it.
+
+        Its method is decoded once for all that begin with the same bytes, up to the delivery-tag.
+        """
+        method = self._methods.get(before_tag)
+        if method is None:
+            (size,) = _U32.unpack_from(data, position + 3)
+            if len(self._methods) >= _LAYOUTS_MAX:
+                self._methods.clear()
+            method = self._methods[before_tag] = _method_at(data, position, position + size + FRAME_OVERHEAD)
+        tag = _U64.unpack_from(data, position + len(before_tag))[0] if isinstance(method, BasicDeliver) else 0
         (channel,) = _CHANNEL(data, position + 1)
-        method = _method_at(data, position, behind)
-        tag = method.delivery_tag if isinstance(method, BasicDeliver) else 0
         body_bytes = max(0, after - body_at - 1)
         self._handler.on_contents(Contents(channel, method, tag, 1, body_bytes, body_at, after - position))
         return after
