@@ -7,7 +7,7 @@ looks at `failure` when what it waits for does not come. `blocking` and `trio` a
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, assert_never
 
 from amqp10broker.amqp10.connection import ESTABLISHMENT_FAILED, Connection, ConnectionState
 from amqp10broker.amqp10.errors import AmqpConnectionError, AmqpError, Condition
@@ -19,6 +19,8 @@ from amqp10broker.amqp10.events import (
     FramesReceived,
     OpenReceived,
     SaslFinished,
+    SaslInitReceived,
+    SaslResponseReceived,
 )
 from amqp10broker.amqp10.frames import HEARTBEAT
 from amqp10broker.amqp10.heartbeat import IdleTimer
@@ -244,8 +246,10 @@ class ClientCore:
                     self.closed_in_order = True
             case ConnectionFailed():
                 self._failed(event.fault)
-            case _:
+            case SaslInitReceived() | SaslResponseReceived():
                 raise AssertionError(f"{event} is for a server")
+            case _:
+                assert_never(event)
 
     def _on_begin(self, event: BeginReceived) -> None:
         session = self._sessions.get(

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, assert_never
 
 from amqp10broker.amqp10.errors import AmqpError, Condition
 from amqp10broker.amqp10.events import (
     DeliveriesReceived,
     DeliveriesSent,
+    DeliveriesSettled,
     DeliveriesUpdated,
     LinkAttached,
     LinkAttaching,
     LinkDetached,
     LinkFlowed,
+    MarkerReached,
     PumpEvent,
     SessionEnded,
     SessionEvent,
@@ -248,8 +250,10 @@ class ClientSession:
                 else:
                     what = "the session was ended for a fault of the broker"
                     self._failure = ended(SessionEndedError, what, event.error)
-            case _:
+            case LinkFlowed() | DeliveriesSettled() | MarkerReached():
                 pass  # flows and the peer's settling have been taken over by the engine
+            case _:
+                assert_never(event)
 
 
 def ended(kind: type[ClientError], what: str, error: Error | None) -> ClientError:

@@ -137,7 +137,7 @@ class Channels(RunningParts[RunningChannel, Circumstances]):
         channel = self._channel(number)
         batch: list[object] = []
         for item in items:
-            if contents_of(item) and self._surroundings.alarms:
+            if self._surroundings.alarms and contents_of(item):
                 self._published = True
             rest: Item | None = item
             while channel is not None and rest is not None:
