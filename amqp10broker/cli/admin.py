@@ -9,8 +9,8 @@ The protocol::
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,7 +28,6 @@ TIMEOUT_S: Final = 10.0
 """A broker that does not answer for so long is reported as stuck."""
 PATIENCE_S: Final[Mapping[str, float]] = {"record-start": 60.0, "record-stop": 60.0}
 """Of operations that take their time: starting loads pyarrow, and stopping completes files."""
-_READ_BYTES: Final = 65_536
 
 
 # What to do about a refusal, by its kind; one about something that is not there, by what it is.
@@ -98,25 +97,20 @@ def ask(place: Place, request: Mapping[str, Any], *, timeout_s: float | None = N
     """
     if timeout_s is None:
         timeout_s = PATIENCE_S.get(str(request.get("op")), TIMEOUT_S)
-    with _connected(place, timeout_s) as (path, stream):
-        stream.sendall(json.dumps(request).encode() + b"\n")
-        received = bytearray()
-        while not received.endswith(b"\n"):
-            more = stream.recv(_READ_BYTES)
-            if not more:
-                break
-            received += more
-    return _result(path, bytes(received))
+    with closing(ask_stream(place, request, timeout_s=timeout_s)) as answers:
+        return next(answers)
 
 
-def ask_stream(place: Place, request: Mapping[str, Any]) -> Iterator[Any]:
+def ask_stream(
+    place: Place, request: Mapping[str, Any], *, timeout_s: float = TIMEOUT_S
+) -> Generator[Any, None, None]:
     """Send one request that is answered by more than one line: its result, and what follows until the end.
 
     Raises:
         RefusedByBroker: it refuses; says why.
         AdminSocketError: no broker is there, or it does not answer; says what to do.
     """
-    with _connected(place, TIMEOUT_S) as (path, stream):
+    with _connected(place, timeout_s) as (path, stream):
         stream.sendall(json.dumps(request).encode() + b"\n")
         with stream.makefile("rb") as lines:
             yield _result(path, lines.readline())

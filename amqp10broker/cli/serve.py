@@ -16,14 +16,10 @@ import structlog
 import trio
 
 from amqp10broker.cli import logs
+from amqp10broker.cli.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from amqp10broker.config import Config
 from amqp10broker.errors import BrokerError
 from amqp10broker.tasks.run import run_broker
-
-EXIT_OK: Final = 0
-EXIT_FAILED: Final = 1
-EXIT_INTERRUPTED: Final = 130
-"""Ctrl-C before the broker was up; afterwards ctrl-C is an orderly shutdown."""
 
 # Messages in flight are many, live briefly and form no cycles. With the default thresholds (700, 10,
 # 10) the collector walks them again and again: 0.3 to 0.6 µs a message.
@@ -43,7 +39,8 @@ def run(config: Config) -> int:
     """Run the broker until it is told to stop.
 
     Returns:
-        The exit code: 0 after an orderly shutdown, 1 after a failure, which has been logged.
+        The exit code: 0 after an orderly shutdown, 1 after a failure, which has been logged, 130 after ctrl-C
+        before it was up; afterwards ctrl-C is an orderly shutdown.
     """
     logs.configure(config.log_level, config.log_format)
     if COUNTS_REFERENCES:
