@@ -23,7 +23,7 @@ from amqp10broker.service.channels.circumstances import Circumstances
 from amqp10broker.service.channels.context import ChannelContext
 from amqp10broker.service.channels.credit_flow import CreditFlowSettings, contents_of
 from amqp10broker.service.channels.status import channel_view
-from amqp10broker.service.mail import Frames, SessionLetter
+from amqp10broker.service.mail import AccessChanged, AlarmChanged, ConfigChanged, Frames, SessionLetter
 from amqp10broker.service.moment import Moment
 from amqp10broker.tasks.channel import RunningChannel
 from amqp10broker.tasks.connection_shell import ConnectionShell
@@ -111,6 +111,11 @@ class Channels(RunningParts[RunningChannel, Circumstances]):
             if told:
                 self._engine.unblocked()
                 self._connection.flush()
+
+    def tell(self, letter: AlarmChanged | ConfigChanged | AccessChanged) -> None:
+        """Put a letter into every mailbox; an alarm is the reader's business alone."""
+        if not isinstance(letter, AlarmChanged):
+            super().tell(letter)
 
     @property
     def _publishes(self) -> bool:

@@ -82,6 +82,8 @@ class Parts(Protocol[PartT, Around]):
 
     async def wait_out_alarm(self) -> None: ...
 
+    def alarm_over(self) -> None: ...
+
     def tell(self, letter: AlarmChanged | ConfigChanged | AccessChanged) -> None: ...
 
     def release(self) -> None: ...
@@ -269,7 +271,9 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT, Around]):
         self.flush()
 
     def tell(self, letter: AlarmChanged | ConfigChanged | AccessChanged) -> None:
-        """Put a letter into every session's or channel's mailbox."""
+        """Put a letter into every mailbox of its parts; an alarm that is over lets the reader go on."""
+        if isinstance(letter, AlarmChanged) and not letter.on:
+            self._parts.alarm_over()
         self._parts.tell(letter)
 
     async def let_others(self) -> None:

@@ -52,10 +52,13 @@ class RunningParts(ABC, Generic[PartT, Around]):
     async def wait_out_alarm(self) -> None:
         """Return when the client may send; connections that have sent little during an alarm go on."""
 
-    def tell(self, letter: AlarmChanged | ConfigChanged | AccessChanged) -> None:
-        """Put a letter into every mailbox; let the reader go on when an alarm is over."""
-        if isinstance(letter, AlarmChanged) and not letter.on and self.no_alarm is not None:
+    def alarm_over(self) -> None:
+        """Let the reader go on."""
+        if self.no_alarm is not None:
             self.no_alarm.set()
+
+    def tell(self, letter: AlarmChanged | ConfigChanged | AccessChanged) -> None:
+        """Put a letter into every mailbox."""
         for part in self.by_number.values():
             part.inbox.put(letter)
 

@@ -15,9 +15,6 @@ from amqp10broker.errors import RefusedError
 from amqp10broker.management.snapshot import SessionView
 from amqp10broker.service.context import SessionContext
 from amqp10broker.service.mail import (
-    AccessChanged,
-    AlarmChanged,
-    ConfigChanged,
     Frames,
     LinkStolen,
     SessionLetter,
@@ -122,11 +119,10 @@ class Sessions(RunningParts[RunningSession, Circumstances]):
             finally:
                 self.no_alarm = None
 
-    def tell(self, letter: AlarmChanged | ConfigChanged | AccessChanged) -> None:
+    def alarm_over(self) -> None:
         """See `RunningParts`."""
-        if isinstance(letter, AlarmChanged) and not letter.on:
-            self._excess_bytes = 0
-        super().tell(letter)
+        self._excess_bytes = 0
+        super().alarm_over()
 
     async def begin(self, event: BeginReceived) -> None:
         """Begin a session: when one more may be there, and in a turn in which it may begin."""

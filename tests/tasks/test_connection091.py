@@ -550,6 +550,20 @@ async def test_a_publisher_of_the_past_may_consume_during_an_alarm(autojump_cloc
         assert await client.until(ConnectionBlocked) == ConnectionBlocked("low on disk")
 
 
+async def test_an_alarm_wakes_no_channel(autojump_clock: object) -> None:
+    """It is the reader's business: with thousands of channels none has anything to do for it."""
+    async with running_broker() as broker:
+        await connect091(broker).open(channels=2)
+        (connection,) = broker.connections.values()
+        inboxes = [channel.inbox for channel in connection.parts.values()]
+        assert [inbox.waiting for inbox in inboxes] == [0, 0]
+        broker.set_alarm("memory", on=True)
+        broker.set_alarm("memory", on=False)
+        assert [inbox.waiting for inbox in inboxes] == [0, 0]
+        broker.set_flow("max_link_credit", 7, source="test")
+        assert [inbox.waiting for inbox in inboxes] == [1, 1]
+
+
 async def test_alarms_come_together_and_the_last_one_lets_go(autojump_clock: object) -> None:
     """`low on memory & low on disk`; unblocked once."""
     async with running_broker() as broker:
