@@ -16,7 +16,7 @@ _KIND_AT: Final = 8
 _N: Final = [field.name for field in FIELDS].index("n")
 
 EVENTS_MAX: Final = 65_536
-"""4 MB: more than half a second of a broker that observes every wake at full rate."""
+"""4 MB: seconds of a busy broker, of which few links are probed."""
 
 
 class Ring:

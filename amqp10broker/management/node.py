@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from amqp10broker.management.snapshot import BrokerView, RecordingsView, RecordingView, TraceView
+
 
 class Sink(Protocol):
     """Where the lines of a trace go.
@@ -29,8 +31,8 @@ class Node(Protocol):
     way is another `BrokerError`.
     """
 
-    def status(self, choose: Mapping[str, Any]) -> dict[str, Any]:
-        """What it is doing, as a document.
+    def view(self, choose: Mapping[str, Any]) -> BrokerView:
+        """What it is doing.
 
         Raises:
             BadRequest: what is chosen by cannot be understood.
@@ -69,24 +71,24 @@ class Node(Protocol):
     def definitions_imported(self) -> None:
         """Say in the log what of them acts otherwise than it reads."""
 
-    async def start_recording(self, folder: str, every_ms: int | None, run_id: str | None) -> dict[str, Any]:
+    async def start_recording(self, folder: str, every_ms: int | None, run_id: str | None) -> RecordingView:
         """Begin to record flow events; what is shown of the recording.
 
         Raises:
             BrokerError: it cannot be: of the class that says why.
         """
 
-    async def stop_recording(self) -> dict[str, Any]:
+    async def stop_recording(self) -> RecordingView:
         """End the recording; what is shown of it, when its files are complete.
 
         Raises:
             BrokerError: there is none.
         """
 
-    def recording(self) -> dict[str, Any]:
-        """``{"recording": ..., "failed": ...}``: the present one, and how the last one failed; None: not."""
+    def recording(self) -> RecordingsView:
+        """The present one, and how the last one failed."""
 
-    def trace_into_file(self, what: str, file: str) -> dict[str, Any]:
+    def trace_into_file(self, what: str, file: str) -> TraceView:
         """Begin a trace into a file of the node's machine; what is shown of it.
 
         Raises:
@@ -95,14 +97,14 @@ class Node(Protocol):
             StorageError: the file cannot be opened.
         """
 
-    def trace_into(self, what: str, sink: Sink) -> dict[str, Any]:
+    def trace_into(self, what: str, sink: Sink) -> TraceView:
         """Begin a trace whose lines the door takes; what is shown of it.
 
         Raises:
             NotFound, NotAllowed: as `trace_into_file`.
         """
 
-    def end_trace(self, what: str, reason: str | None = None) -> dict[str, Any]:
+    def end_trace(self, what: str, reason: str | None = None) -> TraceView:
         """End a trace; what is shown of it.
 
         Raises:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from amqp10broker.errors import BadRequest, ConfigError
 from amqp10broker.management.caller import Caller, Job, Lines
+from amqp10broker.management.snapshot import document
 
 CLOSED_BY_OPERATOR: Final = "closed by an operator"
 
@@ -21,7 +22,7 @@ def status(caller: Caller, choose: dict[str, Any]) -> dict[str, Any]:
         BadRequest: what is chosen by cannot be understood.
         PermissionDenied: the caller is no administrator.
     """
-    return caller.administered("status").status(choose)
+    return document(caller.administered("status").view(choose))
 
 
 def set_flow(caller: Caller, name: str, value: int) -> dict[str, Any]:
@@ -89,7 +90,7 @@ def start_recording(caller: Caller, folder: str, every: int | None, run: str | N
     node = caller.administered("record-start")
     if not folder:
         raise BadRequest("recording", "the folder has no name: give one")
-    return Job(partial(node.start_recording, folder, every, run))
+    return Job(partial(node.start_recording, folder, every, run), document)
 
 
 def stop_recording(caller: Caller) -> Job:
@@ -98,7 +99,7 @@ def stop_recording(caller: Caller) -> Job:
     Raises:
         PermissionDenied: the caller is no administrator.
     """
-    return Job(caller.administered("record-stop").stop_recording)
+    return Job(caller.administered("record-stop").stop_recording, document)
 
 
 def show_recording(caller: Caller) -> dict[str, Any]:
@@ -107,7 +108,7 @@ def show_recording(caller: Caller) -> dict[str, Any]:
     Raises:
         PermissionDenied: the caller is no administrator.
     """
-    return caller.administered("record-status").recording()
+    return document(caller.administered("record-status").recording())
 
 
 def trace(caller: Caller, what: str, on: bool, file: str | None) -> dict[str, Any] | Lines:
@@ -120,7 +121,7 @@ def trace(caller: Caller, what: str, on: bool, file: str | None) -> dict[str, An
     """
     node = caller.administered("trace")
     if not on:
-        return node.end_trace(what)
+        return document(node.end_trace(what))
     if file is None:
-        return Lines(partial(node.trace_into, what), partial(node.end_trace, what))
-    return node.trace_into_file(what, file)
+        return Lines(lambda sink: document(node.trace_into(what, sink)), partial(node.end_trace, what))
+    return document(node.trace_into_file(what, file))

@@ -449,6 +449,14 @@ class RecordingFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordingsView:
+    """The recording that is under way, and how the last one failed; None: there is none, it did not."""
+
+    recording: RecordingView | None
+    failed: RecordingFailed | None
+
+
+@dataclass(frozen=True, slots=True)
 class TraceView:
     """A trace of frames.
 

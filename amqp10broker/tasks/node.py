@@ -9,7 +9,13 @@ from amqp10broker.catalog.proposing import Propose
 from amqp10broker.catalog.queue import QueueHost
 from amqp10broker.errors import BadRequest, NotFound
 from amqp10broker.management.node import Sink
-from amqp10broker.management.snapshot import RecordingFailed, RecordingView, document
+from amqp10broker.management.snapshot import (
+    BrokerView,
+    RecordingFailed,
+    RecordingsView,
+    RecordingView,
+    TraceView,
+)
 from amqp10broker.security.passwords import Passwords
 from amqp10broker.service.survey import Selection
 from amqp10broker.tasks.bootstrap import tell_idle_patterns
@@ -17,7 +23,6 @@ from amqp10broker.tasks.connections import Connections
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.surroundings import Surroundings
 from amqp10broker.tasks.trace_sinks import FileSink
-from amqp10broker.tasks.trace_tap import Trace
 from amqp10broker.tasks.tracing import Tracing
 
 _log = Log("amqp10broker.admin")
@@ -77,8 +82,8 @@ class Administered(Surroundings, QueueHost, Protocol):
     def set_alarm(self, name: str, *, on: bool) -> None:
         """Give an alarm a cause, or take it away."""
 
-    def status(self, selection: Selection) -> dict[str, Any]:
-        """What is shown of everything, as a document."""
+    def view(self, selection: Selection) -> BrokerView:
+        """What is shown of everything."""
 
 
 class RunningNode:
@@ -87,12 +92,12 @@ class RunningNode:
     def __init__(self, broker: Administered) -> None:
         self._broker = broker
 
-    def status(self, choose: Mapping[str, Any]) -> dict[str, Any]:
+    def view(self, choose: Mapping[str, Any]) -> BrokerView:
         try:
             selection = Selection.read(choose)
         except ValueError as error:
             raise BadRequest("status", str(error)) from error
-        return self._broker.status(selection)
+        return self._broker.view(selection)
 
     # --- settings, alarms -------------------------------------------------------------------------
 
@@ -135,36 +140,27 @@ class RunningNode:
 
     # --- recordings, traces -----------------------------------------------------------------------
 
-    async def start_recording(self, folder: str, every_ms: int | None, run_id: str | None) -> dict[str, Any]:
+    async def start_recording(self, folder: str, every_ms: int | None, run_id: str | None) -> RecordingView:
         every_ms = self._broker.config.record_every if every_ms is None else every_ms
-        return document(await self._broker.recordings.start(folder, every_ms=every_ms, run_id=run_id))
+        return await self._broker.recordings.start(folder, every_ms=every_ms, run_id=run_id)
 
-    async def stop_recording(self) -> dict[str, Any]:
-        return document(await self._broker.recordings.stop())
+    async def stop_recording(self) -> RecordingView:
+        return await self._broker.recordings.stop()
 
-    def recording(self) -> dict[str, Any]:
-        view, failed = self._broker.recordings.view(), self._broker.recordings.failed
-        return {
-            "recording": None if view is None else document(view),
-            "failed": None if failed is None else document(failed),
-        }
+    def recording(self) -> RecordingsView:
+        return RecordingsView(self._broker.recordings.view(), self._broker.recordings.failed)
 
-    def trace_into_file(self, what: str, file: str) -> dict[str, Any]:
+    def trace_into_file(self, what: str, file: str) -> TraceView:
         sink = FileSink(file)
         try:
-            return _begun(self._broker.tracing.begin(what, sink, file))
+            return self._broker.tracing.begin(what, sink, file).view
         except BaseException:
             sink.close("it did not begin")
             raise
 
-    def trace_into(self, what: str, sink: Sink) -> dict[str, Any]:
-        return _begun(self._broker.tracing.begin(what, sink, "a terminal"))
+    def trace_into(self, what: str, sink: Sink) -> TraceView:
+        return self._broker.tracing.begin(what, sink, "a terminal").view
 
-    def end_trace(self, what: str, reason: str | None = None) -> dict[str, Any]:
+    def end_trace(self, what: str, reason: str | None = None) -> TraceView:
         tracing = self._broker.tracing
-        ended = tracing.end(what) if reason is None else tracing.end(what, reason)
-        return {**_begun(ended), "lines": ended.lines}
-
-
-def _begun(trace: Trace) -> dict[str, Any]:
-    return {"target": trace.target.text, "into": trace.place}
+        return (tracing.end(what) if reason is None else tracing.end(what, reason)).view

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from amqp10broker.greeting import Protocol
 from amqp10broker.management.node import Sink
+from amqp10broker.management.snapshot import TraceView
 from amqp10broker.service.sessions.consumer import Consumer
 from amqp10broker.service.sessions.publisher import Publisher
 from amqp10broker.tasks.connection10 import Connection10
@@ -49,6 +50,11 @@ class Trace:
     sink: Sink
     place: str
     lines: int = field(default=0)
+
+    @property
+    def view(self) -> TraceView:
+        """What doors show of it."""
+        return TraceView(self.what, self.target.text, self.place, self.lines, self.sink.ended)
 
 
 class ConnectionTap:

@@ -114,10 +114,7 @@ class Tracing:
 
     def views(self) -> tuple[TraceView, ...]:
         """What is traced."""
-        return tuple(
-            TraceView(trace.what, trace.target.text, trace.place, trace.lines, trace.sink.ended)
-            for trace in self._traces.values()
-        )
+        return tuple(trace.view for trace in self._traces.values())
 
     def _listen(self, connection: Connection, trace: Trace, *, begins: bool = False) -> None:
         if not trace.target.covers(connection):

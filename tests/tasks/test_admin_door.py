@@ -16,6 +16,7 @@ from trio.testing import memory_stream_pair
 
 from amqp10broker.amqp10.performatives import Attach, Close, Open, SaslOutcome
 from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.management import running
 from amqp10broker.management.running import CLOSED_BY_OPERATOR
 from amqp10broker.queues.commands import Delete, Purge
 from amqp10broker.queues.effects import Answer, Refusal
@@ -407,7 +408,7 @@ async def test_a_fault_of_ours_is_answered_and_logged(
         raise KeyError("x")
 
     monkeypatch.setattr(admin, "_log", Log())
-    monkeypatch.setattr(Broker, "status", fail)
+    monkeypatch.setattr(Broker, "view", fail)
     async with running_broker() as broker:
         response = await admin.answer(broker, b'{"op": "status"}')
         assert "a fault in the broker (KeyError)" in response["error"]
@@ -440,7 +441,7 @@ async def test_an_answer_that_is_no_json_is_a_fault_of_ours(
     autojump_clock: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Told to the client that asked, and logged; nobody else notices."""
-    monkeypatch.setattr(Broker, "status", lambda broker, selection: {b"key": 1})
+    monkeypatch.setattr(running, "document", lambda view: {b"key": 1})
     async with running_broker() as broker:
         ours, theirs = memory_stream_pair()
         await ours.send_all(b'{"op": "status"}\n')

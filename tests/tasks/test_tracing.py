@@ -344,7 +344,7 @@ async def test_a_file_is_its_owners_alone_and_has_a_line_a_frame(
         await client.send(begin(1))
         await client.until(Begin)
         off = await request(broker, what=number_of(client), on=False)
-        assert off["result"] == {**on["result"], "lines": 2}
+        assert off["result"] == {**on["result"], "lines": 2, "ended": "it was switched off"}
         assert stat.S_IMODE(os.stat(file).st_mode) == 0o600
         first, second = file.read_text().splitlines()
         assert f"Z connection {number_of(client)} <- ch 1 BEGIN " in first
@@ -388,7 +388,8 @@ async def test_a_terminal_gets_lines_as_they_come_until_the_trace_is_switched_of
         nursery.start_soon(serve, broker, theirs)
         received = Answers(ours)
         await ours.send_all(b'{"op": "trace", "arguments": {"what": "guest", "on": true}}\n')
-        assert (await received.next())["result"] == {"target": "user guest", "into": "a terminal"}
+        shown = {"what": "guest", "target": "user guest", "into": "a terminal", "lines": 0, "ended": None}
+        assert (await received.next())["result"] == shown
         await client.send(begin(1))
         await client.until(Begin)
         lines: list[str] = []
