@@ -19,10 +19,10 @@ from amqp10broker.amqp091.events import ChannelItems, ConnectionEvent
 from amqp10broker.errors import RefusedError
 from amqp10broker.management.snapshot import ChannelView
 from amqp10broker.service.channels.channel import BrokerChannel
-from amqp10broker.service.channels.circumstances import Circumstances
 from amqp10broker.service.channels.context import ChannelContext
 from amqp10broker.service.channels.credit_flow import CreditFlowSettings, contents_of
 from amqp10broker.service.channels.status import channel_view
+from amqp10broker.service.circumstances import Circumstances
 from amqp10broker.service.mail import AccessChanged, AlarmChanged, ConfigChanged, Frames, SessionLetter
 from amqp10broker.service.moment import Moment
 from amqp10broker.tasks.channel import RunningChannel
@@ -35,7 +35,7 @@ FLOW_SHOWN_S: Final = 1.0
 """A connection is shown in state `flow` for so long after the reader went on."""
 
 
-class Channels(RunningParts[RunningChannel, Circumstances]):
+class Channels(RunningParts[RunningChannel]):
     """See the module."""
 
     word = "channel"
@@ -43,15 +43,13 @@ class Channels(RunningParts[RunningChannel, Circumstances]):
     def __init__(
         self,
         surroundings: ConnectionSurroundings,
-        connection: ConnectionShell[ConnectionEvent, Amqp091Error, RunningChannel, Circumstances],
+        connection: ConnectionShell[ConnectionEvent, Amqp091Error, RunningChannel],
         engine: Engine,
     ) -> None:
         super().__init__(surroundings, connection)
         self._engine = engine
         self._flow = CreditFlowSettings.of(surroundings.config)
         self._held_until = -FLOW_SHOWN_S
-        # When the connection was blocked by an alarm, by Trio's clock.
-        self._blocked_at: float | None = None
         # The one that the reader waits for, for its credit or until it has taken its mail; and since when.
         self._waited_for: RunningChannel | None = None
         self._waits_at = 0.0
@@ -76,18 +74,12 @@ class Channels(RunningParts[RunningChannel, Circumstances]):
 
     def around(self, channel: RunningChannel) -> Circumstances:
         """What the connection does for one of its channels at present."""
-        clock, other = self._surroundings.clock, self._waited_for
-        return Circumstances(
-            clock.now_ms(),
-            writer_blocked=channel.lane.blocked,
-            writer_ms=self._writer_moved_ms(),
-            writer_bytes=self._connection.line.writer.waiting_bytes,
+        other = self._waited_for
+        return self._circumstances(channel.lane)._replace(
             reader_credit=channel.credit.credit,
             holds_reader=self.held_by is channel,
-            held_by=None if other is None or other is channel else other.service.number,
-            held_ms=clock.ms_at(self._waits_at),
-            alarms=tuple(sorted(self._surroundings.alarms)),
-            blocked_ms=None if self._blocked_at is None else clock.ms_at(self._blocked_at),
+            held_by=None if other is None or other is channel else f"channel {other.service.number}",
+            held_ms=self._surroundings.clock.ms_at(self._waits_at),
         )
 
     # --- alarms -----------------------------------------------------------------------------------
@@ -98,15 +90,10 @@ class Channels(RunningParts[RunningChannel, Circumstances]):
         One that is in the middle of a content publishes.
         """
         while self._surroundings.alarms and self._publishes:
-            self.no_alarm = trio.Event()
-            self._blocked_at = trio.current_time()
             low = " & ".join(f"low on {name}" for name in sorted(self._surroundings.alarms, reverse=True))
             told = self._engine.blocked(low)
             self._connection.flush()
-            try:
-                await self.no_alarm.wait()
-            finally:
-                self.no_alarm = self._blocked_at = None
+            await self._wait_for_no_alarm()
             self._published = False
             if told:
                 self._engine.unblocked()

@@ -29,7 +29,6 @@ from amqp10broker.amqp10.heartbeat import IdleTimer
 from amqp10broker.errors import NotAllowed, NotFound
 from amqp10broker.management.snapshot import ConnectionView
 from amqp10broker.security.login import Challenge, Crowded, Failure, Peer, Success
-from amqp10broker.service.channels.circumstances import Circumstances
 from amqp10broker.service.channels.open import login_refused, server_properties
 from amqp10broker.tasks.channel import RunningChannel
 from amqp10broker.tasks.channels091 import Channels
@@ -44,7 +43,7 @@ _CREDIT_FLOW: Final = 10
 _ALARM: Final = 4
 
 
-class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChannel, Circumstances]):
+class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChannel]):
     """One client's connection."""
 
     protocol = "AMQP 0-9-1"

@@ -28,7 +28,6 @@ from amqp10broker.amqp10.types import Symbol
 from amqp10broker.errors import NotAllowed
 from amqp10broker.management.snapshot import ConnectionView
 from amqp10broker.security.login import Challenge, Crowded, Failure, Peer, Success
-from amqp10broker.service.sessions.circumstances import Circumstances
 from amqp10broker.service.sessions.open import (
     check_open,
     open_properties,
@@ -46,7 +45,7 @@ from amqp10broker.tasks.turns import PORTION
 CAPABILITIES: Final = (Symbol("LINK_PAIR_V1_0"), Symbol("ANONYMOUS-RELAY"))
 
 
-class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession, Circumstances]):
+class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession]):
     """One client's connection."""
 
     protocol = "AMQP 1.0"

@@ -19,6 +19,7 @@ from amqp10broker.catalog.queue import Owner
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.management.snapshot import ConnectionView
 from amqp10broker.security.login import Authentication, Challenge, Crowded, Failure, Peer, Step, Success
+from amqp10broker.service.circumstances import Circumstances
 from amqp10broker.service.counters import ClientCounters
 from amqp10broker.service.mail import AccessChanged, AlarmChanged, ConfigChanged, Stop
 from amqp10broker.tasks.channel import RunningChannel
@@ -34,7 +35,6 @@ Event = TypeVar("Event")
 Fault = TypeVar("Fault", bound=Exception)
 FaultIn = TypeVar("FaultIn", bound=Exception, contravariant=True)
 PartT = TypeVar("PartT", bound=RunningSession | RunningChannel)
-Around = TypeVar("Around", covariant=True)
 
 LOST: Final = "lost: the client's socket ended without a close"
 
@@ -60,7 +60,7 @@ class Engine(Protocol[Event, FaultIn]):
     def take_output(self) -> bytes: ...
 
 
-class Parts(Protocol[PartT, Around]):
+class Parts(Protocol[PartT]):
     """The sessions or channels of one connection.
 
     `full`: the reader waits, or soon will, for one of them. `working`: those whose task is not over, also
@@ -78,7 +78,7 @@ class Parts(Protocol[PartT, Around]):
 
     def counted(self) -> ClientCounters: ...
 
-    def around(self, part: PartT, /) -> Around: ...
+    def around(self, part: PartT, /) -> Circumstances: ...
 
     async def wait_out_alarm(self) -> None: ...
 
@@ -89,7 +89,7 @@ class Parts(Protocol[PartT, Around]):
     def release(self) -> None: ...
 
 
-class ConnectionShell(Speaker, Generic[Event, Fault, PartT, Around]):
+class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
     """One client's connection.
 
     Attributes:
@@ -123,7 +123,7 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT, Around]):
         origin: Peer,
         first_bytes: bytes,
         engine: Engine[Event, Fault],
-        parts: Parts[PartT, Around],
+        parts: Parts[PartT],
     ) -> None:
         self._surroundings = surroundings
         self._authentication: Authentication | None = None
@@ -185,7 +185,7 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT, Around]):
         """What its sessions or channels did and got, those that are gone included."""
         return self._parts.counted()
 
-    def around(self, part: PartT) -> Around:
+    def around(self, part: PartT) -> Circumstances:
         """What it does for one of its sessions or channels at present."""
         return self._parts.around(part)
 

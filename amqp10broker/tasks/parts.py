@@ -12,15 +12,16 @@ import trio
 
 from amqp10broker.queues.commands import ReplyTo
 from amqp10broker.security.authorise import Access
+from amqp10broker.service.circumstances import Circumstances
 from amqp10broker.service.counters import ClientCounters
 from amqp10broker.service.mail import AccessChanged, AlarmChanged, ConfigChanged, SessionLetter
-from amqp10broker.tasks.connection_shell import Around, ConnectionShell, PartT
+from amqp10broker.tasks.connection_shell import ConnectionShell, PartT
 from amqp10broker.tasks.mailbox import Mailbox
 from amqp10broker.tasks.surroundings import ConnectionSurroundings
 from amqp10broker.tasks.writer import Lane
 
 
-class RunningParts(ABC, Generic[PartT, Around]):
+class RunningParts(ABC, Generic[PartT]):
     """See the module; what `connection_shell.Parts` asks for.
 
     Attributes:
@@ -34,7 +35,7 @@ class RunningParts(ABC, Generic[PartT, Around]):
     """What it is, in the log and in the names of those that ask queues."""
 
     def __init__(
-        self, surroundings: ConnectionSurroundings, connection: ConnectionShell[Any, Any, PartT, Around]
+        self, surroundings: ConnectionSurroundings, connection: ConnectionShell[Any, Any, PartT]
     ) -> None:
         self._surroundings = surroundings
         self._connection = connection
@@ -43,6 +44,7 @@ class RunningParts(ABC, Generic[PartT, Around]):
         self.working: set[PartT] = set()
         self.held_by: PartT | None = None
         self.no_alarm: trio.Event | None = None
+        self._blocked_at = 0.0
 
     @abstractmethod
     async def _work(self, number: int, part: PartT) -> None:
@@ -74,12 +76,25 @@ class RunningParts(ABC, Generic[PartT, Around]):
         connection = self._connection
         return Access(self._surroundings.catalog.users, connection.user, connection.vhost)
 
-    def _writer_moved_ms(self) -> int | None:
-        """When the socket took something last of what waits for it; None: nothing waits."""
-        writer = self._connection.line.writer
-        if not writer.waiting_bytes or writer.broken:
-            return None
-        return self._surroundings.clock.ms_at(writer.waiting_since)
+    def _circumstances(self, lane: Lane) -> Circumstances:
+        """Those that are of one kind for sessions and channels."""
+        clock, writer = self._surroundings.clock, self._connection.line.writer
+        waits = writer.waiting_bytes and not writer.broken
+        return Circumstances(
+            clock.now_ms(),
+            writer_blocked=lane.blocked,
+            writer_ms=clock.ms_at(writer.waiting_since) if waits else None,
+            writer_bytes=writer.waiting_bytes,
+            alarms=tuple(sorted(self._surroundings.alarms)),
+            blocked_ms=None if self.no_alarm is None else clock.ms_at(self._blocked_at),
+        )
+
+    async def _wait_for_no_alarm(self) -> None:
+        self.no_alarm, self._blocked_at = trio.Event(), trio.current_time()
+        try:
+            await self.no_alarm.wait()
+        finally:
+            self.no_alarm = None
 
     def _count(self) -> None:
         """One more of the user's.

@@ -13,6 +13,7 @@ from amqp10broker.amqp10.transfer import payload_bytes
 from amqp10broker.amqp10.unfinished import Unfinished
 from amqp10broker.errors import RefusedError
 from amqp10broker.management.snapshot import SessionView
+from amqp10broker.service.circumstances import Circumstances
 from amqp10broker.service.context import SessionContext
 from amqp10broker.service.mail import (
     Frames,
@@ -21,7 +22,6 @@ from amqp10broker.service.mail import (
     Stop,
 )
 from amqp10broker.service.moment import Moment
-from amqp10broker.service.sessions.circumstances import Circumstances
 from amqp10broker.service.sessions.names import LinkNames
 from amqp10broker.service.sessions.session import BrokerSession
 from amqp10broker.service.sessions.status import session_view
@@ -38,7 +38,7 @@ socket before it heard that its windows are closed. The windows alone would let 
 400 frames of 128 KiB."""
 
 
-class Sessions(RunningParts[RunningSession, Circumstances]):
+class Sessions(RunningParts[RunningSession]):
     """See the module.
 
     Attributes:
@@ -50,7 +50,7 @@ class Sessions(RunningParts[RunningSession, Circumstances]):
     def __init__(
         self,
         surroundings: ConnectionSurroundings,
-        connection: ConnectionShell[ConnectionEvent, AmqpError, RunningSession, Circumstances],
+        connection: ConnectionShell[ConnectionEvent, AmqpError, RunningSession],
         engine: Connection,
     ) -> None:
         super().__init__(surroundings, connection)
@@ -79,16 +79,10 @@ class Sessions(RunningParts[RunningSession, Circumstances]):
 
     def around(self, session: RunningSession) -> Circumstances:
         """What the connection does for one of its sessions at present."""
-        clock, held = self._surroundings.clock, self.held_by
-        return Circumstances(
-            clock.now_ms(),
-            writer_blocked=session.lane.blocked,
-            writer_ms=self._writer_moved_ms(),
-            writer_bytes=self._connection.line.writer.waiting_bytes,
+        held = self.held_by
+        return self._circumstances(session.lane)._replace(
             held_by=None if held is None or held is session else f"session {self._held_channel}",
-            held_ms=clock.ms_at(self._held_at),
-            alarms=tuple(sorted(self._surroundings.alarms)),
-            unread=self.no_alarm is not None,
+            held_ms=self._surroundings.clock.ms_at(self._held_at),
         )
 
     async def pass_on(self, event: FramesReceived) -> None:
@@ -113,11 +107,7 @@ class Sessions(RunningParts[RunningSession, Circumstances]):
     async def wait_out_alarm(self) -> None:
         """A connection that has sent too much during an alarm is not read until its end; others go on."""
         while self._surroundings.alarms and self._excess_bytes > EXCESS_BYTES_MAX:
-            self.no_alarm = trio.Event()
-            try:
-                await self.no_alarm.wait()
-            finally:
-                self.no_alarm = None
+            await self._wait_for_no_alarm()
 
     def alarm_over(self) -> None:
         """See `RunningParts`."""

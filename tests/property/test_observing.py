@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 
 from amqp10broker.amqp091.methods import BasicAck, BasicCancel, BasicQos, ConfirmSelect
 from amqp10broker.flowevents.schema import Kind
-from amqp10broker.service.channels.circumstances import Circumstances as ChannelCircumstances
+from amqp10broker.service.circumstances import Circumstances
 from amqp10broker.service.observing.observer import Observer
 from amqp10broker.service.observing.samples import channel_samples, session_samples
-from amqp10broker.service.sessions.circumstances import Circumstances
 from tests.support.channel_world import World, tags
 from tests.support.declaring import declare
 from tests.support.scene import Scene
@@ -179,7 +178,7 @@ def test_a_channel_is_told_whole(steps: list[str]) -> None:
         observer.observe(
             seen.now_ns,
             seen.now_ns,
-            ChannelCircumstances(reader_credit=channel.credit.credit),
+            Circumstances(reader_credit=channel.credit.credit),
             whole=whole,
         )
 

@@ -69,6 +69,7 @@ from amqp10broker.queues.effects import (
     QueueDeleted,
     Unconfirmed,
 )
+from amqp10broker.service.circumstances import Circumstances
 from amqp10broker.service.mail import (
     WRITER_READY,
     AlarmChanged,
@@ -77,7 +78,6 @@ from amqp10broker.service.mail import (
     LinkStolen,
     SessionLetter,
 )
-from amqp10broker.service.sessions.circumstances import Circumstances
 from amqp10broker.service.sessions.names import LinkNames
 from amqp10broker.service.sessions.session import BrokerSession
 from amqp10broker.service.sessions.status import session_view

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from amqp10broker.management.snapshot import ChannelView, ConsumerView
 from amqp10broker.service.channels.channel import BrokerChannel
-from amqp10broker.service.channels.circumstances import Circumstances
 from amqp10broker.service.channels.why import why_channel_waits, why_consumer_waits
+from amqp10broker.service.circumstances import Circumstances
 
 
 def channel_view(channel: BrokerChannel, around: Circumstances) -> ChannelView:

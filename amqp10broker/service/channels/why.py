@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Final
 
 from amqp10broker.service.channels.channel import BrokerChannel
-from amqp10broker.service.channels.circumstances import Circumstances
 from amqp10broker.service.channels.consumer import Consumer
+from amqp10broker.service.circumstances import Circumstances
 from amqp10broker.service.idle import idle_wait, storage_text, why_idle
 from amqp10broker.service.waits import NO_WAIT, Wait, Waiting, count, seconds
 
@@ -60,7 +60,7 @@ def why_channel_waits(channel: BrokerChannel, around: Circumstances) -> Waiting:
                 why += "; the whole connection is not read"
         case Wait.READER_HELD:
             since_ms = around.held_ms
-            why = f"the connection is not read, because channel {around.held_by} of it takes nothing"
+            why = f"the connection is not read, because {around.held_by} of it takes nothing"
         case _:
             since_ms = around.writer_ms
             why = _writer(around)

@@ -13,13 +13,12 @@ from typing import Any, Final, NamedTuple
 from amqp10broker.amqp10.credit import INITIAL_DELIVERY_COUNT
 from amqp10broker.flowevents.schema import CHANNEL_HANDLE, Kind, Reason
 from amqp10broker.service.channels.channel import BrokerChannel
-from amqp10broker.service.channels.circumstances import Circumstances as ChannelCircumstances
 from amqp10broker.service.channels.consumer import Consumer as ChannelConsumer
 from amqp10broker.service.channels.publishing import Publishing
 from amqp10broker.service.channels.why import channel_wait
 from amqp10broker.service.channels.why import consumer_wait as channel_consumer_wait
+from amqp10broker.service.circumstances import Circumstances
 from amqp10broker.service.observing.trail import UINT_MAX, State
-from amqp10broker.service.sessions.circumstances import Circumstances
 from amqp10broker.service.sessions.consumer import Consumer
 from amqp10broker.service.sessions.publisher import Publisher
 from amqp10broker.service.sessions.session import BrokerSession
@@ -85,7 +84,7 @@ def _handle(handle: int | None) -> int:
     return (handle or 0) % CHANNEL_HANDLE
 
 
-def channel_samples(channel: BrokerChannel, around: ChannelCircumstances) -> Iterator[Sample]:
+def channel_samples(channel: BrokerChannel, around: Circumstances) -> Iterator[Sample]:
     """What is published on a channel, if anything was or seems to come, and its consumers."""
     publishing = channel.publishing
     published = publishing.published

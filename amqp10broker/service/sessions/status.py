@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from amqp10broker.management.snapshot import LinkView, SessionView
 from amqp10broker.queues.counters import CONSUMING
+from amqp10broker.service.circumstances import Circumstances
 from amqp10broker.service.counters import PUBLISHING, ClientCounters
-from amqp10broker.service.sessions.circumstances import Circumstances
 from amqp10broker.service.sessions.consumer import Consumer
 from amqp10broker.service.sessions.publisher import Publisher
 from amqp10broker.service.sessions.session import BrokerSession

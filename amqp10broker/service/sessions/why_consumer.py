@@ -6,8 +6,8 @@ from typing import Final
 
 from amqp10broker.amqp10.credit import Grant, Spent
 from amqp10broker.amqp10.performatives import SenderSettleMode
+from amqp10broker.service.circumstances import Circumstances
 from amqp10broker.service.idle import idle_wait, storage_text, why_idle
-from amqp10broker.service.sessions.circumstances import Circumstances
 from amqp10broker.service.sessions.consumer import Consumer
 from amqp10broker.service.sessions.session import BrokerSession
 from amqp10broker.service.waits import NO_WAIT, Wait, Waiting, count, seconds
@@ -34,7 +34,7 @@ def consumer_wait(broker_session: BrokerSession, consumer: Consumer, around: Cir
     if wait is None and not consumer.unsent and consumer.link.partial is None:
         wait = idle_wait(consumer.queue, consumer.ref)
     if wait in _ENDED_BY_THE_CLIENT:
-        if around.unread:
+        if around.blocked_ms is not None:
             return Wait.BLOCKED_BY_ALARM
         if around.held_by is not None:
             return Wait.READER_HELD

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from amqp10broker.queues.outlook import Progress
+from amqp10broker.service.circumstances import Circumstances
 from amqp10broker.service.idle import storage_text
-from amqp10broker.service.sessions.circumstances import Circumstances
 from amqp10broker.service.sessions.publisher import Publisher
 from amqp10broker.service.sessions.session import BrokerSession
 from amqp10broker.service.waits import STUCK_MS, Wait, Waiting, count, seconds
@@ -18,7 +18,7 @@ def publisher_wait(broker_session: BrokerSession, publisher: Publisher, around: 
     if any(each.full_ms is not None for each in progress):
         # The alarm that a full disk raises is on, too; it says less.
         return Wait.CREDIT_WITHHELD_BY_FULL_DISK
-    if broker_session.session.incoming.closed or around.unread:
+    if broker_session.session.incoming.closed or around.blocked_ms is not None:
         return Wait.BLOCKED_BY_ALARM
     if around.held_by is not None:
         return Wait.READER_HELD
@@ -55,7 +55,7 @@ def why_publisher_waits(
             since_ms = max(broker_session.alarm_ms, times.attached_ms)
             which = f"the alarm of {' and '.join(around.alarms)}" if around.alarms else "an alarm"
             effect = "holds this session's incoming-window at 0"
-            if around.unread:
+            if around.blocked_ms is not None:
                 effect = "the connection, which published too much during it, is not read until it is over"
             why = f"{which} is on, and {effect} (status says what ends it): consume, or raise its limit"
         case Wait.READER_HELD:

@@ -18,8 +18,8 @@ from amqp10broker.amqp091.methods import (
 )
 from amqp10broker.config import Config
 from amqp10broker.management.snapshot import document
-from amqp10broker.service.channels.circumstances import Circumstances
 from amqp10broker.service.channels.status import channel_view
+from amqp10broker.service.circumstances import Circumstances
 from amqp10broker.service.waits import STUCK_MS
 from tests.support.channel_world import World, WorldChannel
 from tests.support.declaring import declare
@@ -199,7 +199,7 @@ def test_the_socket_has_not_taken_the_only_message(channel: WorldChannel, no_ack
 
 UNREAD = [
     ({"blocked_ms": LATER, "alarms": ("memory",)}, "blocked-by-alarm", "the alarm of memory is on"),
-    ({"held_by": 7, "held_ms": LATER}, "reader-held", "because channel 7 of it takes nothing"),
+    ({"held_by": "channel 7", "held_ms": LATER}, "reader-held", "because channel 7 of it takes nothing"),
     ({"holds_reader": True, "held_ms": LATER}, "credit-flow", "the whole connection is not read"),
 ]
 
@@ -326,7 +326,7 @@ def test_a_queue_that_does_not_follow_holds_the_connection() -> None:
 
 def test_another_channel_holds_the_connection(channel: WorldChannel) -> None:
     """Which one is told: there the cause stands."""
-    assert waiting(status(channel, held_by=7, held_ms=LATER)) == (
+    assert waiting(status(channel, held_by="channel 7", held_ms=LATER)) == (
         "reader-held",
         "the connection is not read, because channel 7 of it takes nothing",
         12.0,
@@ -336,7 +336,7 @@ def test_another_channel_holds_the_connection(channel: WorldChannel) -> None:
 def test_an_alarm_blocks_the_connection(channel: WorldChannel) -> None:
     """Which alarm, and since when; it counts more than what else there is."""
     code, why, for_s = waiting(
-        status(channel, alarms=("disk", "memory"), blocked_ms=LATER, held_by=3, held_ms=EARLY)
+        status(channel, alarms=("disk", "memory"), blocked_ms=LATER, held_by="channel 3", held_ms=EARLY)
     )
     assert (code, for_s) == ("blocked-by-alarm", 12.0)
     assert why is not None

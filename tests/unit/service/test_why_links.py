@@ -8,7 +8,7 @@ import pytest
 
 from amqp10broker.management.snapshot import document
 from amqp10broker.queues.outlook import Progress
-from amqp10broker.service.sessions.circumstances import Circumstances
+from amqp10broker.service.circumstances import Circumstances
 from amqp10broker.service.sessions.status import session_view
 from amqp10broker.service.waits import STUCK_MS
 from tests.support.scene import Scene
@@ -194,7 +194,7 @@ def test_the_connection_holds_a_consumer_without_credit() -> None:
     assert timed.look(10_000, writer_ms=2_000, writer_bytes=9)["waits"] == "writer-blocked"
 
 
-@pytest.mark.parametrize("around", [{"held_by": "session 3", "held_ms": 7_000}, {"unread": True}])
+@pytest.mark.parametrize("around", [{"held_by": "session 3", "held_ms": 7_000}, {"blocked_ms": 0}])
 def test_a_link_with_credit_at_an_empty_queue_does_not_wait_for_the_reader(around: dict[str, Any]) -> None:
     """Nothing that its client could send would change it."""
     timed = Timed()
@@ -226,7 +226,7 @@ def test_the_connection_is_not_read_during_an_alarm() -> None:
     timed.at(1_000, RECEIVE, "C> FLOW h=1 dc=0 cr=9", "publish q 2")
     assert timed.look(10_000)["waits"] == "unsettled-here"
     timed.at(4_000, "alarm memory on")
-    link = timed.look(10_000, unread=True)
+    link = timed.look(10_000, blocked_ms=0)
     assert (link["waits"], link["waits_for_s"]) == ("blocked-by-alarm", 6.0)
     assert "is not read until that is over" in link["waits_why"]
 
@@ -237,7 +237,7 @@ def test_a_publisher_in_an_alarm_hears_what_the_broker_does(unread: bool, says: 
     timed = Timed()
     timed.at(1_000, SEND)
     timed.at(4_000, "alarm memory on")
-    link = timed.look(10_000, unread=unread, alarms=("memory",))
+    link = timed.look(10_000, blocked_ms=0 if unread else None, alarms=("memory",))
     assert (link["waits"], link["waits_for_s"]) == ("blocked-by-alarm", 6.0)
     assert says in link["waits_why"]
 

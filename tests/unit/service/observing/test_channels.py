@@ -22,7 +22,7 @@ from amqp10broker.amqp091.methods import (
 )
 from amqp10broker.catalog.queue_kind import QUORUM
 from amqp10broker.flowevents.schema import CHANNEL_HANDLE, Kind, Reason
-from amqp10broker.service.channels.circumstances import Circumstances
+from amqp10broker.service.circumstances import Circumstances
 from amqp10broker.service.observing.observer import PROBE_WAKES_MAX, Observer
 from amqp10broker.service.observing.samples import channel_samples
 from tests.support.channel_world import World, WorldChannel
@@ -148,7 +148,7 @@ def test_a_channel_that_is_not_read_says_why() -> None:
     for reason, around in (
         (Reason.CREDIT_FLOW, Circumstances(holds_reader=True)),
         (Reason.BLOCKED_BY_ALARM, Circumstances(blocked_ms=0)),
-        (Reason.READER_HELD, Circumstances(held_by=2)),
+        (Reason.READER_HELD, Circumstances(held_by="channel 2")),
     ):
         watched.around = around
         watched.look()

@@ -10,9 +10,9 @@ import pytest
 from amqp10broker.catalog.queue import QueueSpec
 from amqp10broker.flowevents.schema import Kind, Reason
 from amqp10broker.queues.effects import TimedOut
+from amqp10broker.service.circumstances import Circumstances
 from amqp10broker.service.observing.observer import PROBE_WAKES_MAX, Observer
 from amqp10broker.service.observing.samples import session_samples
-from amqp10broker.service.sessions.circumstances import Circumstances
 from tests.support.clocked_queue import ClockedQueue
 from tests.support.declaring import declare
 from tests.support.scene import Scene

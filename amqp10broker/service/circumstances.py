@@ -1,4 +1,4 @@
-"""What a session's connection does for it at present: what else its links may have to wait for."""
+"""What a connection does for a session or channel of it at present: what else that may have to wait for."""
 
 from __future__ import annotations
 
@@ -8,21 +8,25 @@ from amqp10broker.service.waits import STUCK_MS, seconds
 
 
 class Circumstances(NamedTuple):
-    """All times in ms of the session's clock: since when."""
+    """All times in ms of the broker's clock: since when."""
 
     now_ms: int = 0
     writer_blocked: bool = False
-    """Transfers of the session wait for the connection's writer."""
+    """Transfers, or deliveries, of it wait for the connection's writer."""
     writer_ms: int | None = None
     """The socket takes nothing of what the writer has; None: the writer has nothing."""
     writer_bytes: int = 0
     """What the writer has."""
     held_by: str | None = None
-    """The connection is not read, because this session of it does not listen: ``session 3``."""
+    """The connection is not read, because another part of it takes nothing: ``session 3``."""
     held_ms: int = 0
     alarms: tuple[str, ...] = ()
-    unread: bool = False
-    """The connection is not read until the alarms are over, because it published too much."""
+    blocked_ms: int | None = None
+    """The connection has published (too much) during an alarm, and is not read until its end."""
+    reader_credit: int = 0
+    """Of a channel: contents that the connection's reader may give it before it waits."""
+    holds_reader: bool = False
+    """Of a channel: the reader waits until it takes contents again, and with it the whole connection."""
 
     @property
     def stuck(self) -> bool:
