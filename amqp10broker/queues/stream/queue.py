@@ -85,12 +85,7 @@ class StreamQueue(QueueMachine):
     Attributes:
         settings: replaced by `Configure`.
         log: where its messages are.
-        durable: always.
-        auto_delete: never.
     """
-
-    durable: Final = True
-    auto_delete: Final = False
 
     def __init__(self, name: str, log: StreamLog, *, settings: QueueSettings = DEFAULTS) -> None:
         super().__init__(name)
