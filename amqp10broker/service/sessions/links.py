@@ -116,6 +116,11 @@ class ClientLinks:
         self._session.held.hold(link)
         return None
 
+    @property
+    def undecided(self) -> bool:
+        """Whether a queue that is to be declared for a link is not decided yet."""
+        return bool(self._waiting)
+
     def take_waiting(self, ref: RequestRef) -> Waiting | None:
         """What waits for this decision; it waits no more."""
         return self._waiting.pop(ref, None)

@@ -237,6 +237,11 @@ class ManagementLinks:
         """Whether some response is still to be written."""
         return bool(self._asked) or any(pair.handed for pair in self._pairs.values())
 
+    @property
+    def undecided(self) -> bool:
+        """Whether a request is not decided yet."""
+        return self._undecided is not None
+
     # --- links ------------------------------------------------------------------------------------
 
     def attach(self, link: SenderLink | ReceiverLink, attach: Attach) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TypeVar, assert_never
 
-from amqp10broker.amqp10.errors import AmqpError, AmqpLinkError, AmqpSessionError
+from amqp10broker.amqp10.errors import AmqpError, AmqpLinkError, AmqpSessionError, Condition
 from amqp10broker.amqp10.events import (
     DeliveriesReceived,
     DeliveriesSent,
@@ -135,6 +135,8 @@ class BrokerSession:
         # Links of a queue that this session deletes end behind the answer, if it can be written: RabbitMQ's
         # client for Python takes a detach in front of it for the request's failure.
         self._deleted: list[QueueDeleted] = []
+        # Attaches to what is not there, while something that this session declares is not decided.
+        self._early: list[LinkAttaching] = []
         self._management = ManagementLinks(
             self.session,
             self._owners,
@@ -260,14 +262,23 @@ class BrokerSession:
         waiting = self.links.take_waiting(decided.ref)
         if waiting is not None:
             self._tell(waiting.link, waiting.then, decided)
-            self._resume()
-            return
-        try:
-            self._management.on_decided(decided)
-        except AmqpSessionError as error:
-            # What was asked and answered before the fault is told before the end.
-            self.pump(self._context.config.max_message_size_bytes)
-            self._fail(error)
+        else:
+            try:
+                self._management.on_decided(decided)
+            except AmqpSessionError as error:
+                # What was asked and answered before the fault is told before the end.
+                self.pump(self._context.config.max_message_size_bytes)
+                self._fail(error)
+        if not self._undecided:
+            early, self._early = self._early, []
+            for event in early:
+                self._on_attaching(event)
+        self._resume()
+
+    @property
+    def _undecided(self) -> bool:
+        """Whether something that the client has declared in this session is not decided yet."""
+        return self.links.undecided or self._management.undecided
 
     def on_config(self, config: Config) -> None:
         """The configuration was replaced: grants from now on follow it."""
@@ -360,6 +371,7 @@ class BrokerSession:
 
     def close(self) -> None:
         """The session is over, whatever the reason: give everything back. May be called twice."""
+        self._early.clear()
         self.links.close()
         self._management.close()
         self._owners.clear()
@@ -426,8 +438,19 @@ class BrokerSession:
             self._tell(event.link, owner.on_updated, event)
 
     def _on_attaching(self, event: LinkAttaching) -> None:
-        attach = self._management.attach if is_management(event.attach) else self.links.attach
-        self._tell(event.link, partial(attach, event.link), event.attach)
+        self._tell(event.link, self._attach, event)
+
+    def _attach(self, event: LinkAttaching) -> None:
+        if is_management(event.attach):
+            self._management.attach(event.link, event.attach)
+            return
+        try:
+            self.links.attach(event.link, event.attach)
+        except AmqpLinkError as error:
+            if error.condition != Condition.NOT_FOUND or not self._undecided:
+                raise
+            self._early.append(event)
+            self.session.held.hold(event.link)
 
     def _tell(self, link: SenderLink | ReceiverLink, method: Callable[[T], None], news: T) -> None:
         """Tell the owner of a link, or have one made; the link or the session ends with what is raised."""

@@ -13,8 +13,9 @@ from amqp10broker.amqp091.methods import (
     QueueDeclare,
     QueueDeclareOk,
 )
-from amqp10broker.amqp10.performatives import Detach
+from amqp10broker.amqp10.performatives import Attach, Detach, Source, Target
 from tests.support.channel_world import World, WorldChannel
+from tests.support.declaring import declare
 from tests.support.later import Slow
 from tests.unit.service.test_management import RESPONSES, Peer, attach
 
@@ -99,6 +100,24 @@ def test_management_waits_for_each_change_in_turn() -> None:
         seen.append([status for status, _ in peer.responses])
     assert seen == [["201"], ["201", "409"], ["201", "409", "204", "200"]]
     assert len(peer.broker.vhost.topology.bindings()) == 1
+
+
+def test_an_attach_finds_what_a_request_before_it_declares() -> None:
+    """Also when that is not decided yet; an attach to what is there is answered at once."""
+    peer = Peer().attach_pair()
+    declare(peer.broker.catalog, peer.broker.vhost, "old")
+    slow = Slow(peer.broker.catalog)
+    peer.service._context.propose = slow
+    links = [
+        Attach(name=name, handle=handle, role=True, source=Source(address=f"/queues/{name}"), target=Target())
+        for handle, name in enumerate(("new", "none", "old"), 2)
+    ]
+    came = peer.send(peer.request("PUT", "/queues/new", {}), *links)
+    assert [line.split()[1] for line in came if "ATTACH" in line] == ["name=old"]
+    peer.service.on_decided(slow.decide())
+    came = peer.settle()
+    assert [line.split()[1] for line in came if "ATTACH" in line] == ["name=new", "name=none"]
+    assert [line.split()[1] for line in came if "DETACH" in line] == ["h=3"]
 
 
 def test_requests_are_not_held_for_responses_that_cannot_come() -> None:

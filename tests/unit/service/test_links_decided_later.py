@@ -91,6 +91,17 @@ FRAMES = {
         "ATTACH h=1 name=a source=old",
         "FLOW h=1 dc=0 cr=5 echo=true",
     ),
+    "a link to what another declares": (
+        "ATTACH h=0 target=new",
+        "ATTACH h=1 source=/queues/new",
+        "FLOW h=1 dc=0 cr=5",
+        "TRANSFER h=0",
+    ),
+    "a link to what is not there": (
+        "ATTACH h=0 target=new",
+        "ATTACH h=1 source=/queues/none",
+        "FLOW h=1 dc=0 cr=5",
+    ),
     "an anonymous terminus": ("ATTACH h=0 target=anonymous", to("new", "m0")),
     "and neighbours": (
         "ATTACH h=0 target=anonymous",
