@@ -49,6 +49,7 @@ class Leadership:
 
     __slots__ = (
         "_member",
+        "_passing",
         "_proposed",
         "_proposed_bytes",
         "_reads",
@@ -76,6 +77,7 @@ class Leadership:
         self.transfer: Transfer | None = None
         self._reads: list[tuple[int, int, int]] = []
         self._round = self._round_sent = 0
+        self._passing = False
         self._proposed: deque[tuple[int, int]] | None = None
         self._proposed_bytes = 0
         # An entry of the own term, for nothing older is committed by counting (the paper, section 5.4.2).
@@ -257,8 +259,7 @@ class Leadership:
             self._proposed_bytes -= proposed.popleft()[1]
         if not proposed:
             self._proposed = None
-        if self.leaving:
-            self._pass_on()
+        self._passing = self.leaving
 
     def replicate(self, now_ms: int) -> tuple[int, ...]:
         """Send what followers lack.
@@ -279,6 +280,8 @@ class Leadership:
             if peer.match < member.log.last or peer.commit < member.commit:
                 settled = False
         self._tell_target()
+        if self._passing:
+            self._pass_on()
         self._send_round()
         if settled:
             self.retry_due = None
@@ -366,11 +369,11 @@ class Leadership:
                     peer.retry()
         if self._reads:
             self._round += 1  # an answer to a newer round answers the older ones
-        if self.leaving:
-            self._pass_on()
+        self._passing = self.leaving
 
     def _pass_on(self) -> None:
         """A removed leader has a voter that has everything stand for election, until one leads."""
+        self._passing = False
         member = self._member
         for voter in member.configs.latest.voters:
             peer = self.peers[voter]

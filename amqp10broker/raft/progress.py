@@ -88,10 +88,11 @@ class Progress:
         self._under_way_bytes += size
 
     def probe(self, *, bare: bool = False) -> None:
-        """Find out anew where the logs agree, from what is known to."""
+        """Find out anew where the logs agree: from where they are known to, or else from where it was."""
         self._empty_window()
         self.flow = Flow.PROBE
-        self.next = self.match + 1
+        if self.match:
+            self.next = self.match + 1
         self.waiting = False
         self.bare = bare
 

@@ -19,12 +19,16 @@ say is shown when they say it, with ``->``, and again, with ``<-``, when it arri
     suspect 1 2 / hear 1 2      the node of 1 about that of 2
     part 1 2                    both suspect each other, and what is on its way is lost; join 1 2 ends it
     crash 1 / start 1 / add 4
+    say 1 2 append term 3 behind 4/2 commit 4: 5/3 6/3
+                                a message that the script makes up; also: snapshot term 3 at 4/2,
+                                now term 1, newer term 5, has term 1 match 3
     show                        all members
     quiet / loud                output stops and begins again
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -37,7 +41,13 @@ class Watched(Group):
 
     def __init__(self, room: Room, voters: list[int]) -> None:
         self.out: list[str] = []
+        self.made_up = False
+        """Logs or messages are the script's: nobody knows who committed what is in them."""
         super().__init__(room, voters, Random(1).random)
+
+    @property
+    def newest_commit(self) -> int:
+        return 1 << 60 if self.made_up else super().newest_commit
 
     def on_ready(self, node: Node, ready: Any) -> None:
         """One line a thing."""
@@ -148,6 +158,7 @@ class ScriptRunner:
 
     def do_log(self, words: list[str]) -> None:
         node = self.node(words[0].rstrip(":"))
+        self.group.made_up = True
         node.crash()
         config = self.room.encode_config(node.disk.point.config)
         node.disk.entries = [
@@ -160,6 +171,7 @@ class ScriptRunner:
     def do_hard(self, words: list[str]) -> None:
         node = self.node(words[0].rstrip(":"))
         term, vote, commit = map(int, words[1:])
+        self.group.made_up = True
         node.crash()
         node.disk.hard = self.room.Hard(term, vote or None, commit)
         node.start()
@@ -177,7 +189,7 @@ class ScriptRunner:
 
     def do_wait(self, words: list[str]) -> None:
         until = self.group.now + int(words[0])
-        while True:
+        for _ in range(1000):
             dues = [
                 (node.raft.deadline, node.me) for node in self.group.up() if node.raft.deadline is not None
             ]
@@ -185,6 +197,8 @@ class ScriptRunner:
             if due > until:
                 break
             self.do_time_out([str(me)])
+        else:
+            self.group.out.append("time does not pass")
         self.group.now = until
 
     def take(self, words: list[str], *, keep: bool = False) -> list[Any]:
@@ -302,6 +316,35 @@ class ScriptRunner:
 
     def do_add(self, words: list[str]) -> None:
         self.group.add(int(words[0]), self.room.new_member())
+
+    def do_say(self, words: list[str]) -> None:
+        """Arrives at once."""
+        sender, to, kind = int(words[0]), int(words[1]), words[2]
+        value = dict(pairwise(words[3:]))
+        term, room = int(value["term"].rstrip(":")), self.room
+        self.group.made_up = True
+        match kind:
+            case "append":
+                index, of = map(int, value["behind"].rstrip(":").split("/"))
+                commit = int(value.get("commit", "1").rstrip(":"))
+                marks = " ".join(words).partition(":")[2].split()
+                runs = tuple(
+                    room.run_of(int(at), int(its), room.Kind.COMMAND, (b"old",))
+                    for at, _, its in (mark.partition("/") for mark in marks)
+                )
+                message = room.Append(sender, to, term, index, of, commit, runs)
+            case "snapshot":
+                index, of = map(int, value["at"].split("/"))
+                config = self.group.configs[1]
+                snapshot = room.Snapshot(room.Point(index, of, config), bytes(8))
+                message = room.InstallSnapshot(sender, to, term, snapshot)
+            case "now":
+                message = room.TimeoutNow(sender, to, term)
+            case "newer":
+                message = room.HeartbeatAnswer(sender, to, term, 0)
+            case _:
+                message = room.AppendAnswer(sender, to, term, int(value["match"]), 1)
+        self.arrive([message])
 
     def do_quiet(self, words: list[str]) -> None:
         self.loud = False
