@@ -93,8 +93,8 @@ def _add(parser: Parser, noun: str, argument: Argument, *, by_itself: bool) -> N
     option = f"--{name.replace('_', '-')}"
     metavar = (noun if name == "name" else name).upper().replace("_", "-")
     shape: dict[str, Any] = {"help": help, "metavar": metavar}
-    if kind is Kind.INTEGER:
-        shape["type"] = int
+    if argument.bounds is not None:
+        shape["help"] += f", from {argument.bounds[0]} to {argument.bounds[1]}"
     if argument.choices:
         shape["choices"] = argument.choices
         del shape["metavar"]
@@ -146,9 +146,23 @@ def _value(argument: Argument, arguments: argparse.Namespace) -> Any:
             raise ConfigError("the limit", "is missing", allowed)
         return given
     value = getattr(arguments, argument.name)
+    if argument.kind is Kind.INTEGER and isinstance(value, str):
+        return _integer(argument, value)
     if argument.kind is Kind.TABLE:
         return read_table(argument, value) if argument.required else pairs("option --argument", value)
     return value == "on" if argument.kind is Kind.FLAG and argument.required else value
+
+
+def _integer(argument: Argument, written: str) -> int:
+    bounds = argument.bounds
+    try:
+        number = int(written)
+    except ValueError:
+        number = None
+    if number is None or (bounds is not None and not bounds[0] <= number <= bounds[1]):
+        allowed = "" if bounds is None else f" from {bounds[0]} to {bounds[1]}"
+        raise ConfigError(argument.name.upper(), f"is {written[:40]!r}", f"must be an integer{allowed}")
+    return number
 
 
 def read_table(argument: Argument, written: str) -> dict[str, Any]:

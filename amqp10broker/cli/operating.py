@@ -11,7 +11,7 @@ from typing import Any, Final
 from amqp10broker.cli.calls import Call, command_of_kinds
 from amqp10broker.cli.commands import Parser, ask, counted
 from amqp10broker.cli.exits import Failed
-from amqp10broker.config.records import CONFIG_SETTINGS, FLOW_SETTINGS
+from amqp10broker.config.records import CONFIG_SETTINGS
 from amqp10broker.errors import ConfigError
 from amqp10broker.management.table import QUEUE_TYPES
 
@@ -109,10 +109,6 @@ def _policy_set(what: str, arguments: argparse.Namespace, found: Any) -> str:
 
 MEMORY: Final = "vm_memory_high_watermark"
 DISK: Final = "disk_free_limit"
-
-
-def _with_setting(arguments: argparse.Namespace, given: dict[str, Any]) -> None:
-    given["value"] = FLOW_SETTINGS[arguments.name].parse(str(arguments.value), f"set {arguments.name}")
 
 
 def _alarm_said(arguments: argparse.Namespace, result: Any) -> str:
@@ -219,7 +215,6 @@ CALLS: Final[Mapping[str, Call]] = {
     "set": Call(
         "set",
         lambda a, now: f"{a.name} is now {a.value}",
-        prepare=_with_setting,
         description="Change a flow control setting of a running broker. What it grants from then on follows "
         "the new value; overrides of the configuration file still apply.",
     ),

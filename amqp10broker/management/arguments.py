@@ -37,6 +37,7 @@ class Argument:
         choices: all that it may be, if they are few.
         known: what it may be among others.
         keys: of a table of integers, and what each means.
+        bounds: least and most of an integer.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Argument:
     choices: tuple[str, ...] = ()
     known: tuple[str, ...] = ()
     keys: Mapping[str, str] = field(default_factory=dict, hash=False)
+    bounds: tuple[int, int] | None = None
 
     @property
     def usual(self) -> object:

@@ -110,7 +110,9 @@ def test_what_only_looks_like_an_option_is_a_text(argv: list[str]) -> None:
         (["serve", "--max-link-credit", "0"], "flag --max-link-credit is 0; must be an integer from 1 to"),
         (["serve", "--config", "nonexistent.toml"], "nonexistent.toml cannot be read"),
         (["serve", "--confirm-delay", "q=1"], "only together with test_mode (--test-mode)"),
-        (["set", "max_link_credit", "0"], "set max_link_credit is 0; must be an integer from 1 to"),
+        (["set", "max_link_credit", "0"], "VALUE is '0'; must be an integer from 1 to"),
+        (["close-connection", "one"], "ID is 'one'; must be an integer"),
+        (["set-policy", "p", ".*", "{}", "--priority", "high"], "PRIORITY is 'high'; must be an integer"),
         (["status", "--port", "x"], "flag --port is 'x'"),
     ],
 )
