@@ -579,16 +579,26 @@ class Raft:
             self._told_commit = commit
         else:
             commit = 0
-        status: Status | None = self.status
-        if status == self._told_status:
-            status = None
-        else:
-            self._told_status = status
+        status = self._new_status()
         messages = member.outbox
         if not (messages or ticket or commit or reads or needing or status):
             return None
         member.outbox = []
         return Ready(ticket, hard, snapshot, runs, messages, commit or None, reads, needing, status)
+
+    def _new_status(self) -> Status | None:
+        """The status, if it is not the one told last: looked at each wake, made only if it is new."""
+        told, leading = self._told_status, self._leading
+        if (
+            told is not None
+            and told.role is self._role
+            and told.term == self._member.term
+            and told.leader == self._leader
+            and told.open == (leading is not None and leading.open)
+        ):
+            return None
+        self._told_status = self.status
+        return self._told_status
 
     def _keep_back(self) -> None:
         """What others may hear when all that was handed out is durable waits for the last ticket."""

@@ -563,6 +563,15 @@ def test_a_follower_whose_entries_are_gone_gets_a_snapshot() -> None:
     assert stage.raft(1).deadline is None
 
 
+def test_a_follower_that_has_not_answered_yet_is_no_reason_for_a_snapshot() -> None:
+    """A new leader that is asked for a pre-vote probes on from where it was, not from the beginning."""
+    stage = Stage(LEADING + "propose 1 a\nrun\ncrash 1\npart 1 2 3\ntime-out 2")
+    stage.play(
+        "deliver 2 3\ndeliver 3 2\ndurable 2\ndeliver 2 3\ndurable 3\ndeliver 3 2\ndrop 2 3\ntime-out 3"
+    )
+    assert stage.play("deliver 3 2")[-1] == "-> 2 to 3 Append term 2, behind 3/1, commit 3: 4/2 empty"
+
+
 def test_a_snapshot_that_could_not_be_sent_is_asked_for_again() -> None:
     """After a while."""
     stage = Stage(LEADING)
