@@ -50,9 +50,9 @@ class HeldFrames:
         return iter(dict.fromkeys(held.link for held in self.by_remote.values()))
 
     def hold(self, link: SenderLink | ReceiverLink) -> None:
-        """Keep frames for a link from now on."""
+        """Keep frames for a link from now on; or go on, if it has to wait for something else now."""
         assert link.remote_handle is not None
-        self.by_remote[link.remote_handle] = Held(link)
+        self.by_remote.setdefault(link.remote_handle, Held(link))
 
     def take(self, frame: LinkFrame) -> bool:
         """Keep a frame, if its link is held.

@@ -44,7 +44,11 @@ class Turning(Protocol):
         """
 
     def pump(self, budget_bytes: int) -> int:
-        """Write deliveries as the budget allows, in bytes; returns the bytes of those that were written."""
+        """Write deliveries as the budget allows, in bytes; returns the bytes of those that were written.
+
+        Raises:
+            AmqpError: as `handle`.
+        """
 
     def take_output(self) -> Sequence[bytes | memoryview]:
         """The bytes to write now, in pieces to be joined."""

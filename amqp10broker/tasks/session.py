@@ -60,10 +60,10 @@ class RunningSession:
                         if isinstance(letter, Frames):
                             self.reads.done()
                         service.handle(letter)
+                    write(service, lane)
                 except AmqpError as fault:
                     fail(fault)
                     return
-                write(service, lane)
                 post_mail(service.take_mail())
                 if self.on_wake is not None:
                     self.on_wake()

@@ -272,7 +272,8 @@ class BrokerSession:
         if not self._undecided:
             early, self._early = self._early, []
             for event in early:
-                self._on_attaching(event)
+                if not self.session.ended:
+                    self._on_attaching(event)
         self._resume()
 
     @property
@@ -308,7 +309,11 @@ class BrokerSession:
     # --- what comes out ---------------------------------------------------------------------------
 
     def pump(self, budget_bytes: int) -> int:
-        """Write deliveries as credit, window and the given budget allow; returns their bytes."""
+        """Write deliveries as credit, window and the given budget allow; returns their bytes.
+
+        Raises:
+            AmqpConnectionError: as `receive`, of frames that were held for a link which ends here.
+        """
         written = 0
         session = self.session
         while session.has_pending:
@@ -322,6 +327,7 @@ class BrokerSession:
             deleted, self._deleted = self._deleted, []
             for effect in deleted:
                 self.links.on_queue_deleted(effect)
+            self._resume()
         self._note_window()
         return written
 

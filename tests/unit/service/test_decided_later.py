@@ -14,8 +14,11 @@ from amqp10broker.amqp091.methods import (
     QueueDeclareOk,
 )
 from amqp10broker.amqp10.performatives import Attach, Detach, Source, Target
+from amqp10broker.catalog.catalog import VHOST
+from amqp10broker.catalog.users import Permission
+from amqp10broker.queues.commands import DELETE
 from tests.support.channel_world import World, WorldChannel
-from tests.support.declaring import declare
+from tests.support.declaring import declare, set_permission
 from tests.support.later import Slow
 from tests.unit.service.test_management import RESPONSES, Peer, attach
 
@@ -118,6 +121,41 @@ def test_an_attach_finds_what_a_request_before_it_declares() -> None:
     came = peer.settle()
     assert [line.split()[1] for line in came if "ATTACH" in line] == ["name=new", "name=none"]
     assert [line.split()[1] for line in came if "DETACH" in line] == ["h=3"]
+
+
+def test_what_is_held_for_an_attach_goes_on_when_its_queue_ends_behind_a_response() -> None:
+    """The attach waits for the word of a queue that is gone, and is refused behind the response to another
+    request: the client attaches the name anew, and sends nothing more."""
+    peer = Peer().attach_pair()
+    arguments = {"x-queue-type": "quorum", "x-single-active-consumer": True}
+    queue, _ = declare(peer.broker.catalog, peer.broker.vhost, "q", arguments=arguments)
+    queue.handle.post(DELETE)
+    declare(peer.broker.catalog, peer.broker.vhost, "old")
+    links = [
+        Attach(name="a", handle=2, role=True, source=Source(address=f"/queues/{name}"), target=Target())
+        for name in ("q", "old")
+    ]
+    came = peer.send(peer.request("GET", "/queues/old"), links[0], Detach(handle=2, closed=True), links[1])
+    assert [line.split()[0] for line in came] == ["response", "ATTACH", "DETACH", "ATTACH"]
+    assert "source=/queues/old" in came[-1]
+
+
+def test_attaches_that_are_looked_at_again_end_with_their_session() -> None:
+    """The first ends it, because the user may not read any more: nothing is attached behind the end, and no
+    queue has a consumer of it."""
+    peer = Peer().attach_pair()
+    slow = Slow(peer.broker.catalog)
+    peer.service._context.propose = slow
+    links = [
+        Attach(name=name, handle=handle, role=True, source=Source(address=f"/queues/{name}"), target=Target())
+        for handle, name in enumerate(("none", "new"), 2)
+    ]
+    peer.send(peer.request("PUT", "/queues/new", {}), *links)
+    set_permission(peer.broker.catalog, "guest", VHOST, Permission(".*", ".*", "new"))
+    peer.service.on_decided(slow.decide())
+    came = peer.settle()
+    assert [line.split()[0] for line in came] == ["END"]
+    assert peer.broker.vhost.lookup("new").handle.figures().consumers == 0
 
 
 def test_requests_are_not_held_for_responses_that_cannot_come() -> None:

@@ -209,6 +209,18 @@ def test_what_waits_for_its_queue_has_the_clients_credit() -> None:
     assert scene.counts("new") == [0], "it was held by a link that is no more"
 
 
+def test_a_link_that_waits_for_one_queue_after_another_hears_its_detach() -> None:
+    """What is held for it stays held when it must wait again, and nothing of it counts in the end."""
+    scene = SlowScene()
+    scene.sender(None)
+    scene.do("C> " + to("new", "m0") + " ; " + to("newer", "m1"), "C> DETACH h=0 closed=true")
+    assert scene.decide() == [disposition(0, ACCEPTED)]
+    assert scene.decide() == ["B> DETACH h=0 closed=true"]
+    assert scene.counts("new", "newer") == [1, 1]
+    assert not scene.held.by_remote
+    assert scene.service._unfinished.held_bytes == 0
+
+
 # --- what ends it otherwise -----------------------------------------------------------------------
 
 
