@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final, assert_never
 
 from amqp10broker.raft.config import Change, Configuration
@@ -501,7 +502,7 @@ class Raft:
         member = self._member
         log = member.log
         if append.prev_index < member.commit:
-            self._owe(append.sender, member.commit)  # what is committed agrees
+            self._take_behind_commit(append, now_ms)
         elif log.term(append.prev_index) == append.prev_term:
             self._take(append, now_ms)
         else:
@@ -512,6 +513,15 @@ class Raft:
                     append.prev_index, log.term(match) or 0,
                 )
             )  # fmt: skip
+
+    def _take_behind_commit(self, append: Append, now_ms: int) -> None:
+        """What is committed agrees, and may be in a snapshot; what the message holds behind it is taken."""
+        commit = self._member.commit
+        runs = tuple(run.since(commit + 1) for run in append.runs if run.last > commit)
+        if runs:
+            self._take(replace(append, prev_index=commit, runs=runs), now_ms)
+        else:
+            self._owe(append.sender, commit)
 
     def _take(self, append: Append, now_ms: int) -> None:
         """Entries that fit: what contradicts them goes, what is there already stays (the paper, figure 2)."""

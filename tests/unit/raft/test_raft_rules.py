@@ -437,6 +437,14 @@ def test_entries_that_are_there_are_not_written_again() -> None:
     assert stage.raft(2).last == 5
 
 
+def test_entries_behind_what_is_committed_are_taken_from_an_old_message() -> None:
+    """It begins in front of the follower's commit index, where all agrees, perhaps in a snapshot."""
+    stage = Stage(LEADING + "propose 1 a b\nrun\ncompact 2")
+    old = (run_of(3, 1, Kind.COMMAND, (b"a", b"b", b"c")),)
+    stage.raft(2).step(Append(1, 2, 1, 2, 1, 2, old), 0)
+    assert stage.raft(2).ready(0).entries == (run_of(5, 1, Kind.COMMAND, (b"c",)),)
+
+
 def test_what_was_lost_is_sent_again() -> None:
     """When nothing was heard for two looks of the timer; without entries, until the follower answers."""
     stage = Stage(
