@@ -9,7 +9,7 @@ Who is alive is the node's knowledge (`suspect`, `heard`), not the group's: ther
 and a group in which nothing happens has no deadline. What the room relies on for that:
 
 - suspicion is mutual: a node that cannot be heard by another one is suspected there, even if it hears it;
-- a node that has started anew is suspected, and then heard, also if nobody noticed that it was away;
+- a node that has started anew is suspected, and then heard, even if no member noticed that it was away;
 - a node that has no such member (any more), or whose member has stopped, is suspected by this group.
 
 Rules are those of the paper (figure 2), with pre-vote (the dissertation, section 9.6), check-quorum (6.2),
@@ -323,7 +323,7 @@ class Raft:
                 assert_never(message)
 
     def _refuse_old_term(self, message: Message) -> None:
-        """Who leads, or stands for election, in an old term is told the new one; others are not answered.
+        """A leader or candidate of an old term is told the new one; other messages are not answered.
 
         Else a leader whose follower has a newer term, and cannot win with it, would never reach it again.
         """
@@ -371,7 +371,7 @@ class Raft:
         self._await_election(now_ms)
 
     def _await_election(self, now_ms: int) -> None:
-        """Draw a time at which to stand for election; none, if there is nobody to ask."""
+        """Draw a time at which to stand for election; none, if no voter can be asked."""
         member = self._member
         config = member.configs.latest
         alone = all(voter in member.suspected for voter in config.voters if voter != member.me)
@@ -491,7 +491,7 @@ class Raft:
         self._leading = Leadership(self._member, now_ms)
 
     def _on_timeout_now(self, now_ms: int) -> None:
-        """The leader wants this member to lead: no pre-vote, which those who hear the leader would refuse."""
+        """The leader wants this member to lead. Pre-votes would be refused: the others hear the leader."""
         if self._member.may_campaign and self._leading is None:
             self._stand(now_ms)
 

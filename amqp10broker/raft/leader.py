@@ -265,7 +265,7 @@ class Leadership:
         """Send what followers lack.
 
         Returns:
-            Members who need a state.
+            Members that need a state.
         """
         member = self._member
         needing: list[int] = []

@@ -66,7 +66,7 @@ class HeartbeatAnswer:
 
 @dataclass(slots=True)
 class PreVote:
-    """Would you vote for me? (the dissertation, section 9.6). It changes nobody's term."""
+    """Would you vote for me? (the dissertation, section 9.6). It changes no term."""
 
     sender: int
     to: int
@@ -80,7 +80,7 @@ class PreVote:
 
 @dataclass(slots=True)
 class PreVoteAnswer:
-    """Yes or no, and the term of who answers."""
+    """Yes or no, and the term of the member that answers."""
 
     sender: int
     to: int

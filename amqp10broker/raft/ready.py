@@ -53,7 +53,7 @@ class Ready:
     reads: tuple[tuple[int, int], ...]
     """(token, index) of reads that may be answered from a state that has applied `index`."""
     snapshots_to: tuple[int, ...]
-    """Members who need a state: send each an `InstallSnapshot` by a way of its own, and call
+    """Members that need a state: send each an `InstallSnapshot` by a way of its own, and call
     `Raft.snapshot_done` in any case."""
     status: Status | None
     """If it has changed. Reads that are not answered when a member stops leading never will be."""

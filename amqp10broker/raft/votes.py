@@ -16,7 +16,7 @@ class Tally:
         self._denied: set[int] = set()
 
     def count(self, member: int, *, granted: bool) -> None:
-        """An answer. That of a member who is no voter counts for nothing."""
+        """An answer. That of a member that is no voter counts for nothing."""
         if member in self._config.voters:
             (self._granted if granted else self._denied).add(member)
 
