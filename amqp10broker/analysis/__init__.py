@@ -10,7 +10,7 @@
 `recommend`       the smallest settings that are as good as the best, and why; pure
 `evidence`        what makes that weak; pure
 `tables`          CSV and Parquet
-`report`          the page; made of `page`, `pictures`, `drawing`, `wording`
+`report`          the page, by the template `report.html`; its pictures are by `pictures` and `drawing`
 `messages`        the recommendations for a terminal
 `job`             all of it, in order
 `follow`          the same cells by seconds of a recording that grows: Structured Streaming

@@ -12,9 +12,8 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from html import escape
 from typing import Any, Final
-
-from amqp10broker.analysis.page import escape, plain
 
 # Okabe and Ito's colours: distinguishable with every common kind of colour vision; the last are others'.
 COLOURS: Final = (
@@ -29,6 +28,8 @@ _VARIABLES: Final = {INK: "var(--ink)", GRID: "var(--grid)"}
 _ID: Final = re.compile(r'\bid="([^"]*)"')
 _REFERENCE: Final = re.compile(r'(href="#|url\(#)([^")]*)')
 _SIZE: Final = re.compile(r'<svg\b[^>]*?\bwidth="([\d.]+)pt"')
+_CONTROL: Final = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
+"""Characters that XML does not have, not even escaped; names of queues and cases may."""
 
 _STYLE: Final[dict[str, Any]] = {
     "svg.fonttype": "none",
@@ -64,6 +65,11 @@ _STYLE: Final[dict[str, Any]] = {
     "lines.linewidth": 1.8,
     "lines.markersize": 5,
 }
+
+
+def plain(text: str) -> str:
+    """A text without characters that no XML may have: a mark stands for each."""
+    return _CONTROL.sub("\ufffd", text)
 
 
 @contextmanager

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from amqp10broker.analysis.recommend import Recommendation, Undecided, written
+from amqp10broker.analysis.recommend import Recommendation, Undecided, undecided, written
 
 
 def all_told(found: Sequence[Recommendation | Undecided]) -> str:
     """All of them; groups without a recommendation for the same reason together."""
     texts = [told(one) for one in found if isinstance(one, Recommendation)]
-    undecided = [one for one in found if isinstance(one, Undecided)]
-    for reason in dict.fromkeys(one.reason for one in undecided):
-        names = "".join(f"\n    {one.group}" for one in undecided if one.reason == reason)
-        texts.append(f"no recommendation: {reason}:{names}")
+    for reason, groups in undecided(found).items():
+        texts.append("\n    ".join([f"no recommendation: {reason}:", *groups]))
     return "".join(f"{text}\n\n" for text in texts).rstrip("\n") + "\n"
 
 

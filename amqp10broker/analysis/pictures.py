@@ -55,44 +55,14 @@ class Swept:
         line, panel = [*varied[1:], None, None][:2]
         return Swept(varied[0], line, panel)
 
+    def __str__(self) -> str:
+        *most, last = [name for name in (self.x, self.line, self.panel) if name is not None]
+        return f"{', '.join(most)} and {last}" if most else last
+
 
 def tried(members: Sequence[ConfigurationFigures], name: str) -> list[int]:
     """The values of a setting, in order."""
     return sorted({value for each in members if (value := each[name]) is not None})
-
-
-def throughput(members: Sequence[ConfigurationFigures], swept: Swept, chosen: Settings | None) -> Any:
-    """Messages a second over the first setting, one line a value of the second, whiskers 95 %."""
-    wanted = [_Metric("throughput_per_s", "throughput", "messages / s")]
-    return _over_setting(members, swept, wanted, chosen)
-
-
-def utilisation(members: Sequence[ConfigurationFigures], swept: Swept) -> Any:
-    """How much of each limit is used up."""
-    wanted = [
-        _Metric("credit_utilisation", "link credit used", "share of max_link_credit", scale="share"),
-        _Metric("window_utilisation", "window used", "share of max_incoming_window", scale="share"),
-        _Metric("queue_credit_utilisation", "queue credit used", "share of max_queue_credit", scale="share"),
-    ]
-    return _over_setting(members, swept, wanted)
-
-
-def latency(members: Sequence[ConfigurationFigures], swept: Swept, chosen: Settings | None) -> Any:
-    """p99 over the first setting."""
-    wanted = [
-        _Metric("confirm_p99_ms", "confirm latency, p99", "ms (logarithmic)", scale="log"),
-        _Metric("end_to_end_p99_ms", "end-to-end latency, p99", "ms (logarithmic)", scale="log"),
-    ]
-    return _over_setting(members, swept, wanted, chosen)
-
-
-def resources(members: Sequence[ConfigurationFigures], swept: Swept) -> Any:
-    """Memory and processor time of the broker."""
-    wanted = [
-        _Metric("memory_max_bytes", "resident memory, maximum", "MB", factor=1e-6),
-        _Metric("cpu_us_per_message", "processor time", "µs / message (logarithmic)", scale="log"),
-    ]
-    return _over_setting(members, swept, wanted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +77,32 @@ class _Metric:
     scale: Literal["number", "log", "share"] = "number"
 
 
-def _over_setting(
+THROUGHPUT: Final = (_Metric("throughput_per_s", "throughput", "messages / s"),)
+UTILISATION: Final = (
+    _Metric("credit_utilisation", "link credit used", "share of max_link_credit", scale="share"),
+    _Metric("window_utilisation", "window used", "share of max_incoming_window", scale="share"),
+    _Metric("queue_credit_utilisation", "queue credit used", "share of max_queue_credit", scale="share"),
+)
+LATENCY: Final = (
+    _Metric("confirm_p99_ms", "confirm latency, p99", "ms (logarithmic)", scale="log"),
+    _Metric("end_to_end_p99_ms", "end-to-end latency, p99", "ms (logarithmic)", scale="log"),
+)
+RESOURCES: Final = (
+    _Metric("memory_max_bytes", "resident memory, maximum", "MB", factor=1e-6),
+    _Metric("cpu_us_per_message", "processor time", "µs / message (logarithmic)", scale="log"),
+)
+
+
+def over_setting(
     members: Sequence[ConfigurationFigures],
     swept: Swept,
     metrics: Sequence[_Metric],
     chosen: Settings | None = None,
 ) -> Any:
-    """One panel a metric and value of the third setting; None if nothing was recorded."""
+    """Figures over the first setting, one line a value of the second, whiskers 95 %.
+
+    There is one panel a metric and value of the third setting. None if nothing was recorded.
+    """
     metrics = [one for one in metrics if any(_drawable(one, each.mean(one.name)) for each in members)]
     if not metrics:
         return None

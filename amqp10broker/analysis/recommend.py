@@ -180,6 +180,15 @@ def recommend_all(
     return found
 
 
+def undecided(found: Iterable[Recommendation | Undecided]) -> dict[str, list[str]]:
+    """The groups without a recommendation, by the reason that they have in common."""
+    by_reason: dict[str, list[str]] = {}
+    for one in found:
+        if isinstance(one, Undecided):
+            by_reason.setdefault(one.reason, []).append(one.group)
+    return by_reason
+
+
 def candidate_of(figures: ConfigurationFigures) -> Candidate:
     """What a recommendation looks at."""
     return Candidate(

@@ -1,15 +1,18 @@
 """The report: one HTML file with everything in it, to be read from top to bottom.
 
 First what to set and how sure that is, then, for each group of configurations, the pictures that show
-why, then the figures as tables, then what the words mean.
+why, then the figures as tables, then what the words mean. Its layout and its fixed words are in the template
+`report.html`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from itertools import count, groupby
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 from amqp10broker.analysis import pictures
 from amqp10broker.analysis.configurations import (
@@ -20,15 +23,13 @@ from amqp10broker.analysis.configurations import (
     describe_settings,
     written_value,
 )
-from amqp10broker.analysis.drawing import as_svg, style
+from amqp10broker.analysis.drawing import as_svg, plain, style
 from amqp10broker.analysis.figures import Measured
 from amqp10broker.analysis.inputs import Recording
-from amqp10broker.analysis.page import bullets, details, element, figure, page, table
 from amqp10broker.analysis.pictures import Settings, Swept
-from amqp10broker.analysis.recommend import Recommendation, Undecided, written
+from amqp10broker.analysis.recommend import Recommendation, Undecided, undecided, written
 from amqp10broker.analysis.statistics import Estimate, estimate
 from amqp10broker.analysis.waits import LinkWait
-from amqp10broker.analysis.wording import WORDS
 from amqp10broker.flowevents.schema import CONFIGURATION
 
 _COLUMNS: Final = (
@@ -42,7 +43,18 @@ _COLUMNS: Final = (
     ("queue_depth_mean", "queue depth", 1.0), ("queue_depth_max", "max", 1.0),
     ("memory_max_bytes", "memory MB", 1e-6), ("cpu_us_per_message", "CPU µs / message", 1.0),
 )  # fmt: skip
-
+_STREAM_COLUMNS: Final = (
+    ("sent_per_s", "sent / s"), ("confirmed_per_s", "confirmed / s"), ("received_per_s", "received / s"),
+    ("confirm_p50_ms", "confirm p50 ms"), ("confirm_p99_ms", "p99 ms"),
+    ("end_to_end_p50_ms", "end to end p50 ms"), ("end_to_end_p99_ms", "p99 ms"),
+)  # fmt: skip
+_COMPARED: Final = {
+    "throughput": ("throughput_per_s", "messages / s", True),
+    "confirm p99": ("confirm_p99_ms", "ms", False),
+    "end-to-end p99": ("end_to_end_p99_ms", "ms", False),
+    "resident memory": ("memory_max_bytes", "B", False),
+}
+"""By the figure of a recommendation: what is compared, its unit, and whether the highest is the best."""
 _WAITS_SHOWN: Final = 20
 
 
@@ -60,6 +72,40 @@ class Analysed:
     """Of single links, the longest first."""
 
 
+class _Picture(NamedTuple):
+    """A picture and how to read it."""
+
+    image: Any
+    """A figure of matplotlib, or None; SVG in the page."""
+    title: str
+    caption: str
+
+
+class _Table(NamedTuple):
+    """A table; so many of its columns are aligned left, and the rows with these numbers emphasised."""
+
+    headings: list[str]
+    rows: list[list[str]]
+    summary: str = ""
+    texts: int = 1
+    chosen: Sequence[int] = ()
+
+
+class _Part(NamedTuple):
+    """Pictures and tables below one heading."""
+
+    heading: str | None
+    pictures: list[_Picture]
+    tables: tuple[_Table, ...]
+
+
+class _Section(NamedTuple):
+    """One group, or the cases of one benchmark."""
+
+    heading: str
+    parts: list[_Part]
+
+
 def report(analysed: Analysed, say: Callable[[str], None] = lambda text: None) -> str:
     """The report as HTML.
 
@@ -67,89 +113,68 @@ def report(analysed: Analysed, say: Callable[[str], None] = lambda text: None) -
         analysed: what it tells.
         say: is told of each group whose pictures are drawn.
     """
-    name = analysed.recording.folder.resolve().name
-    body = [element("h1", f"Flow control: what {name} shows"), *_summary(analysed)]
-    body.append(element("h2", f"What to set for the {analysed.aim}"))
-    body += [_card(one) for one in analysed.recommended if isinstance(one, Recommendation)]
-    body += _undecided([one for one in analysed.recommended if isinstance(one, Undecided)])
-    body += _waits(analysed)
-    counter = iter(range(1, 1_000_000))
-    pairs = list(zip(analysed.groups, analysed.recommended, strict=True))
-    with style():
-        swept = [(m, one) for m, one in pairs if len({each.settings for each in m}) > 1]
-        fixed = [m for m, _ in pairs if len({each.settings for each in m}) == 1]
-        benchmarks = dict.fromkeys(members[0]["benchmark"] for members in fixed)
-        for number, (members, one) in enumerate(swept, 1):
-            say(f"drawing sweep {number} of {len(swept)}")
-            body += _group(analysed, members, one, counter)
-        for name in benchmarks:
-            say(f"drawing the cases of {name}")
-            own = [each for members in fixed for each in members if each["benchmark"] == name]
-            body += _cases(analysed, name, own, counter)
-    body.append(element("h2", "What the words mean"))
-    body.append("<dl>" + "".join(element("dt", word) + element("dd", text) for word, text in WORDS) + "</dl>")
-    return page(f"Flow control: {name}", body)
+    from jinja2 import Environment, StrictUndefined
 
-
-def _summary(analysed: Analysed) -> Iterator[str]:
     recording, measured = analysed.recording, analysed.measured
-    events = sum(each.figures.events for each in measured)
+    # Names come from recordings, so from anybody: all of them are escaped.
+    environment = Environment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=lambda value: plain(value) if type(value) is str else value,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    template = environment.from_string(Path(__file__).with_name("report.html").read_text("utf-8"))
     dropped = sum(each.figures.events_dropped for each in measured)
     first = min(run["began_ns"] for run in recording.runs) / 1e9
-    configurations = sum(len(members) for members in analysed.groups)
-    at = time.strftime("%Y-%m-%d %H:%M", time.gmtime(first))
-    yield element(
-        "p",
-        f"{_so_many(len(measured), 'run')} of {_so_many(configurations, 'configuration')} from {at} UTC on, "
-        f"{events:,} events, {dropped:,} dropped. {_machines(recording)}",
-        "soft",
-    )
-    notices = []
-    live = [each.figures.run_id for each in measured if not each.figures.complete]
-    if live:
-        notices.append(f"Still being recorded, counted up to the last event: {_few(live)}.")
-    if recording.without_events:
-        notices.append(f"Left out, for there are no events of it: {_few(recording.without_events)}.")
-    if recording.without_row:
-        notices.append(f"Left out, for nobody has said what it was: {_few(recording.without_row)}.")
+    with style():
+        html: str = template.render(
+            analysed=analysed,
+            name=recording.folder.resolve().name,
+            runs=_so_many(len(measured), "run"),
+            configurations=_so_many(sum(map(len, analysed.groups)), "configuration"),
+            began=time.strftime("%Y-%m-%d %H:%M", time.gmtime(first)),
+            events=sum(each.figures.events for each in measured),
+            dropped=dropped,
+            machines=_machines(recording),
+            notices=list(_notices(analysed, dropped)),
+            undecided=undecided(analysed.recommended),
+            interval=interval,
+            waits=_waits(analysed),
+            sections=list(_sections(analysed, say)),
+        )
+    return html
+
+
+def _notices(analysed: Analysed, dropped: int) -> Iterator[str]:
+    recording = analysed.recording
+    live = [each.figures.run_id for each in analysed.measured if not each.figures.complete]
+    for said, names in (
+        ("Still being recorded, counted up to the last event", live),
+        ("Left out, for there are no events of it", recording.without_events),
+        ("Left out, for nobody has said what it was", recording.without_row),
+    ):
+        if names:
+            more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+            yield f"{said}: {', '.join(names[:5])}{more}."
     if dropped:
-        notices.append("Events were dropped because the recorder's buffers were full: counts are too low.")
-    yield bullets(notices, "warn")
+        yield "Events were dropped because the recorder's buffers were full: counts are too low."
 
 
-def _so_many(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+def _so_many(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _machines(recording: Recording) -> str:
-    machines = sorted({run["machine"] for run in recording.runs if run["machine"]})
-    versions = sorted({run["broker_version"] for run in recording.runs if run["broker_version"]})
-    parts = [
-        f"Broker {', '.join(versions)}." if versions else "",
-        f"{'; '.join(machines)}." if machines else "",
-    ]
-    return " ".join(part for part in parts if part)
+    machines, versions = (
+        sorted({run[name] for run in recording.runs if run[name]}) for name in ("machine", "broker_version")
+    )
+    parts = [f"Broker {', '.join(versions)}."] if versions else []
+    return " ".join([*parts, f"{'; '.join(machines)}."] if machines else parts)
 
 
-def _few(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return ", ".join(names[:5]) + more
-
-
-def _undecided(found: Sequence[Undecided]) -> Iterator[str]:
-    """One card for all groups that lack a recommendation for the same reason."""
-    for reason in dict.fromkeys(one.reason for one in found):
-        names = bullets([one.group for one in found if one.reason == reason])
-        yield f'<div class="card none">{element("h3", f"No recommendation: {reason}")}{names}</div>'
-
-
-def _waits(analysed: Analysed) -> Iterator[str]:
+def _waits(analysed: Analysed) -> _Table:
     """Which link stalled, when and why."""
-    yield element("h2", "The longest waits of single links")
-    waits = analysed.waits[:_WAITS_SHOWN]
-    if not waits:
-        yield element("p", "No link waited for anything but messages: nothing held one up.", "soft")
-        return
     began = {run["run_id"]: run["began_ns"] for run in analysed.recording.runs}
     rows = [
         [
@@ -162,26 +187,10 @@ def _waits(analysed: Analysed) -> Iterator[str]:
             f"{(wait.began_ns - began[wait.run_id]) / 1e9:,.1f}",
             wait.run_id,
         ]
-        for wait in waits
+        for wait in analysed.waits[:_WAITS_SHOWN]
     ]
-    headings = (
-        "link",
-        "address",
-        "user / client",
-        "waited for",
-        "seconds",
-        "from (UTC)",
-        "run's second",
-        "run",
-    )
-    yield table(headings, rows, texts=4)
-    more = f" These are {len(waits)} of {len(analysed.waits)}." if len(analysed.waits) > len(waits) else ""
-    yield element(
-        "p",
-        "A link waits when it could move nothing and moved nothing for all of the time. Consumers that only "
-        f"waited for a message are not listed.{more} All of them stand in waits.csv.",
-        "soft",
-    )
+    headings = "link,address,user / client,waited for,seconds,from (UTC),run's second,run"
+    return _Table(headings.split(","), rows, texts=4)
 
 
 def _clock(ns: int) -> str:
@@ -190,148 +199,142 @@ def _clock(ns: int) -> str:
     return f"{at}.{ns % 1_000_000_000 // 1_000_000:03}"
 
 
-def _card(one: Recommendation) -> str:
-    weak = element("p", "What makes the evidence weak:", "warn") + bullets(one.weak) if one.weak else ""
-    notes = element("p", "To mind:", "warn") + bullets(one.notes) if one.notes else ""
-    code = f'<div class="side">{element("pre", one.command_line)}{element("pre", one.toml)}</div>'
-    text = f"{one.figure} {interval(one.chosen_figure)} {one.unit}"
-    if one.unproven is not None:
-        said = f"Not proven: {one.unproven}. Leave the settings as they are, or measure again."
-        doubt = element("p", said, "figure") + element("p", "If they are all you have, these would be it:")
-        return (
-            f'<div class="card none">{element("h3", one.group)}{doubt}{element("p", text)}{code}'
-            f"{bullets(one.reasons)}{weak}{notes}</div>"
-        )
-    return (
-        f'<div class="card">{element("h3", one.group)}{element("p", text, "figure")}{code}'
-        f"{bullets(one.reasons)}{weak}{notes}</div>"
-    )
-
-
-def interval(known: Estimate, factor: float = 1.0) -> str:
+def interval(known: Estimate) -> str:
     """``60,275 ± 1,243`` over repetitions, or that there was one."""
-    mean = written(known.mean * factor)
     if known.half_width is None:
-        return f"{mean} (one repetition: no interval)"
-    return f"{mean} ± {written(known.half_width * factor)} (95 %, {known.repetitions} repetitions)"
+        return f"{written(known.mean)} (one repetition: no interval)"
+    return f"{written(known.mean)} ± {written(known.half_width)} (95 %, {known.repetitions} repetitions)"
 
 
-def _group(
+def _sections(analysed: Analysed, say: Callable[[str], None]) -> Iterator[_Section]:
+    numbers = count(1)
+    pairs = list(zip(analysed.groups, analysed.recommended, strict=True))
+    swept = [(members, one) for members, one in pairs if len({each.settings for each in members}) > 1]
+    fixed = [each for members, _ in pairs if len({m.settings for m in members}) == 1 for each in members]
+    for number, (members, one) in enumerate(swept, 1):
+        say(f"drawing sweep {number} of {len(swept)}")
+        yield _Section(describe_group(members[0].group), list(_rates(analysed, members, one, numbers)))
+    for name in dict.fromkeys(each["benchmark"] for each in fixed):
+        say(f"drawing the cases of {name}")
+        own = [each for each in fixed if each["benchmark"] == name]
+        yield _Section(f"{name}: cases with one setting each", [_cases(analysed, own, numbers)])
+
+
+def _rates(
     analysed: Analysed,
     members: Sequence[ConfigurationFigures],
     one: Recommendation | Undecided,
-    counter: Iterator[int],
-) -> Iterator[str]:
-    group = describe_group(members[0].group)
-    yield element("h2", group)
-    rates = sorted(
-        {each["rate_limit_per_s"] for each in members}, key=lambda rate: (rate is not None, rate or 0.0)
-    )
-    for rate in rates:
-        own = [each for each in members if each["rate_limit_per_s"] == rate]
-        if len(rates) > 1 or rate is not None:
-            limit = (
-                "as fast as it goes" if rate is None else f"publishers limited to {rate:,.0f} messages / s"
-            )
-            yield element("h3", limit)
-        chosen = None
-        if isinstance(one, Recommendation) and one.chosen.rate_limit_per_s == rate:
-            chosen = one.chosen.settings
-        yield from _pictures(analysed, own, chosen, one, counter)
-        yield _configurations_table(own, chosen)
-        yield _streams_table(analysed, own)
+    numbers: Iterator[int],
+) -> Iterator[_Part]:
+    """The configurations of one group, by their rate limits."""
+
+    def limit(each: ConfigurationFigures) -> tuple[bool, float]:
+        rate = each["rate_limit_per_s"]
+        return rate is not None, rate or 0.0
+
+    parts = [list(own) for _, own in groupby(sorted(members, key=limit), limit)]
+    for own in parts:
+        rate, heading = own[0]["rate_limit_per_s"], None
+        if rate is not None:
+            heading = f"publishers limited to {rate:,.0f} messages / s"
+        elif len(parts) > 1:
+            heading = "as fast as it goes"
+        recommended = isinstance(one, Recommendation) and one.chosen.rate_limit_per_s == rate
+        chosen = one.chosen.settings if isinstance(one, Recommendation) and recommended else None
+        made = _drawn(_pictures(own, chosen, one), numbers)
+        yield _Part(heading, made, (_configurations_table(own, chosen), _streams_table(analysed, own)))
+
+
+def _drawn(wanted: Iterable[_Picture], numbers: Iterator[int]) -> list[_Picture]:
+    """As SVG, without those that have nothing to show."""
+    return [
+        each._replace(image=as_svg(each.image, next(numbers), each.title))
+        for each in wanted
+        if each.image is not None
+    ]
 
 
 def _pictures(
-    analysed: Analysed,
-    members: Sequence[ConfigurationFigures],
-    chosen: Settings | None,
-    one: Recommendation | Undecided,
-    counter: Iterator[int],
-) -> Iterator[str]:
-    def put(made: Any, title: str, caption: str) -> Iterator[str]:
-        if made is not None:
-            yield figure(as_svg(made, next(counter), title), f"{title}. {caption}")
-
+    members: Sequence[ConfigurationFigures], chosen: Settings | None, one: Recommendation | Undecided
+) -> Iterator[_Picture]:
     swept = Swept.of(members)
     whiskers = (
         "A point is the mean over repetitions, its whisker the 95 % interval of that mean: none where there "
         "is one repetition, and one with an arrow goes on beyond the picture."
     )
     if swept is not None:
-        yield from put(
-            pictures.throughput(members, swept, chosen) if _any(members, "throughput_per_s") else None,
+        source = members[0].runs[0].throughput_source.capitalize()
+        yield _Picture(
+            pictures.over_setting(members, swept, pictures.THROUGHPUT, chosen),
             "Throughput",
-            f"{members[0].runs[0].throughput_source.capitalize()}, by {_varied(swept)}. {whiskers}",
+            f"{source}, by {swept}. {whiskers}",
         )
-        yield from put(
+        yield _Picture(
             pictures.heat(members, swept, chosen),
             "Throughput of every combination",
             "Brighter is faster; the frame marks the recommended settings.",
         )
-        yield from put(
-            pictures.latency(members, swept, chosen), "Latency", f"99 of 100 messages were faster. {whiskers}"
+        yield _Picture(
+            pictures.over_setting(members, swept, pictures.LATENCY, chosen),
+            "Latency",
+            f"99 of 100 messages were faster. {whiskers}",
         )
-    curves = _curves(members, chosen)
-    yield from put(
-        pictures.latency_curves(curves),
+    yield _Picture(
+        pictures.latency_curves(_curves(members, chosen)),
         "Latency curves",
         "The share of messages below took at most the time at the left; the last ten messages are not drawn. "
         "The histograms of all repetitions are added, and a value is at most 4.4 % off.",
     )
-    some = f" A selection of {len(members)}." if len(members) > pictures.BARS_MAX else ""
-    more = f" The first {pictures.BARS_MAX} of {len(members)}." if len(members) > pictures.BARS_MAX else ""
-    yield from put(
+    many = len(members) > pictures.BARS_MAX
+    yield _Picture(
         pictures.stalls(pictures.some(members, chosen), chosen),
         "Why links wait",
-        f"Share of the time of all links of a side, by reason; what is left empty, they did not wait. "
-        f"* recommended.{some}",
+        "Share of the time of all links of a side, by reason; what is left empty, they did not wait. "
+        "* recommended." + (f" A selection of {len(members)}." if many else ""),
     )
     if swept is not None:
-        yield from put(
-            pictures.utilisation(members, swept),
+        yield _Picture(
+            pictures.over_setting(members, swept, pictures.UTILISATION),
             "Utilisation",
             "How much of a limit is used up, as the broker sees it when it looks: mostly when it has just "
             "granted anew. Near 100 % the limit holds the link back; near 0 % it may do so all the same.",
         )
-        yield from put(
-            pictures.resources(members, swept), "Memory and processor time of the broker", whiskers
+        yield _Picture(
+            pictures.over_setting(members, swept, pictures.RESOURCES),
+            "Memory and processor time of the broker",
+            whiskers,
         )
-    figure_name, unit, highest = _compared_figure(one)
-    compared = compare(members, figure_name, highest=highest)
+    figure, unit, highest = _COMPARED[one.figure if isinstance(one, Recommendation) else "throughput"]
+    compared = compare(members, figure, highest=highest)
     if len(compared) > 1:
-        yield from put(
+        yield _Picture(
             pictures.comparison(compared, unit, chosen),
             "Differences to the best",
             "The best first. A point is the mean, a line the 95 % interval of its difference to the best, by "
             "the scatter of all repetitions together; where it crosses 0 the repetitions do not tell the two "
-            f"apart. A line that reaches the edge goes on.{more}",
+            "apart. A line that reaches the edge goes on."
+            + (f" The first {pictures.BARS_MAX} of {len(members)}." if many else ""),
         )
 
 
-def _cases(
-    analysed: Analysed, name: str, members: Sequence[ConfigurationFigures], counter: Iterator[int]
-) -> Iterator[str]:
+def _cases(analysed: Analysed, members: Sequence[ConfigurationFigures], numbers: Iterator[int]) -> _Part:
     """Configurations of one benchmark whose settings were not varied: case beside case."""
-    yield element("h2", f"{name}: cases with one setting each")
     labels = case_names(members)
     rates = [(label, _stream_rates(analysed, each)) for label, each in zip(labels, members, strict=True)]
-    for made, title, caption in (
-        (
+    wanted = (
+        _Picture(
             pictures.rates(rates[: pictures.BARS_MAX]),
             "Rates by case",
             "Mean over repetitions of each stream; whiskers: 95 % interval, none where there is one.",
         ),
-        (
+        _Picture(
             pictures.stalls(members[: pictures.BARS_MAX], None, labels[: pictures.BARS_MAX]),
             "Why links wait, by case",
             "Share of the time of all links of a side, by reason; what is left empty, they did not wait.",
         ),
-    ):
-        if made is not None:
-            yield figure(as_svg(made, next(counter), title), f"{title}. {caption}")
-    yield _configurations_table(members, None, labels)
-    yield _streams_table(analysed, members)
+    )
+    tables = _configurations_table(members, None, labels), _streams_table(analysed, members)
+    return _Part(None, _drawn(wanted, numbers), tables)
 
 
 def case_names(members: Sequence[ConfigurationFigures]) -> list[str]:
@@ -362,34 +365,15 @@ def _stream_rates(analysed: Analysed, each: ConfigurationFigures) -> dict[str, E
     return {name: known for name, rates in values.items() if (known := estimate(rates)) is not None}
 
 
-def _compared_figure(one: Recommendation | Undecided) -> tuple[str, str, bool]:
-    name = one.figure if isinstance(one, Recommendation) else "throughput"
-    return {
-        "throughput": ("throughput_per_s", "messages / s", True),
-        "end-to-end p99": ("end_to_end_p99_ms", "ms", False),
-        "confirm p99": ("confirm_p99_ms", "ms", False),
-        "resident memory": ("memory_max_bytes", "B", False),
-    }[name]
-
-
 def comparisons(groups: Sequence[Sequence[ConfigurationFigures]]) -> list[Compared]:
     """For the table beside the report: throughput and p99 of each configuration beside the best."""
-    wanted = (("throughput_per_s", True), ("confirm_p99_ms", False), ("end_to_end_p99_ms", False))
+    wanted = [(name, highest) for name, _, highest in _COMPARED.values() if name != "memory_max_bytes"]
     return [
         one
         for members in groups
         for name, highest in wanted
         for one in compare(members, name, highest=highest)
     ]
-
-
-def _any(members: Sequence[ConfigurationFigures], metric: str) -> bool:
-    return any(metric in each.estimates for each in members)
-
-
-def _varied(swept: Swept) -> str:
-    names = [name for name in (swept.x, swept.line, swept.panel) if name is not None]
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _curves(
@@ -400,32 +384,26 @@ def _curves(
     by_size = sorted(members, key=lambda each: [value or 0 for value in each.settings])
     named = [(each, "recommended") for each in members if chosen is not None and each.settings == chosen]
     named += [(fastest, "fastest"), (by_size[0], "smallest"), (by_size[-1], "largest")]
-    texts: dict[int, list[str]] = {}
+    texts: dict[int, tuple[ConfigurationFigures, list[str]]] = {}
     for each, text in named:
-        texts.setdefault(id(each), []).append(text)
-    known = {id(each): each for each, _ in named}
+        texts.setdefault(id(each), (each, []))[1].append(text)
     return [
-        (f"{describe_settings(known[key].settings)} ({', '.join(words)})", known[key])
-        for key, words in texts.items()
+        (f"{describe_settings(each.settings)} ({', '.join(words)})", each) for each, words in texts.values()
     ]
 
 
 def _configurations_table(
     members: Sequence[ConfigurationFigures], chosen: Settings | None, labels: Sequence[str] = ()
-) -> str:
-    columns = [column for column in _COLUMNS if _any(members, column[0])]
+) -> _Table:
+    columns = [column for column in _COLUMNS if any(column[0] in each.estimates for each in members)]
     rows = []
     for each, label in zip(members, labels or [describe_settings(m.settings) for m in members], strict=True):
-        cells = [label, str(len(each.runs))]
-        cells += [_cell(each.estimates.get(name), factor) for name, _, factor in columns]
-        rows.append(cells)
-    headings = [
-        "case" if labels else "link credit / window / queue credit",
-        "runs",
-        *(heading for _, heading, _ in columns),
-    ]
+        cells = [_cell(each.estimates.get(name), factor) for name, _, factor in columns]
+        rows.append([label, str(len(each.runs)), *cells])
+    first = "case" if labels else "link credit / window / queue credit"
+    headings = [first, "runs", *(heading for _, heading, _ in columns)]
     marked = [number for number, each in enumerate(members) if each.settings == chosen]
-    return details(f"Figures of {len(members)} configurations", table(headings, rows, chosen=marked))
+    return _Table(headings, rows, f"Figures of {len(members)} configurations", chosen=marked)
 
 
 def _cell(known: Estimate | None, factor: float) -> str:
@@ -435,40 +413,12 @@ def _cell(known: Estimate | None, factor: float) -> str:
     return written(known.mean * factor) + ("" if half is None else f" ± {written(half * factor)}")
 
 
-def _streams_table(analysed: Analysed, members: Sequence[ConfigurationFigures]) -> str:
+def _streams_table(analysed: Analysed, members: Sequence[ConfigurationFigures]) -> _Table:
     run_ids = {run.run_id for each in members for run in each.runs}
-    rows = [
-        [
-            stream.run_id,
-            stream.stream,
-            *(
-                "-" if value is None else written(value)
-                for value in (
-                    stream.sent_per_s,
-                    stream.confirmed_per_s,
-                    stream.received_per_s,
-                    stream.confirm_p50_ms,
-                    stream.confirm_p99_ms,
-                    stream.end_to_end_p50_ms,
-                    stream.end_to_end_p99_ms,
-                )
-            ),
-        ]
-        for each in analysed.measured
-        if each.figures.run_id in run_ids
-        for stream in each.streams
-    ]
-    if not rows:
-        return ""
-    headings = (
-        "run",
-        "stream",
-        "sent / s",
-        "confirmed / s",
-        "received / s",
-        "confirm p50 ms",
-        "p99 ms",
-        "end to end p50 ms",
-        "p99 ms",
-    )
-    return details(f"Streams of {len(run_ids)} runs", table(headings, rows, texts=2))
+    rows = []
+    for stream in (s for m in analysed.measured if m.figures.run_id in run_ids for s in m.streams):
+        values = [getattr(stream, name) for name, _ in _STREAM_COLUMNS]
+        cells = ["-" if value is None else written(value) for value in values]
+        rows.append([stream.run_id, stream.stream, *cells])
+    headings = ["run", "stream", *(heading for _, heading in _STREAM_COLUMNS)]
+    return _Table(headings, rows, f"Streams of {len(run_ids)} runs", texts=2)

@@ -29,7 +29,7 @@ def analysis_session(master: str, memory: str, more: Mapping[str, str] | None = 
         more: settings of Spark that go before ours.
 
     Raises:
-        CannotStart: Java, pyspark or matplotlib is missing, or Java does not start.
+        CannotStart: Java, pyspark, matplotlib or jinja2 is missing, or Java does not start.
         SparkSourceError: the master is not one of these.
     """
     check_installed()
@@ -60,16 +60,17 @@ def check_installed() -> None:
     """
     try:
         require_spark()
-        _require_matplotlib()
+        for package in ("matplotlib", "jinja2"):
+            _require(package)
     except MissingExtraError as error:
         raise CannotStart(f"the analysis needs more than is installed: {error}") from error
 
 
-def _require_matplotlib() -> None:
+def _require(package: str) -> None:
     try:
-        importlib.import_module("matplotlib")
+        importlib.import_module(package)
     except ModuleNotFoundError as error:
-        raise MissingExtraError("matplotlib", "spark") from error
+        raise MissingExtraError(package, "spark") from error
 
 
 def _not_started(error: Exception, memory: str) -> CannotStart:

@@ -20,7 +20,6 @@ from amqp10broker.analysis.recommend import Aim, Recommendation, Undecided, reco
 from amqp10broker.analysis.report import Analysed, comparisons, report
 from amqp10broker.analysis.tables import tables_of, write_tables
 from amqp10broker.analysis.waits import LinkWait
-from amqp10broker.analysis.wording import WORDS
 from amqp10broker.flowevents.schema import CONFIGURATION, Reason
 from amqp10broker.recording.runs import write_run
 from benchmarks import synthetic
@@ -124,6 +123,13 @@ def test_the_picture_and_the_box_tell_the_same_settings_apart(tmp_path: Path, se
         if f"{name} (" in said.partition("as good as the best, too: ")[2]:
             assert name in hidden
     assert (one.unproven is None) is (apart > 0)
+
+
+def test_the_report_is_called_by_the_recording(html: str, known: Analysed) -> None:
+    """In the browser's title, too, also where a benchmark has cases beside each other."""
+    name = known.recording.folder.name
+    texts = [text_of(element) for tag in ("title", "h1") for element in tree(html).iter(tag)]
+    assert texts == [f"Flow control: {name}", f"Flow control: what {name} shows"]
 
 
 def test_what_was_not_proven_is_no_recommendation_at_first_sight(tmp_path: Path) -> None:
@@ -245,9 +251,9 @@ def test_control_characters_in_names_leave_the_report_well_formed(tmp_path: Path
     assert "f\ufffdst" in text
 
 
-def test_every_reason_to_wait_is_explained() -> None:
+def test_every_reason_to_wait_is_explained(html: str) -> None:
     """By the word that pictures and tables have for it."""
-    words = {word for words, _ in WORDS for word in words.split(", ")}
+    words = {word for each in tree(html).iter("dt") for word in text_of(each).split(", ")}
     assert {reason_name(reason.general) for reason in Reason if reason} <= words
 
 
