@@ -79,7 +79,7 @@ class Wait(StrEnum):
     )
     QUEUE_CREDIT_IN_FLIGHT = (
         "queue-credit-in-flight",
-        "the queue was asked for messages and has not answered yet",
+        "the queue was asked for messages, or whether the consumer is active, and has not answered yet",
     )
     NOT_ACTIVE = (
         "not-active",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from amqp10broker.amqp10.credit import Grant, Spent
+from amqp10broker.amqp10.link import LinkState
 from amqp10broker.amqp10.performatives import SenderSettleMode
 from amqp10broker.service.circumstances import Circumstances
 from amqp10broker.service.idle import idle_wait, storage_text, why_idle
@@ -92,10 +93,11 @@ def why_consumer_waits(broker_session: BrokerSession, consumer: Consumer, around
             )
         case Wait.QUEUE_CREDIT_IN_FLIGHT:
             since_ms = times.request_ms
-            why = (
-                f"{count(consumer.credit.left, 'message')} were asked of {_queue(consumer)}: no answer yet"
-                f"{_progress(consumer, now_ms)}"
-            )
+            if consumer.link.attached:
+                asked = f"{count(consumer.credit.left, 'message')} were asked of {_queue(consumer)}"
+            else:
+                asked = f"the attach waits until {_queue(consumer)} says whether this is its active consumer"
+            why = f"{asked}: no answer yet{_progress(consumer, now_ms)}"
         case Wait.UNSETTLED_INCOMPLETE:
             since_ms = times.credit_ms
             why = (
@@ -121,6 +123,8 @@ def _near_wait(broker_session: BrokerSession, consumer: Consumer, around: Circum
             return Wait.WRITER_BLOCKED
     if around.stuck:
         return Wait.WRITER_BLOCKED
+    if link.state is LinkState.ATTACH_RECEIVED:
+        return Wait.QUEUE_CREDIT_IN_FLIGHT  # flows that have come are held until it is answered
     if credit.drain and (credit.link_credit or consumer.credit.in_flight):
         return Wait.DRAINING
     if credit.link_credit == 0:

@@ -11,6 +11,7 @@ from amqp10broker.queues.outlook import Progress
 from amqp10broker.service.circumstances import Circumstances
 from amqp10broker.service.sessions.status import session_view
 from amqp10broker.service.waits import STUCK_MS
+from tests.support.declaring import declare
 from tests.support.scene import Scene
 
 RECEIVE = "C> ATTACH h=1 source=/queues/q"
@@ -218,6 +219,18 @@ def test_an_unsettled_map_that_is_incomplete() -> None:
     link = timed.look(10_000)
     assert (link["waits"], link["waits_for_s"]) == ("unsettled-incomplete", 7.0)
     assert "before anything new is sent; 3 messages ready in queue 'q'" in link["waits_why"]
+
+
+def test_an_attach_that_waits_for_its_queue() -> None:
+    """The client has granted credit, or will when it is attached: nothing is asked of it."""
+    timed = Timed()
+    arguments = {"x-queue-type": "quorum", "x-single-active-consumer": True}
+    declare(timed.scene.world.catalog, timed.scene.world.vhost, "s", arguments=arguments)
+    timed.at(1_000, "stall s", "C> ATTACH h=1 source=/queues/s")
+    timed.at(4_000, "C> FLOW h=1 dc=0 cr=5")
+    link = timed.look(10_000)
+    assert (link["waits"], link["waits_for_s"]) == ("queue-credit-in-flight", 9.0)
+    assert "the attach waits until queue 's' says whether this is its active" in link["waits_why"]
 
 
 def test_the_connection_is_not_read_during_an_alarm() -> None:
