@@ -23,7 +23,11 @@ from amqp10broker.amqp10.unfinished import FRAME_BYTES, Unfinished
 LinkFrame = TransferRun | TransferFrame | Flow | Attach | Detach
 
 FIELDS_BYTES: Final = 65_536
-"""What a held frame without a payload counts as: the fields of an attach may be large."""
+"""What a held frame counts as that has fields of any length."""
+
+PLAIN_BYTES: Final = 448
+"""What a flow or a detach without such fields counts as: of a connection that attaches thousands of links
+together, each may have one."""
 
 
 class HeldFrames:
@@ -124,4 +128,8 @@ def _size(frame: LinkFrame) -> int:
     """Bytes that count for a frame, beside those that each counts."""
     if type(frame) is TransferRun:
         return sum(map(len, frame.payloads)) + FRAME_BYTES * (len(frame.payloads) - 1)
-    return len(frame.payload) if type(frame) is TransferFrame else FIELDS_BYTES
+    if type(frame) is TransferFrame:
+        return len(frame.payload)
+    if type(frame) is Flow:
+        return PLAIN_BYTES if frame.properties is None else FIELDS_BYTES
+    return PLAIN_BYTES if type(frame) is Detach and frame.error is None else FIELDS_BYTES

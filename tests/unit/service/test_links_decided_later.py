@@ -333,11 +333,21 @@ def test_what_is_held_is_bounded() -> None:
     its attach is answered; it has no credit to."""
     scene = SlowScene()
     scene.service._unfinished.bytes_max = 200_000
-    scene.do("C> ATTACH h=0 source=new", "C> FLOW h=0 dc=0 cr=1", "C> FLOW h=0 dc=0 cr=2")
+    scene.do("C> ATTACH h=0 source=new", "C> ATTACH h=0 source=new", "C> FLOW h=0 dc=0 cr=2 properties={a:1}")
     scene.do("C> ATTACH h=1 target=newer", "C> TRANSFER h=1 size=60000")
     (line,) = scene.do("C> TRANSFER h=1 size=60000")
     assert line.startswith("B> END error=amqp:resource-limit-exceeded")
     assert scene.service._unfinished.held_bytes == 0
+
+
+def test_a_connection_that_attaches_thousands_together_is_served() -> None:
+    """With a flow behind each attach: what is held of them is little, and the bound is far."""
+    scene = SlowScene()
+    links = range(200)
+    scene.do(*[f"C> ATTACH h={each} source=q{each} ; FLOW h={each} dc=0 cr=1" for each in links])
+    of_all = scene.service._unfinished.held_bytes / len(links) * 64 * 256
+    assert of_all < scene.world.config.unfinished_bytes_max
+    assert len(scene.decide_all()) == len(links)
 
 
 def test_a_link_that_is_ended_while_it_waits_answers_its_clients_detach() -> None:
