@@ -270,8 +270,8 @@ class QueueTask(LetterBox):
     def finish(self) -> None:
         """The task is over because the broker stops: what was put before is still decided and kept."""
         keeper = self.keeper
-        if not keeper.recovered:
-            return  # what is in the mailbox is about messages that have not been read
+        if not keeper.recovered or keeper.queue.deleted:
+            return  # what is in the mailbox is about messages that have not been read, or are no more
         commands = [command for letter in self._mailbox.close() for command in letter]
         now_ms = self._clock.now_ms()
         keeper.carry_out(keeper.admission.admitted(commands, now_ms), now_ms)

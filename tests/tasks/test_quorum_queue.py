@@ -35,6 +35,7 @@ from amqp10broker.queues.effects import (
     Settled,
     Unconfirmed,
 )
+from amqp10broker.tasks import queues
 from amqp10broker.tasks.broker import Broker
 from amqp10broker.tasks.mailbox import Mailbox
 from tests.support.askers import asker_at
@@ -267,6 +268,41 @@ async def test_nobody_hears_before_the_disk_has_it(folder: str, monkeypatch: pyt
         await client.hear(CreditReply)
         assert client.ids(Confirmed) == [1]
         assert client.got() == [0, 1]
+
+
+async def test_a_broker_stops_while_the_end_of_a_queue_is_not_durable(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes to that queue in the meantime is for nobody, and the others keep what was put into them."""
+    monkeypatch.setattr(queues, "SETTLE_S", 0.0)
+    async with broker_on(folder) as broker:
+        client, other = client_of(broker), client_of(broker, "other")
+        client.subscribe()
+        await client.hear(CreditReply)
+        assert broker.journal_task is not None
+        gate = trio.Event()
+        sync = broker.journal_task.committer._sync
+
+        async def slow(fds: list[int]) -> None:
+            await gate.wait()
+            await sync(fds)
+
+        def finish(self: queues.Queues) -> None:
+            try:
+                finished(self)
+            finally:
+                gate.set()
+
+        finished = queues.Queues.finish
+        monkeypatch.setattr(queues.Queues, "finish", finish)
+        monkeypatch.setattr(broker.journal_task.committer, "_sync", slow)
+        client.queue.handle.post(Delete())
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        client.publish(1)
+        other.publish(2)
+    async with broker_on(folder) as broker:
+        assert counts(client_of(broker, "other")) == (1, 0, 0)
+        assert broker.catalog.lookup_vhost("/").find("q") is None
 
 
 @pytest.mark.rabbitmq("rabbit_fifo_int_SUITE", "handles_reject_notification")
