@@ -218,10 +218,11 @@ class Session:
         self, items: Sequence[Any], handle: Callable[[Any, list[SessionEvent]], None]
     ) -> Iterator[SessionEvent]:
         for item in items:
-            if self.state in (SessionState.DISCARDING, SessionState.END_SENT) and type(item) is not End:
-                continue
-            if self.state is SessionState.UNMAPPED:
-                raise self._not_permitted(item)
+            if self.state is not SessionState.MAPPED:
+                if self.state is SessionState.UNMAPPED:
+                    raise self._not_permitted(item)
+                if self.state in (SessionState.DISCARDING, SessionState.END_SENT) and type(item) is not End:
+                    continue
             events: list[SessionEvent] = []
             session_fault: AmqpSessionError | None = None
             try:
