@@ -19,10 +19,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
+from itertools import accumulate
 from typing import Final, assert_never
 
 from amqp10broker.raft.config import Configuration
-from amqp10broker.raft.entries import Hard, Kind, Point, Run, Snapshot, run_of
+from amqp10broker.raft.entries import Hard, Kind, Point, Run, Snapshot
 from amqp10broker.raft.errors import BadBytes
 from amqp10broker.raft.messages import (
     Append,
@@ -158,11 +159,15 @@ def _decode_run(reader: _Reader, first: int) -> Run:
     if kind not in _KINDS:
         raise BadBytes(f"{kind} is no kind of entry")
     sizes = struct.unpack(f"<{count}I", reader.piece(4 * count))
-    payloads = tuple([reader.piece(size) for size in sizes])
+    size = sum(sizes)
+    content = reader.piece(size)
+    payloads = tuple(
+        [content[end - length : end] for length, end in zip(sizes, accumulate(sizes), strict=True)]
+    )
     if kind == Kind.CONFIG:
         for payload in payloads:
             decode_config(payload)
-    return run_of(first, term, Kind(kind), payloads)
+    return Run(first, term, Kind(kind), payloads, size)
 
 
 def _decode_append_answer(reader: _Reader, sender: int, to: int, term: int) -> AppendAnswer:
