@@ -93,7 +93,14 @@ class QuorumStore:
     """
 
     def __init__(
-        self, group: int, name: str, log: RecordLog, packs: Packs | None = None, *, node: int = 0
+        self,
+        group: int,
+        name: str,
+        log: RecordLog,
+        packs: Packs | None = None,
+        *,
+        node: int = 0,
+        incarnation: int = 1,
     ) -> None:
         """Make the store of a queue, new or of before.
 
@@ -102,13 +109,14 @@ class QuorumStore:
             name: of the queue.
             log: the journal; it need not be recovered yet.
             packs: where messages are that nobody is near; None: in memory.
-            node: number of this node, whose sessions of before are gone when it begins (`recovered`).
+            node: number of this node.
+            incarnation: of this start of it; sessions of those before are gone (`recovered`).
         """
         self.group = group
         self.bodies = JournalBodies(log, packs)
         self._name = name
         self._log = log
-        self._node = node
+        self._gone = NodeGone(node, incarnation - 1)
         self._queue: QuorumQueue | None = None
         # Where the log ends: number and time of the last entry, index of the next message.
         self._number = 0
@@ -369,8 +377,7 @@ class QuorumStore:
         # The power went between the record of what a queue decided, and those of the messages it put again.
         for first, end in self.bodies.unplaced():
             self._relocate(first, end)
-        # Whoever of this node is there came before this start, whichever incarnation the folder says it is.
-        commands: list[QuorumCommand] = [NodeGone(self._node, queue.latest_incarnation(self._node))]
+        commands: list[QuorumCommand] = [self._gone]
         if settings != queue.settings:
             commands.append(Configure(settings))
         self.carry_out(commands, now_ms)

@@ -18,19 +18,24 @@ class EffectBox(Protocol):
 
 
 class Askers:
-    """The sessions, channels and others that may ask queues, from `open` to `close`."""
+    """The sessions, channels and others that may ask queues, from `open` to `close`.
 
-    __slots__ = ("_boxes", "_incarnation", "_node", "_sessions")
+    Attributes:
+        node: this node's number.
+        incarnation: which of its starts this is.
+    """
 
-    def __init__(self, *, node: int = 0, incarnation: int = 0) -> None:
+    __slots__ = ("_boxes", "_sessions", "incarnation", "node")
+
+    def __init__(self, *, node: int = 0, incarnation: int = 1) -> None:
         """Begin with nobody.
 
         Args:
             node: this node's number.
-            incarnation: which of its starts this is.
+            incarnation: which of its starts this is, from 1.
         """
-        self._node = node
-        self._incarnation = incarnation
+        self.node = node
+        self.incarnation = incarnation
         self._sessions = count(1)
         self._boxes: dict[PeerId, EffectBox] = {}
 
@@ -44,7 +49,7 @@ class Askers:
             label: for people, see `ReplyTo`.
             box: where the answers go; None: nobody wants to know.
         """
-        reply_to = ReplyTo(PeerId(self._node, self._incarnation, next(self._sessions)), label)
+        reply_to = ReplyTo(PeerId(self.node, self.incarnation, next(self._sessions)), label)
         if box is not None:
             self._boxes[reply_to.id] = box
         return reply_to

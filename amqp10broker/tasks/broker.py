@@ -201,7 +201,7 @@ class Broker:
     async def _keeping_journal(self) -> AsyncIterator[None]:
         self._started_at = trio.current_time()
         self.clock = WallClock()
-        self.askers = Askers()
+        self.askers = Askers(incarnation=1 if self.data is None else self.data.incarnation)
         self.dead_letters = DeadLetterOffice(self.catalog, self.askers, self.clock)
         async with opened_journal(
             self.data,

@@ -22,7 +22,7 @@ from amqp10broker.persistence.spool import Scratch, Spool
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.storage.record import RECORD_BYTES, Record
 from amqp10broker.tasks.askers import Askers
-from amqp10broker.tasks.data import FURNISHED
+from amqp10broker.tasks.data import FURNISHED, OF_THE_NODE, last_incarnation
 from amqp10broker.tasks.letter_box import InlineQueue
 
 _NOW_MS: Final = 0
@@ -51,21 +51,22 @@ class Contents:
         Raises:
             StorageError: something needs what is not installed, or cannot be understood.
         """
-        found = list(entries)
-        if FURNISHED not in dict(found):
+        found = dict(entries)
+        if FURNISHED not in found:
             return  # a first start that did not come to its end: the next one begins anew
         host = _Host()
         try:
             catalog = Catalog(host)
-            restore(catalog, (entry for entry in found if entry[0] != FURNISHED))
+            restore(catalog, (entry for entry in found.items() if entry[0] not in OF_THE_NODE))
         except ConfigError as error:
             raise StorageError(path, str(error), "nothing was changed") from error
         self._specs = {spec.number: spec for spec in host.specs}
         self.streams = {spec.number for spec in host.specs if KINDS[spec.type].own_files}
         spool = Spool(_no_scratch)
+        incarnation = last_incarnation(found.get) + 1
         for number, spec in self._specs.items():
             if (make := _STORES.get(spec.type)) is not None:
-                self._stores[number] = make(spec, spool)
+                self._stores[number] = make(spec, spool, incarnation)
 
     def take(self, records: Sequence[Record]) -> None:
         """Give records of the journal to their queues, in order.
@@ -114,9 +115,11 @@ class _Nowhere:
         """Not counted."""
 
 
-_STORES: Final[Mapping[str, Callable[[QueueSpec, Spool], ClassicStore | QuorumStore]]] = {
-    CLASSIC.name: lambda spec, spool: ClassicStore(spec.number, _Nowhere(), spool, RECORD_BYTES),
-    QUORUM.name: lambda spec, spool: QuorumStore(spec.number, spec.name, _Nowhere()),
+_STORES: Final[Mapping[str, Callable[[QueueSpec, Spool, int], ClassicStore | QuorumStore]]] = {
+    CLASSIC.name: lambda spec, spool, _: ClassicStore(spec.number, _Nowhere(), spool, RECORD_BYTES),
+    QUORUM.name: lambda spec, spool, incarnation: QuorumStore(
+        spec.number, spec.name, _Nowhere(), incarnation=incarnation
+    ),
 }
 """Of the kinds that have records in the journal."""
 

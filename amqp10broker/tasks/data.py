@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from time import perf_counter
-from typing import Final
+from typing import Any, Final
 
 from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.entry_codec import Conceal
@@ -26,7 +26,13 @@ from amqp10broker.tasks.log import Log
 _log = Log("amqp10broker.data")
 
 FURNISHED: Final[Key] = ("furnished",)
-"""Key of the entry that says that a first start came to its end, and what it gave. No part of the catalog."""
+"""Key of the entry that says that a first start came to its end, and what it gave."""
+
+INCARNATION: Final[Key] = ("incarnation",)
+"""Key of the entry with the number of the last start."""
+
+OF_THE_NODE: Final = (FURNISHED, INCARNATION)
+"""Keys of what is no part of the catalog."""
 
 
 class Data:
@@ -37,6 +43,8 @@ class Data:
         folder: its parts.
         catalog_log: what is declared.
         when_written: called after each change of the catalog that has been written and is to be synced.
+        incarnation: number of this start of the node, above those of all before; durable when
+            `bootstrap.bootstrap_folder` returns.
     """
 
     def __init__(self, disk: Disk, path: str) -> None:
@@ -63,6 +71,8 @@ class Data:
             self.catalog_log: CatalogLog = open_catalog_log(
                 disk, self.folder, part, lambda: self.when_written()
             )
+            self.incarnation = last_incarnation(self.catalog_log.get) + 1
+            self.catalog_log.store([(INCARNATION, self.incarnation)])
         except BaseException:
             self.folder.close()
             raise
@@ -86,12 +96,12 @@ class Data:
         furnished = log.get(FURNISHED)
         if furnished is None:
             # What a first start left that did not come to its end: nobody has ever been served from it.
-            log.forget([key for key, _ in log.entries()])
+            log.forget([key for key, _ in log.entries() if key not in OF_THE_NODE])
             log.put(all_entries(catalog, conceal))
             _log.info("data folder is new", path=self.folder.path)
         else:
             with _no_collector():
-                counts = restore(catalog, (entry for entry in log.entries() if entry[0] != FURNISHED))
+                counts = restore(catalog, (entry for entry in log.entries() if entry[0] not in OF_THE_NODE))
             _log.info(
                 "catalog recovered",
                 path=self.folder.path,
@@ -146,6 +156,15 @@ class Data:
                 self.folder.inventory.close()
         finally:
             self.folder.close()
+
+
+def last_incarnation(get: Callable[[Key], Any]) -> int:
+    """The number of the last start.
+
+    Args:
+        get: the entry of a key, None if there is none: in folders of before starts were counted.
+    """
+    return int(get(INCARNATION) or 0)
 
 
 @contextmanager

@@ -68,7 +68,15 @@ class Keepers:
         queue = QuorumQueue(spec.name, settings=spec.settings, now_ms=self._surroundings.clock.now_ms())
         if journal_task is None:
             return QuorumInMemory(queue)
-        store = QuorumStore(spec.number, spec.name, journal_task.journal, SpoolPacks(journal_task.spool))
+        askers = self._surroundings.askers
+        store = QuorumStore(
+            spec.number,
+            spec.name,
+            journal_task.journal,
+            SpoolPacks(journal_task.spool),
+            node=askers.node,
+            incarnation=askers.incarnation,
+        )
         journal_task.add(store)
         return QuorumInJournal(queue, journal_task, store)
 

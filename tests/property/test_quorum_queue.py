@@ -396,7 +396,8 @@ class QuorumQueueMachine(RuleBasedStateMachine):
         """One of the nodes that clients are at; those of the other one stay."""
         node, incarnation, _ = one_of(data, self.peers).id
         gone = [each.id for each in self.peers if each.id.node == node]
-        self.lose(gone, NodeGone(node, incarnation + one_of(data, [0, 3])))
+        last = incarnation + one_of(data, [0, 3])
+        self.lose(gone, NodeGone(node, last), incarnation=last + 1)
 
     def a_session_is_lost(self, data: Dice) -> None:
         peer = one_of(data, self.peers).id
@@ -408,7 +409,8 @@ class QuorumQueueMachine(RuleBasedStateMachine):
         self.lose([], NodeGone(peer.node, peer.incarnation - 1))
         self.lose([], SessionGone(peer._replace(session=10**9)))
 
-    def lose(self, gone: list[PeerId], command: QuorumCommand) -> None:
+    def lose(self, gone: list[PeerId], command: QuorumCommand, *, incarnation: int | None = None) -> None:
+        """Some are gone; with an incarnation they come back under it."""
         held: list[tuple[int, int]] = []
         for consumer in self.living:
             if consumer.ref.reply_to not in gone:
@@ -426,6 +428,12 @@ class QuorumQueueMachine(RuleBasedStateMachine):
         self.do(command)
         assert self.queue.consumers == sum(1 for each in self.open if each.counted)
         assert self.queue.publishers == (self.publisher.reply_to not in gone)
+        if incarnation is not None:
+            for at, each in enumerate(self.peers):
+                if each.id in gone:
+                    self.peers[at] = ReplyTo(each.id._replace(incarnation=incarnation), "s")
+            if self.publisher.reply_to in gone:
+                self.publisher = self.peers[0].publisher()
         self.do(AttachPublisher(self.publisher))
 
     def purge(self, data: Dice) -> None:

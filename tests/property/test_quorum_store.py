@@ -19,8 +19,10 @@ from amqp10broker.queues.commands import (
     ConsumerRef,
     Credit,
     GiveBack,
+    PeerId,
     Publish,
     Purge,
+    ReplyTo,
     Settle,
     Subscribe,
     Tick,
@@ -32,7 +34,6 @@ from amqp10broker.queues.quorum.commands import DlxSettle, NodeGone, QuorumComma
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import DeadLetterStrategy, Overflow, QueueSettings
-from tests.support.askers import new_asker
 from tests.support.small_journal import SmallJournal
 
 NORMAL = make_head(None, None, "", "q")
@@ -58,12 +59,15 @@ class Life:
         self.journal = SmallJournal()
         self.settings = SETTINGS[0]
         self.published = 0
-        self.reply_to = new_asker("s")
-        self.publisher = self.reply_to.publisher()
+        self.incarnation = 0
         self.start()
 
     def start(self) -> None:
-        self.store = QuorumStore(7, "q", self.journal)
+        """The node starts: its sessions are numbered from the beginning, and named after this start."""
+        self.incarnation += 1
+        self.reply_to = ReplyTo(PeerId(0, self.incarnation, 1), "s")
+        self.publisher = self.reply_to.publisher()
+        self.store = QuorumStore(7, "q", self.journal, incarnation=self.incarnation)
         self.store.restore(self.journal.records)
         self.queue = self.store.recovered(self.settings, self.now)
         self.held: dict[ConsumerRef, list[tuple[int, Message]]] = {}
@@ -77,6 +81,7 @@ class Life:
         commands = [each for _ in range(self.dice.randint(1, 4)) for each in self.command()]
         self.store.carry_out(commands or [Tick()], self.now)
         self.queue.take_dead_letters()
+        assert self.queue.consumers == len(self.held)
         for effect in self.queue.take_effects().get(self.reply_to.id, []):
             if (
                 isinstance(effect, Deliver)
@@ -91,7 +96,7 @@ class Life:
         dice = self.dice
         consumers = list(self.held)  # by their coming: a seed is the same life in every run
         consumer = dice.choice(consumers) if consumers else None
-        match dice.choice("pppppssssccccuabxtdS"):
+        match dice.choice("pppppssssccccuabxtdSn"):
             case "p":
                 count = dice.choice([1, 2, 10])
                 numbers = range(self.published, self.published + count)
@@ -131,6 +136,8 @@ class Life:
                 ]
             case "a":
                 return [AttachPublisher(self.publisher)]
+            case "n":
+                return [NodeGone(0, self.incarnation - 1)]  # late: those of this start are not meant
             case "x" if dice.random() < 0.1:
                 return [Purge(self.reply_to.request())]
             case "d":
@@ -159,14 +166,14 @@ class Life:
         state = encode_snapshot(self.queue)
         expected = decode_snapshot("q", state, bodies)
         journal = self.journal.again()
-        store = QuorumStore(7, "q", journal)
+        store = QuorumStore(7, "q", journal, incarnation=self.incarnation + 1)
         store.restore(journal.records)
         found = store.recovered(self.settings, self.now)
         indexes = [index for index in expected.live_indexes() if not self.sent_settled(index)]
         # The one it is compared with lives on in the same memory: only what it would say is of interest.
         messages = bodies.fetch(indexes) if indexes else []
         expected.parts()[0].bodies = Nothing()
-        expected.apply(NodeGone(0, 0), self.now)
+        expected.apply(NodeGone(0, self.incarnation), self.now)
         assert encode_snapshot(found) == encode_snapshot(expected)
         assert len(store.bodies) == len(found.live_indexes())
         mine = dict(zip(indexes, messages, strict=True))

@@ -235,7 +235,7 @@ class Node:
     Attributes:
         disk: where the next life begins.
         queues: by name, whatever became of them.
-        starts: how often the broker came up.
+        incarnations: of each time the broker came up.
         made: how many queues were declared; no name is used twice.
         refused: what the last life ended with, if that was an error of storage.
     """
@@ -244,7 +244,7 @@ class Node:
         self.disk = SimDisk(seed)
         self.kinds = kinds
         self.queues: dict[str, History] = {}
-        self.starts = 0
+        self.incarnations: list[int] = []
         self.made = 0
         self.refused: StorageError | None = None
         self._faults: list[str] = []
@@ -297,7 +297,7 @@ class Node:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._look_after_disk)
                 async with Broker(CONFIG, meter=NoMeter()) as broker:
-                    self.starts += 1
+                    self.incarnations.append(broker.askers.incarnation)
                     await self._compare(broker, look=steps == 0 or rng.random() < 0.7)
                     await self._work(broker, rng, steps)
                 nursery.cancel_scope.cancel()

@@ -66,6 +66,17 @@ def names(catalog: Catalog) -> set[str]:
     return {user.name for user in catalog.users}
 
 
+async def test_each_start_has_a_number_of_its_own(start: Start, tmp_path: Path) -> None:
+    """Also behind a first one that did not come to its end; without a folder it is always 1."""
+    async with Broker(quiet_config()) as broker:
+        assert broker.askers.incarnation == 1
+    Data(OsDisk(), str(tmp_path / "data")).close()
+    for number in (2, 3, 4):
+        async with start() as broker:
+            assert broker.askers.incarnation == number
+            assert broker.askers.open("somebody").id.incarnation == number
+
+
 # --- what was declared ----------------------------------------------------------------------------
 
 

@@ -370,7 +370,7 @@ def test_promises_hold_on_disks_that_fill_and_empty(node: Node, seed: int) -> No
         assert node.refused is None or "No space" in str(node.refused), node.refused
         disk = node.disk
         node.disk = disk.after_kill() if rng.random() < 0.5 else disk.after_power_loss(rng.randrange(1 << 30))
-        if node.starts:
+        if node.incarnations:
             assert not faults_of(node.disk.after_kill())
     node.disk.capacity = None
     node.live(rng, 0)

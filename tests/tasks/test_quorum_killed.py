@@ -39,7 +39,7 @@ def lives(tmp_path: Path) -> Killed:
 
 
 async def test_a_session_is_not_taken_for_one_of_the_life_before(lives: Killed) -> None:
-    """Its id and its references are the same: without a cluster every start gives them from the beginning."""
+    """It is as many sessions after its start as that one was, and the start has a number of its own."""
     async with broker_on(lives.folder) as broker:
         before = client_of(broker)
         before.publish(0, 1)
@@ -48,21 +48,19 @@ async def test_a_session_is_not_taken_for_one_of_the_life_before(lives: Killed) 
         await before.hear(CreditReply)
         held = list(before.deliveries())
         assert before.got() == [0, 1]
+        assert before.reply_to.id.incarnation == 1
         lives.kill()
     for life in range(2):
         async with broker_on(lives.folder) as broker:
             client = client_of(broker)
-            assert (client.reply_to.id, client.consumer, client.publisher) == (
-                before.reply_to.id,
-                before.consumer,
-                before.publisher,
-            )
+            assert client.reply_to.id == before.reply_to.id._replace(incarnation=2 + life)
             assert counts(client) == (2 + life, 0, 0)
             assert client.queue.handle.figures().consumers == 0
-            # It has nothing, so none of this is about anything: it holds none, and has no credit.
-            client.queue.handle.post(Settle(client.consumer, held, Verdict.ACCEPT))
-            client.queue.handle.post(Credit(client.consumer, 0, 10, False, 2))
-            client.queue.handle.post(Unsubscribe(client.consumer, [], [], 2, Verdict.ACCEPT))
+            # Neither has anything, so none of this is about anything: it holds none, and has no credit.
+            for consumer in (before.consumer, client.consumer):
+                client.queue.handle.post(Settle(consumer, held, Verdict.ACCEPT))
+                client.queue.handle.post(Credit(consumer, 0, 10, False, 2))
+                client.queue.handle.post(Unsubscribe(consumer, [], [], 2, Verdict.ACCEPT))
             client.publish(2 + life)
             client.queue.handle.post(Inspect(client.reply_to.request()))
             await client.hear(Answer)

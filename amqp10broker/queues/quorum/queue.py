@@ -218,12 +218,6 @@ class QuorumQueue(QueueMachine):
             indexes += consumer.unsettled
         return indexes
 
-    def latest_incarnation(self, node: int) -> int:
-        """The highest one of a node that anybody here belongs to; 0 if nobody does."""
-        sessions = [each.reply_to for each in self._consumers.by_ref]
-        sessions += [each.reply_to for each in self._publishers]
-        return max((each.incarnation for each in sessions if each.node == node), default=0)
-
     def has_copies_for(self, consumer: ConsumerRef) -> bool:
         """Whether whatever this consumer gives back is here: its deliveries are not settled at once."""
         found = self._consumers.by_ref.get(consumer)
