@@ -83,11 +83,7 @@ def event_type() -> StructType:
     """The columns of the event files and the partition, for Spark."""
     from pyspark.sql import types
 
-    spark_types = {
-        "int8": types.ByteType(),
-        "int32": types.IntegerType(),
-        "int64": types.LongType(),
-    }
+    spark_types = {"int8": types.ByteType(), "int32": types.IntegerType(), "int64": types.LongType()}
     columns = [types.StructField(field.name, spark_types[field.parquet], nullable=False) for field in FIELDS]
     return types.StructType([*columns, types.StructField("run_id", types.StringType(), nullable=False)])
 

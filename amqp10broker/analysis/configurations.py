@@ -7,8 +7,9 @@ of flow control and in the rate limit alone.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from amqp10broker.analysis.figures import Configuration, Measured, RunFigures, Stall
@@ -17,17 +18,12 @@ from amqp10broker.analysis.statistics import Estimate, estimate, scatter
 from amqp10broker.flowevents.schema import CONFIGURATION
 
 SETTINGS: Final = ("max_link_credit", "max_incoming_window", "max_queue_credit")
+Settings = tuple[int | None, ...]
+"""Values of `SETTINGS`; None if it is not known."""
 DEFAULTS: Final = (170, 400, 256)
 """Of the broker, for the three of `SETTINGS`."""
 GROUP: Final = tuple(name for name in CONFIGURATION if name not in (*SETTINGS, "rate_limit_per_s"))
-METRICS: Final = (
-    "throughput_per_s", "sent_per_s", "confirmed_per_s", "received_per_s", "broker_in_per_s",
-    "broker_out_per_s", "confirm_p50_ms", "confirm_p99_ms", "confirm_p999_ms", "end_to_end_p50_ms",
-    "end_to_end_p99_ms", "end_to_end_p999_ms", "publisher_stall_share", "consumer_stall_share",
-    "credit_utilisation", "consumer_credit_utilisation", "window_utilisation", "queue_credit_utilisation",
-    "unconfirmed_mean", "queue_depth_mean", "queue_depth_max", "write_buffer_max_bytes", "memory_max_bytes",
-    "cpu_cores", "cpu_us_per_message",
-)  # fmt: skip
+METRICS: Final = tuple(each.name for each in fields(RunFigures) if str(each.type).endswith("| None"))
 """Figures of a run that are estimated over repetitions."""
 
 
@@ -48,7 +44,7 @@ class ConfigurationFigures:
         return self.configuration[CONFIGURATION.index(name)]
 
     @property
-    def settings(self) -> tuple[int | None, ...]:
+    def settings(self) -> Settings:
         """The three of `SETTINGS`."""
         return tuple(self[name] for name in SETTINGS)
 
@@ -206,10 +202,7 @@ def _together(key: Configuration, members: Sequence[Measured]) -> ConfigurationF
 
 def _mean_stalls(repetitions: Sequence[Sequence[Stall]]) -> dict[tuple[str, str], float]:
     """A reason that a repetition does not have counts as 0 there, if that side was observed in it."""
-    observed: dict[str, int] = {}
-    for stalls in repetitions:
-        for side in {stall.side for stall in stalls}:
-            observed[side] = observed.get(side, 0) + 1
+    observed = Counter(side for stalls in repetitions for side in {stall.side for stall in stalls})
     sums: dict[tuple[str, str], float] = {}
     for stalls in repetitions:
         for stall in stalls:

@@ -8,6 +8,7 @@ searched and read aloud; ids are made unique, for a page has many pictures.
 from __future__ import annotations
 
 import io
+import math
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -84,14 +85,18 @@ def style() -> Iterator[None]:
 
 
 def panels(
-    columns: int, *, rows: int = 1, height_in: float = 3.2, share_y: bool = False
+    number: int, columns: int | None = None, *, height_in: float, share_y: bool = False
 ) -> tuple[Any, list[Any]]:
-    """A figure and its axes, row by row."""
+    """A figure and so many axes, row by row; in one row if the columns are not given."""
     from matplotlib.figure import Figure
 
+    columns = columns or number
+    rows = math.ceil(number / columns)
     figure = Figure(figsize=(WIDTH_IN, height_in * rows), layout="constrained")
-    grid = figure.subplots(rows, columns, squeeze=False, sharey=share_y)
-    return figure, [axes for row in grid for axes in row]
+    grid = [axes for row in figure.subplots(rows, columns, squeeze=False, sharey=share_y) for axes in row]
+    for axes in grid[number:]:
+        axes.set_visible(False)
+    return figure, grid[:number]
 
 
 def as_svg(figure: Any, number: int, title: str) -> str:
@@ -120,36 +125,36 @@ def as_svg(figure: Any, number: int, title: str) -> str:
     return text.replace("<svg", f'<svg role="img" aria-label="{label}" style="max-width:{width:.0f}px"', 1)
 
 
-def number_axis(axes: Any, which: str = "y") -> None:
-    """Whole thousands as ``60k``, so that labels stay short; from zero upwards."""
-    from matplotlib.ticker import FuncFormatter
-
-    axis = axes.yaxis if which == "y" else axes.xaxis
-    axis.set_major_formatter(FuncFormatter(lambda value, _: shortly(value)))
-    if which == "y":
-        axes.set_ylim(bottom=0)
-    else:
-        axes.set_xlim(left=0)
+def short_labels(axis: Any) -> None:
+    """Whole thousands as ``60k``."""
+    axis.set_major_formatter(lambda value, _: shortly(value))
 
 
-def share_axis(axes: Any, which: str = "y", *, top: float = 1.0) -> None:
+def bar_axis(axes: Any, labels: Sequence[str], room: float) -> None:
+    """Names of bars from below upwards; so much room beside the first and the last."""
+    axes.set_yticks(range(len(labels)), labels)
+    axes.set_ylim(-room, len(labels) - 1 + room)
+    axes.grid(visible=False, axis="y")
+
+
+def share_axis(axes: Any, which: str = "y") -> None:
     """0 to 1 as percent."""
     from matplotlib.ticker import PercentFormatter
 
     axis = axes.yaxis if which == "y" else axes.xaxis
     axis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    (axes.set_ylim if which == "y" else axes.set_xlim)(0, top)
+    axes.set(**{f"{which}lim": (0, 1)})
 
 
 def log_axis(axes: Any, low: float, high: float) -> None:
     """Logarithmic upwards, with labels at 1, 2 and 5 as far as they fit."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+    from matplotlib.ticker import LogLocator, NullFormatter
 
     axes.set_yscale("log", nonpositive="clip")
     axes.set_ylim(low / 1.5, high * 1.6)
     narrow = high / low < 100
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if narrow else (1,), numticks=12))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: shortly(value)))
+    short_labels(axes.yaxis)
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 

@@ -15,6 +15,8 @@ A folder that is no recording is a `recording.errors.RecordingError`.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from amqp10broker.errors import BrokerError
 
 
@@ -22,64 +24,49 @@ class AnalysisError(BrokerError):
     """The analysis cannot be made; the message says what to do."""
 
 
-class NothingToAnalyse(AnalysisError):
-    """There are events, and none counts.
+class _Placed(AnalysisError):
+    """An error about a file or a folder.
 
     Args:
-        path: of the recording.
-        problem: why, as a clause.
+        path: which.
+        problem: what is wrong: a clause, or the words of the system ("Permission denied") or of Spark.
+        advice: what to do, if not what helps with this error mostly.
     """
 
-    def __init__(self, path: str, problem: str) -> None:
-        super().__init__(f"{path}: {problem}; record for longer, or analyse it when the run is over")
+    what: ClassVar[str] = ""
+    advice: ClassVar[str] = ""
+
+    def __init__(self, path: str, problem: str, advice: str | None = None) -> None:
+        super().__init__(f"{path}: {self.what}{problem}; {advice or self.advice}")
         self.path = path
         self.problem = problem
 
 
-class OutputNotWritable(AnalysisError):
-    """The system does not let us write there.
+class NothingToAnalyse(_Placed):
+    """There are events, and none counts."""
 
-    Args:
-        path: which folder.
-        problem: the system's words: "Permission denied".
-    """
-
-    def __init__(self, path: str, problem: str) -> None:
-        super().__init__(f"{path}: cannot be written: {problem}; name another folder with --output")
-        self.path = path
-        self.problem = problem
+    advice = "record for longer, or analyse it when the run is over"
 
 
-class SparkFailed(AnalysisError):
-    """Spark could not do what was asked of it.
+class OutputNotWritable(_Placed):
+    """The system does not let us write in that folder."""
 
-    Args:
-        path: of the recording, or of the file that Spark named.
-        problem: what Spark said.
-        advice: what to do.
-    """
-
-    def __init__(self, path: str, problem: str, advice: str) -> None:
-        super().__init__(f"{path}: Spark has given up: {problem}; {advice}")
-        self.path = path
-        self.problem = problem
+    what = "cannot be written: "
+    advice = "name another folder with --output"
 
 
-class FollowFailed(AnalysisError):
-    """A recording is not followed any more.
+class SparkFailed(_Placed):
+    """Spark could not do what was asked of it with the recording, or with the file that it named."""
 
-    Args:
-        path: of the recording.
-        problem: what Spark said.
-    """
+    what = "Spark has given up: "
+    advice = "if the file is damaged, move it away and analyse again"
 
-    def __init__(self, path: str, problem: str) -> None:
-        super().__init__(
-            f"{path}: Spark has given up: {problem}; start again: it goes on where it was, or, if a file is "
-            "damaged, move that file away first"
-        )
-        self.path = path
-        self.problem = problem
+
+class FollowFailed(_Placed):
+    """A recording is not followed any more, for Spark has given up."""
+
+    what = "Spark has given up: "
+    advice = "start again: it goes on where it was, or, if a file is damaged, move that file away first"
 
 
 class CannotStart(AnalysisError):

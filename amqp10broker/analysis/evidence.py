@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from statistics import fmean
 from typing import Final
 
-from amqp10broker.analysis.configurations import SETTINGS, describe_settings
+from amqp10broker.analysis.configurations import SETTINGS, Settings, describe_settings
 from amqp10broker.analysis.statistics import Scatter, scatter
 
-Settings = tuple[int | None, ...]
 Measured = tuple[Settings, tuple[float, ...]]
 """Settings and the figure of each repetition."""
 
@@ -128,12 +128,12 @@ def _hidden(
 ) -> list[str]:
     """Settings that are behind by more than the tolerance, and by less than the repetitions can show."""
     sign = 1 if highest else -1
-    bound = sign * _mean(best) * (1 - sign * tolerance)
+    bound = sign * fmean(best) * (1 - sign * tolerance)
     alike = [
         (settings, _distance(values, best))
         for settings, values in pool
         if settings != chosen
-        and sign * _mean(values) < bound
+        and sign * fmean(values) < bound
         # One repetition by itself is not told from anything: that is said by itself.
         and known is not None
         and len(values) > 1
@@ -179,7 +179,7 @@ def held_back(
 
 def _distance(values: Sequence[float], best: Sequence[float]) -> float:
     """How far a mean is from the best, as a share of it."""
-    return abs(_mean(values) / _mean(best) - 1) if _mean(best) else 0.0
+    return abs(fmean(values) / fmean(best) - 1) if fmean(best) else 0.0
 
 
 def _edges(swept: Sequence[Settings], chosen: Settings, best: Settings, *, told_apart: bool) -> list[str]:
@@ -207,7 +207,3 @@ def _edges(swept: Sequence[Settings], chosen: Settings, best: Settings, *, told_
             low, high = wide[0]
             found.append(f"nothing was tried between {name} {low} and {high}")
     return found
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

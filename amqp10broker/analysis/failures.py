@@ -52,7 +52,7 @@ def explanation(folder: Path, said: str) -> SparkFailed:
         return SparkFailed(where, problem, "give it more with --memory")
     if where == str(folder):
         return SparkFailed(where, problem, "analyse it again; if that does not help, record anew")
-    return SparkFailed(where, problem, "if the file is damaged, move it away and analyse again")
+    return SparkFailed(where, problem)
 
 
 def place_and_problem(folder: Path, said: str) -> tuple[str, str]:

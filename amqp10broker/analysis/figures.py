@@ -7,29 +7,26 @@ recorded is None, never 0.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from amqp10broker.analysis.cells import Cell
-from amqp10broker.analysis.histogram import merge, quantiles
+from amqp10broker.analysis.cells import STREAM_KINDS, Cell
+from amqp10broker.analysis.histogram import Counts, merge, quantiles
 from amqp10broker.flowevents.schema import CONFIGURATION, Kind, Reason
 
 Configuration = tuple[Any, ...]
-"""The values of `schema.CONFIGURATION`."""
+"""The values of `schema.CONFIGURATION`, which repetitions of each other have in common."""
+_Own = tuple[str, Configuration]
 
-SHARES: Final = (0.5, 0.99, 0.999)
+_SHARES: Final = {"p50": 0.5, "p99": 0.99, "p999": 0.999}
 CONFIRM: Final = "confirm"
 END_TO_END: Final = "end to end"
 SETTLE: Final = "settle"
-PUBLISHERS: Final = "publishers"
-CONSUMERS: Final = "consumers"
-CONNECTIONS: Final = "connections"
-_SIDES: Final = {
-    Kind.LINK_IN: PUBLISHERS,
-    Kind.LINK_OUT: CONSUMERS,
-    Kind.CONNECTION_IN: CONNECTIONS,
-}
+SIDES: Final = {Kind.LINK_IN: "publishers", Kind.LINK_OUT: "consumers", Kind.CONNECTION_IN: "connections"}
+"""What waits, by the kind of event that says so."""
+CONFIRM_KINDS: Final = (Kind.CLIENT_CONFIRM, Kind.CONFIRM)
+"""The first that was recorded counts: a client sees all of the way."""
 _NS: Final = 1e9
 _MS: Final = 1e6
 
@@ -114,14 +111,8 @@ class StreamFigures:
     @property
     def rate_per_s(self) -> float | None:
         """What was received, else confirmed, else sent."""
-        return next(
-            (
-                rate
-                for rate in (self.received_per_s, self.confirmed_per_s, self.sent_per_s)
-                if rate is not None
-            ),
-            None,
-        )
+        rates = (self.received_per_s, self.confirmed_per_s, self.sent_per_s)
+        return next((rate for rate in rates if rate is not None), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +122,8 @@ class Measured:
     figures: RunFigures
     stalls: tuple[Stall, ...]
     streams: tuple[StreamFigures, ...]
-    histograms: Mapping[str, Mapping[int, int]]
+    histograms: Mapping[str, Counts]
     """Counts by bucket, for `CONFIRM`, `END_TO_END` and `SETTLE`, as far as recorded."""
-
-
-def configuration_of(run: Mapping[str, Any]) -> Configuration:
-    """What repetitions of each other have in common."""
-    return tuple(run[name] for name in CONFIGURATION)
 
 
 def measure(run: Mapping[str, Any], cells: Sequence[Cell]) -> Measured:
@@ -150,27 +136,26 @@ def measure(run: Mapping[str, Any], cells: Sequence[Cell]) -> Measured:
     began, ended = run["began_ns"], run["ended_ns"]
     last = max((cell.last_ns for cell in cells), default=began)
     duration_s = max((last if ended is None else ended) - began, 0) / _NS
-    sums = _Sums(cells, duration_s)
-    histograms = _histograms(cells)
-    streams = _streams(run, cells, duration_s)
-    stalls = _stalls(run, cells)
+    own = run["run_id"], tuple(run[name] for name in CONFIGURATION)
+    sums = Sums(cells, duration_s)
+    confirm = sums.first(*CONFIRM_KINDS)
+    wanted = {CONFIRM: confirm, END_TO_END: Kind.CLIENT_DELIVERY, SETTLE: Kind.SETTLE}
+    histograms = {name: counts for name, kind in wanted.items() if (counts := sums.counts(kind))}
+    streams = tuple(_streams(own, _stream_names(run), cells, duration_s))
+    stalls = tuple(_stalls(own, sums))
     throughput, source = _throughput(sums, streams)
-    confirm = _milliseconds(histograms, CONFIRM)
-    end_to_end = _milliseconds(histograms, END_TO_END)
     cores = sums.share(Kind.PROCESS)
-    recorded_drops = sums.n(Kind.DROPPED) or 0
-    publisher_s, consumer_s = sums.elapsed_s(Kind.LINK_IN), sums.elapsed_s(Kind.LINK_OUT)
     # AMQP 0-9-1 has neither link credit nor session windows. Recordings of a benchmark say so for the whole
     # run; what a broker records by itself has clients of both protocols, and its events tell them apart.
-    granted = _Sums([] if run["protocol"] == "amqp091" else [c for c in cells if not c.amqp091], duration_s)
+    granted = Sums([] if run["protocol"] == "amqp091" else [c for c in cells if not c.amqp091], duration_s)
     figures = RunFigures(
-        run_id=run["run_id"],
-        configuration=configuration_of(run),
+        run_id=own[0],
+        configuration=own[1],
         repetition=run["repetition"] or 0,
         complete=ended is not None,
         duration_s=duration_s,
         events=sum(cell.events for cell in cells),
-        events_dropped=max(run["events_dropped"] or 0, recorded_drops),
+        events_dropped=max(run["events_dropped"] or 0, sums.n(Kind.DROPPED) or 0),
         throughput_per_s=throughput,
         throughput_source=source,
         sent_per_s=sums.rate(Kind.CLIENT_SENT),
@@ -178,17 +163,13 @@ def measure(run: Mapping[str, Any], cells: Sequence[Cell]) -> Measured:
         received_per_s=sums.rate(Kind.CLIENT_RECEIVED),
         broker_in_per_s=sums.rate(Kind.LINK_IN),
         broker_out_per_s=sums.rate(Kind.LINK_OUT),
-        confirm_source=_confirm_source(cells),
-        confirm_p50_ms=confirm[0],
-        confirm_p99_ms=confirm[1],
-        confirm_p999_ms=confirm[2],
-        end_to_end_p50_ms=end_to_end[0],
-        end_to_end_p99_ms=end_to_end[1],
-        end_to_end_p999_ms=end_to_end[2],
-        publisher_link_s=publisher_s,
-        publisher_stall_share=_stall_share(stalls, PUBLISHERS),
-        consumer_link_s=consumer_s,
-        consumer_stall_share=_stall_share(stalls, CONSUMERS),
+        confirm_source={Kind.CLIENT_CONFIRM: "client", Kind.CONFIRM: "broker", None: ""}[confirm],
+        **percentiles("confirm", histograms.get(CONFIRM, {}), "p50", "p99", "p999"),
+        **percentiles("end_to_end", histograms.get(END_TO_END, {}), "p50", "p99", "p999"),
+        publisher_link_s=sums.elapsed_s(Kind.LINK_IN),
+        publisher_stall_share=_stall_share(stalls, SIDES[Kind.LINK_IN]),
+        consumer_link_s=sums.elapsed_s(Kind.LINK_OUT),
+        consumer_stall_share=_stall_share(stalls, SIDES[Kind.LINK_OUT]),
         credit_utilisation=_used(granted.mean(Kind.LINK_IN, "credit_s"), run["max_link_credit"]),
         consumer_credit_utilisation=_used(
             granted.mean(Kind.LINK_OUT, "credit_s"), granted.top(Kind.LINK_OUT, "link_credit_max")
@@ -208,24 +189,30 @@ def measure(run: Mapping[str, Any], cells: Sequence[Cell]) -> Measured:
     return Measured(figures, stalls, streams, histograms)
 
 
-class _Sums:
-    """Sums of the cells of a run by kind."""
+class Sums:
+    """Sums of cells by kind: those of a run, of one of its streams, or of one of its seconds."""
 
-    def __init__(self, cells: Sequence[Cell], duration_s: float) -> None:
+    def __init__(self, cells: Iterable[Cell], duration_s: float) -> None:
         self._cells: dict[int, list[Cell]] = {}
         for cell in cells:
             self._cells.setdefault(cell.kind, []).append(cell)
         self._duration_s = duration_s
 
-    def _of(self, kind: Kind) -> list[Cell]:
-        return self._cells.get(kind, [])
+    def _of(self, kind: Kind | None) -> list[Cell]:
+        return [] if kind is None else self._cells.get(kind, [])
 
-    def n(self, kind: Kind) -> int | None:
+    def first(self, *kinds: Kind) -> Kind | None:
+        """The first of these kinds that was recorded."""
+        return next((kind for kind in kinds if self._of(kind)), None)
+
+    def n(self, kind: Kind | None) -> int | None:
         found = self._of(kind)
         return sum(cell.n for cell in found) if found else None
 
-    def rate(self, kind: Kind) -> float | None:
-        return rate(self.n(kind), self._duration_s)
+    def rate(self, *kinds: Kind) -> float | None:
+        """Messages a second, of the first kind that was recorded; None if there is none, or no time."""
+        count = self.n(self.first(*kinds))
+        return None if count is None or self._duration_s <= 0 else count / self._duration_s
 
     def elapsed_s(self, kind: Kind) -> float:
         return sum(cell.elapsed_ns for cell in self._of(kind)) / _NS
@@ -244,13 +231,20 @@ class _Sums:
     def top(self, kind: Kind, column: str) -> int | None:
         return max((getattr(cell, column) for cell in self._of(kind)), default=None)
 
+    def counts(self, kind: Kind | None) -> Counts:
+        """The histogram of a kind of latency: messages by bucket."""
+        return merge({cell.bucket: cell.n} for cell in self._of(kind) if cell.bucket is not None and cell.n)
 
-def rate(count: int | None, duration_s: float) -> float | None:
-    """A second; None if there is no count or no time."""
-    return None if count is None or duration_s <= 0 else count / duration_s
+    def waits(self, kind: Kind) -> dict[int, int]:
+        """Elapsed ns by general reason."""
+        found: dict[int, int] = {}
+        for cell in self._of(kind):
+            reason = general_reason(cell.reason)
+            found[reason] = found.get(reason, 0) + cell.elapsed_ns
+        return found
 
 
-def _throughput(sums: _Sums, streams: Iterable[StreamFigures]) -> tuple[float | None, str]:
+def _throughput(sums: Sums, streams: Iterable[StreamFigures]) -> tuple[float | None, str]:
     """What reached the end of the way, as far along it as was recorded."""
     received = sums.rate(Kind.CLIENT_RECEIVED)
     if received is not None:
@@ -272,28 +266,10 @@ def _used(left: float | None, most: int | None) -> float | None:
     return min(max(1 - left / most, 0.0), 1.0)
 
 
-def _confirm_source(cells: Iterable[Cell]) -> str:
-    kinds = {cell.kind for cell in cells}
-    return "client" if Kind.CLIENT_CONFIRM in kinds else "broker" if Kind.CONFIRM in kinds else ""
-
-
-def _histograms(cells: Sequence[Cell]) -> dict[str, dict[int, int]]:
-    confirm = Kind.CLIENT_CONFIRM if _confirm_source(cells) == "client" else Kind.CONFIRM
-    wanted = ((CONFIRM, confirm), (END_TO_END, Kind.CLIENT_DELIVERY), (SETTLE, Kind.SETTLE))
-    found = {name: counts_of(cells, kind) for name, kind in wanted}
-    return {name: counts for name, counts in found.items() if counts}
-
-
-def counts_of(cells: Iterable[Cell], kind: Kind) -> dict[int, int]:
-    """The histogram of one kind of latency: messages by bucket."""
-    parts = (
-        {cell.bucket: cell.n} for cell in cells if cell.kind == kind and cell.bucket is not None and cell.n
-    )
-    return merge(parts)
-
-
-def _milliseconds(histograms: Mapping[str, Mapping[int, int]], name: str) -> list[float | None]:
-    return in_milliseconds(quantiles(histograms.get(name, {}), SHARES))
+def percentiles(name: str, counts: Counts, *wanted: str) -> dict[str, float | None]:
+    """Values of a histogram by the names of the figures: ``confirm_p99_ms`` for "p99" of "confirm"."""
+    values = in_milliseconds(quantiles(counts, [_SHARES[each] for each in wanted]))
+    return {f"{name}_{each}_ms": value for each, value in zip(wanted, values, strict=True)}
 
 
 def in_milliseconds(values_ns: Iterable[float | None]) -> list[float | None]:
@@ -301,31 +277,22 @@ def in_milliseconds(values_ns: Iterable[float | None]) -> list[float | None]:
     return [None if value is None else value / _MS for value in values_ns]
 
 
-def _streams(run: Mapping[str, Any], cells: Sequence[Cell], duration_s: float) -> tuple[StreamFigures, ...]:
-    kinds = (Kind.CLIENT_SENT, Kind.CLIENT_CONFIRM, Kind.CLIENT_RECEIVED, Kind.CLIENT_DELIVERY)
-    numbers = sorted({cell.stream for cell in cells if cell.kind in kinds})
-    names = _stream_names(run)
-    found = []
-    for number in numbers:
-        own = [cell for cell in cells if cell.stream == number and cell.kind in kinds]
-        sums = _Sums(own, duration_s)
-        confirm = in_milliseconds(quantiles(counts_of(own, Kind.CLIENT_CONFIRM), SHARES))
-        end_to_end = in_milliseconds(quantiles(counts_of(own, Kind.CLIENT_DELIVERY), SHARES))
-        found.append(
-            StreamFigures(
-                run["run_id"],
-                configuration_of(run),
-                names.get(number, str(number)),
-                sums.rate(Kind.CLIENT_SENT),
-                sums.rate(Kind.CLIENT_CONFIRM),
-                sums.rate(Kind.CLIENT_RECEIVED),
-                confirm[0],
-                confirm[1],
-                end_to_end[0],
-                end_to_end[1],
-            )
+def _streams(
+    own: _Own, names: Mapping[int, str], cells: Sequence[Cell], duration_s: float
+) -> Iterator[StreamFigures]:
+    kept = [cell for cell in cells if cell.kind in STREAM_KINDS]
+    for number in sorted({cell.stream for cell in kept}):
+        sums = Sums([cell for cell in kept if cell.stream == number], duration_s)
+        yield StreamFigures(
+            own[0],
+            own[1],
+            names.get(number, str(number)),
+            sums.rate(Kind.CLIENT_SENT),
+            sums.rate(Kind.CLIENT_CONFIRM),
+            sums.rate(Kind.CLIENT_RECEIVED),
+            **percentiles("confirm", sums.counts(Kind.CLIENT_CONFIRM), "p50", "p99"),
+            **percentiles("end_to_end", sums.counts(Kind.CLIENT_DELIVERY), "p50", "p99"),
         )
-    return tuple(found)
 
 
 def _stream_names(run: Mapping[str, Any]) -> dict[int, str]:
@@ -338,33 +305,16 @@ def _stream_names(run: Mapping[str, Any]) -> dict[int, str]:
     return {number: str(name) for number, name in enumerate(names)} if isinstance(names, list) else {}
 
 
-def _stalls(run: Mapping[str, Any], cells: Sequence[Cell]) -> tuple[Stall, ...]:
-    found = []
-    for kind, side in _SIDES.items():
-        by_reason: dict[int, int] = {}
-        for cell in cells:
-            if cell.kind == kind:
-                reason = general_reason(cell.reason)
-                by_reason[reason] = by_reason.get(reason, 0) + cell.elapsed_ns
-        total = sum(by_reason.values())
-        found += [
-            Stall(
-                run["run_id"],
-                configuration_of(run),
-                side,
-                reason_name(reason),
-                elapsed / _NS,
-                elapsed / total,
-            )
-            for reason, elapsed in sorted(by_reason.items())
-            if reason != Reason.NONE and elapsed
-        ]
-        if total and not any(stall.side == side for stall in found):
+def _stalls(own: _Own, sums: Sums) -> Iterator[Stall]:
+    for kind, side in SIDES.items():
+        waits = sums.waits(kind)
+        total = sum(waits.values())
+        held = [(reason, ns) for reason, ns in sorted(waits.items()) if reason != Reason.NONE and ns]
+        if total and not held:
             # Observed, and never waiting: that is a figure, too.
-            found.append(
-                Stall(run["run_id"], configuration_of(run), side, reason_name(Reason.NONE), 0.0, 0.0)
-            )
-    return tuple(found)
+            held = [(Reason.NONE, 0)]
+        for reason, elapsed in held:
+            yield Stall(*own, side, reason_name(reason), elapsed / _NS, elapsed / total)
 
 
 def general_reason(reason: int) -> int:

@@ -9,7 +9,6 @@ that: if another run begins later, it closes the same seconds, and they are left
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,14 +21,6 @@ from amqp10broker.recording.runs import read_runs
 _LOOK_S: Final = 2.0
 _QUIET_LEAST_S: Final = 5.0
 """More than two triggers of the stream: what is there has been read then."""
-
-
-class Told:
-    """Seconds that were told before the stream closed them, by run; used by two threads."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.seconds: set[tuple[str, int]] = set()
 
 
 class Ending:

@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
@@ -27,12 +27,12 @@ from typing import TYPE_CHECKING, Any, Final
 from amqp10broker.analysis.cells import Cell, aggregate, cells_of, event_type, read_events, uncut
 from amqp10broker.analysis.errors import FollowFailed, OutputNotWritable
 from amqp10broker.analysis.failures import explained, place_and_problem, spark_errors
-from amqp10broker.analysis.figures import counts_of, general_reason, in_milliseconds, reason_name
-from amqp10broker.analysis.final_windows import Ending, Told, first_open_s
-from amqp10broker.analysis.histogram import quantiles
+from amqp10broker.analysis.figures import CONFIRM_KINDS, SIDES, Sums, percentiles, reason_name
+from amqp10broker.analysis.final_windows import Ending, first_open_s
 from amqp10broker.analysis.inputs import check_layout
 from amqp10broker.analysis.job import make_folder
 from amqp10broker.analysis.progress import Progress
+from amqp10broker.analysis.tables import columns_of, schema_of
 from amqp10broker.analysis.waits import NOT_HELD_UP
 from amqp10broker.flowevents.schema import EVENTS, RUNS, Kind
 from amqp10broker.recording.errors import NotARecording
@@ -81,53 +81,35 @@ class Window:
 
 def window_of(run_id: str, start_s: int, cells: Sequence[Cell]) -> Window:
     """The figures of one second of one run."""
-    kinds = {cell.kind for cell in cells}
-    side, reason, share = _main_stall(cells)
-    confirm = Kind.CLIENT_CONFIRM if Kind.CLIENT_CONFIRM in kinds else Kind.CONFIRM
-    confirms = in_milliseconds(quantiles(counts_of(cells, confirm), (0.5, 0.99)))
-    ends = in_milliseconds(quantiles(counts_of(cells, Kind.CLIENT_DELIVERY), (0.5, 0.99)))
+    sums = Sums(cells, _WINDOW_S)
+    side, reason, share = _main_stall(sums)
     return Window(
         run_id,
         start_s,
         sum(cell.events for cell in cells),
-        _rate(cells, Kind.LINK_IN, Kind.CLIENT_SENT),
-        _rate(cells, Kind.LINK_OUT, Kind.CLIENT_RECEIVED),
+        sums.rate(Kind.LINK_IN, Kind.CLIENT_SENT),
+        sums.rate(Kind.LINK_OUT, Kind.CLIENT_RECEIVED),
         side,
         reason,
         share,
-        confirms[0],
-        confirms[1],
-        ends[0],
-        ends[1],
-        sum(cell.n for cell in cells if cell.kind == Kind.DROPPED),
+        **percentiles("confirm", sums.counts(sums.first(*CONFIRM_KINDS)), "p50", "p99"),
+        **percentiles("end_to_end", sums.counts(Kind.CLIENT_DELIVERY), "p50", "p99"),
+        dropped=sums.n(Kind.DROPPED) or 0,
     )
 
 
-def _rate(cells: Sequence[Cell], *kinds: Kind) -> float | None:
-    """Messages a second, of the first kind that was recorded."""
-    for kind in kinds:
-        found = [cell.n for cell in cells if cell.kind == kind]
-        if found:
-            return sum(found) / _WINDOW_S
-    return None
-
-
-def _main_stall(cells: Sequence[Cell]) -> tuple[str, str, float | None]:
+def _main_stall(sums: Sums) -> tuple[str, str, float | None]:
     """Side, reason and share of link time of what holds links up most; no share if there are no links."""
     found: tuple[str, str, float | None] = ("", "", None)
-    for kind, side in ((Kind.LINK_IN, "publishers"), (Kind.LINK_OUT, "consumers")):
-        by_reason: dict[int, int] = {}
-        for cell in cells:
-            if cell.kind == kind:
-                reason = general_reason(cell.reason)
-                by_reason[reason] = by_reason.get(reason, 0) + cell.elapsed_ns
-        total = sum(by_reason.values())
+    for kind in (Kind.LINK_IN, Kind.LINK_OUT):
+        waits = sums.waits(kind)
+        total = sum(waits.values())
         if total and found[2] is None:
             found = ("", "", 0.0)
-        for reason, elapsed in by_reason.items():
+        for reason, elapsed in waits.items():
             share = elapsed / total if total else 0.0
             if reason not in NOT_HELD_UP and share > (found[2] or 0.0):
-                found = (side, reason_name(reason), share)
+                found = (SIDES[kind], reason_name(reason), share)
     return found
 
 
@@ -343,11 +325,14 @@ class _Keeper:
     tell: Callable[[str], None]
     failed: Exception | None = None
     """What went wrong in the stream: Spark would tell it with the traces of two languages."""
-    early: Told = field(default_factory=Told)
+    early: set[tuple[str, int]] = field(default_factory=set)
+    """Run and second of what was told before the stream closed it."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    """The stream has a thread of its own."""
 
     def __post_init__(self) -> None:
         for path in self.folder.glob(f"{_REST}*.parquet"):
-            self.early.seconds |= read_seconds(path)
+            self.early |= read_seconds(path)
 
     def keep(self, cells: DataFrame, batch: int) -> None:
         """Take a batch of the stream.
@@ -356,10 +341,7 @@ class _Keeper:
             Exception: what goes wrong: the batch is not over then, and is repeated by the next start.
         """
         try:
-            windows = windows_of(cells.toArrow().to_pydict())
-            with self.early.lock:
-                windows = [each for each in windows if (each.run_id, each.start_s) not in self.early.seconds]
-                self._keep(f"batch-{batch:08}.parquet", windows)
+            self._keep(f"batch-{batch:08}.parquet", cells)
         except Exception as error:
             self.failed = error
             raise
@@ -373,20 +355,20 @@ class _Keeper:
             first_s: the first second that is open, since 1970.
         """
         events = read_events(spark, folder).where(f"ts_ns >= {first_s * _NS}")
-        windows = windows_of(windowed(events).toArrow().to_pydict())
-        with self.early.lock:
-            windows = [each for each in windows if (each.run_id, each.start_s) not in self.early.seconds]
-            self.early.seconds |= {(each.run_id, each.start_s) for each in windows}
-            number = sum(1 for _ in self.folder.glob(f"{_REST}*.parquet"))
-            self._keep(f"{_REST}{number:08}.parquet", windows)
+        number = sum(1 for _ in self.folder.glob(f"{_REST}*.parquet"))
+        self._keep(f"{_REST}{number:08}.parquet", windowed(events), early=True)
 
-    def _keep(self, name: str, windows: Sequence[Window]) -> None:
-        try:
-            new = keep_windows(self.folder / name, windows)
-        except OSError as error:
-            raise OutputNotWritable(str(self.folder), error.strerror or str(error)) from error
-        if new:
-            for window in windows:
+    def _keep(self, name: str, cells: DataFrame, *, early: bool = False) -> None:
+        windows = windows_of(cells.toArrow().to_pydict())
+        with self.lock:
+            windows = [each for each in windows if (each.run_id, each.start_s) not in self.early]
+            if early:
+                self.early |= {(each.run_id, each.start_s) for each in windows}
+            try:
+                new = keep_windows(self.folder / name, windows)
+            except OSError as error:
+                raise OutputNotWritable(str(self.folder), error.strerror or str(error)) from error
+            for window in windows if new else ():
                 self.tell(line_of(window))
 
 
@@ -414,8 +396,7 @@ def keep_windows(path: Path, windows: Iterable[Window]) -> bool:
     known = path.exists()
     if not rows:
         return False
-    types = {"str": pa.string(), "int": pa.int64(), "float | None": pa.float64()}
-    schema = pa.schema([(each.name, types[str(each.type)]) for each in fields(Window)])
+    schema = schema_of({"run_id": "string"} | columns_of(Window))
     growing = path.with_name(f"_{path.name}")
     pq.write_table(pa.Table.from_pylist(rows, schema=schema), str(growing), compression="zstd")
     os.replace(growing, path)

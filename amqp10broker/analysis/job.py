@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from amqp10broker.analysis.cells import Cell, aggregate, collect, cut, read_events
 from amqp10broker.analysis.configurations import configurations, groups
@@ -22,8 +22,9 @@ from amqp10broker.analysis.waits import find_waits, name_waits
 from amqp10broker.recording.link_names import read_names
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
+_Row = TypeVar("_Row")
 REPORT: Final = "report.html"
 
 
@@ -93,9 +94,7 @@ def sum_up(recording: Recording, spark: SparkSession, progress: Progress) -> lis
     Raises:
         SparkFailed: Spark has given up, for a file is damaged behind its footer, or memory is short.
     """
-    events = cut(read_events(spark, recording.folder), recording.spans)
-    with explained(recording.folder), progress.watching(spark):
-        return collect(aggregate(events))
+    return _asked(recording, spark, progress, lambda events: collect(aggregate(events)))
 
 
 def look_for_waits(recording: Recording, spark: SparkSession, progress: Progress) -> list[tuple[Any, ...]]:
@@ -104,9 +103,15 @@ def look_for_waits(recording: Recording, spark: SparkSession, progress: Progress
     Raises:
         SparkFailed: as `sum_up`.
     """
+    return _asked(recording, spark, progress, find_waits)
+
+
+def _asked(
+    recording: Recording, spark: SparkSession, progress: Progress, question: Callable[[DataFrame], list[_Row]]
+) -> list[_Row]:
     events = cut(read_events(spark, recording.folder), recording.spans)
     with explained(recording.folder), progress.watching(spark):
-        return find_waits(events)
+        return question(events)
 
 
 def measure_all(recording: Recording, cells: Sequence[Cell]) -> list[Measured]:

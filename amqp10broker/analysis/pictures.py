@@ -11,27 +11,27 @@ from amqp10broker.analysis.configurations import (
     SETTINGS,
     Compared,
     ConfigurationFigures,
+    Settings,
     describe_settings,
 )
 from amqp10broker.analysis.drawing import (
     COLOURS,
     INK,
     MARKERS,
+    bar_axis,
     legend_below,
     log_axis,
-    number_axis,
     panels,
     setting_axis,
     share_axis,
+    short_labels,
     shortly,
 )
-from amqp10broker.analysis.figures import CONFIRM, END_TO_END, in_milliseconds
+from amqp10broker.analysis.figures import CONFIRM, END_TO_END, SIDES, in_milliseconds
 from amqp10broker.analysis.histogram import quantile, quantiles
 from amqp10broker.analysis.statistics import Estimate
 from amqp10broker.analysis.tables import CURVE
 from amqp10broker.flowevents.schema import CONFIGURATION
-
-Settings = tuple[int | None, ...]
 
 GREEN: Final = COLOURS[2]
 BARS_MAX: Final = 30
@@ -106,13 +106,10 @@ def over_setting(
     metrics = [one for one in metrics if any(_drawable(one, each.mean(one.name)) for each in members)]
     if not metrics:
         return None
-    facets: list[int | None] = [*tried(members, swept.panel)] if swept.panel else [None]
-    cells = [(metric, facet) for metric in metrics for facet in facets]
+    cells = [(metric, *facet) for metric in metrics for facet in _apart(members, swept.panel)]
     columns = min(len(cells), 3 if len(cells) != 4 else 2)
-    rows = math.ceil(len(cells) / columns)
-    figure, grid = panels(columns, rows=rows, height_in=3.4 if rows == 1 else 2.9)
-    for axes, (metric, facet) in zip(grid, cells, strict=False):
-        shown = [each for each in members if not swept.panel or each[swept.panel] == facet]
+    figure, grid = panels(len(cells), columns, height_in=3.4 if len(cells) == columns else 2.9)
+    for axes, (metric, facet, shown) in zip(grid, cells, strict=True):
         whiskers = _lines(axes, shown, swept, metric, chosen)
         setting_axis(axes, tried(members, swept.x), swept.x, labels=(14, 9, 6)[columns - 1])
         # Panels of one figure have one scale, so that they can be compared.
@@ -120,10 +117,22 @@ def over_setting(
         _mark_cut(axes, whiskers)
         axes.set_title(metric.title if facet is None else f"{metric.title}\n{swept.panel} {facet}")
         axes.set_ylabel(metric.unit)
-    for axes in grid[len(cells) :]:
-        axes.set_visible(False)
     legend_below(figure, grid, swept.line)
     return figure
+
+
+def _apart(
+    members: Sequence[ConfigurationFigures], name: str | None
+) -> list[tuple[int | None, list[ConfigurationFigures]]]:
+    """By the values of a setting, in order; all together if none is named."""
+    if name is None:
+        return [(None, list(members))]
+    return [(value, [each for each in members if each[name] == value]) for value in tried(members, name)]
+
+
+def _look(place: int) -> dict[str, str]:
+    """How the lines of a picture are told apart."""
+    return {"color": COLOURS[place % len(COLOURS)], "marker": MARKERS[place % len(MARKERS)]}
 
 
 def _drawable(metric: _Metric, mean: float | None) -> bool:
@@ -140,7 +149,7 @@ def _scale(axes: Any, metric: _Metric, means: Sequence[float]) -> None:
         case "log":
             log_axis(axes, min(means, default=1.0), top)
         case "number":
-            number_axis(axes)
+            short_labels(axes.yaxis)
             axes.set_ylim(0, top * 1.4)
 
 
@@ -171,123 +180,85 @@ def _lines(
 ) -> list[_Whisker]:
     whiskers: list[_Whisker] = []
     name, factor = metric.name, metric.factor
-    xs = tried(members, swept.x)
-    values: list[int | None] = [*tried(members, swept.line)] if swept.line else [None]
-    for place, value in enumerate(values):
+    lines = _apart(members, swept.line)
+    for place, (value, own) in enumerate(lines):
         # Lines that lie on one another are moved apart a little, and the lower ones are thicker.
-        moved = 1.03 ** (place - (len(values) - 1) / 2)
-        points = [
-            (x, each)
-            for x in xs
-            for each in members
-            if each[swept.x] == x
-            and name in each.estimates
-            and (swept.line is None or each[swept.line] == value)
-        ]
+        moved = 1.03 ** (place - (len(lines) - 1) / 2)
+        points = [each for _, at in _apart(own, swept.x) for each in at if name in each.estimates]
         if not points:
             continue
-        means = [each.estimates[name].mean * factor for _, each in points]
-        halves = [(each.estimates[name].half_width or 0.0) * factor for _, each in points]
+        xs = [each[swept.x] * moved for each in points]
+        means = [each.estimates[name].mean * factor for each in points]
+        halves = [(each.estimates[name].half_width or 0.0) * factor for each in points]
+        look = _look(place)
         axes.errorbar(
-            [x * moved for x, _ in points],
+            xs,
             means,
             yerr=halves if any(halves) else None,
-            color=COLOURS[place % len(COLOURS)],
-            marker=MARKERS[place % len(MARKERS)],
+            **look,
             capsize=3,
             elinewidth=1,
             linewidth=max(1.2, 2.8 - 0.4 * place),
             markersize=max(3.5, 6 - 0.6 * place),
             label=None if value is None else str(value),
         )
-        for (x, _), mean, half in zip(points, means, halves, strict=True):
+        for each, x, mean, half in zip(points, xs, means, halves, strict=True):
             if half:
-                colour = COLOURS[place % len(COLOURS)]
-                whiskers.append(_Whisker(x * moved, mean - half, mean + half, colour))
-        marked = [(x, mean) for (x, each), mean in zip(points, means, strict=True) if each.settings == chosen]
-        for x, mean in marked:
-            axes.plot(
-                [x * moved],
-                [mean],
-                linestyle="none",
-                marker="o",
-                markersize=14,
-                markerfacecolor="none",
-                markeredgecolor=INK,
-                markeredgewidth=1.4,
-                label="recommended",
-            )
+                whiskers.append(_Whisker(x, mean - half, mean + half, look["color"]))
+            if each.settings == chosen:
+                ring = {"markersize": 14, "markerfacecolor": "none", "markeredgecolor": INK}
+                axes.plot(
+                    [x], [mean], "o", **ring, markeredgewidth=1.4, linestyle="none", label="recommended"
+                )
     return whiskers
 
 
 def heat(members: Sequence[ConfigurationFigures], swept: Swept, chosen: Settings | None) -> Any:
     """Throughput of every combination of two settings; None if only one was varied."""
-    if swept.line is None:
-        return None
-    facets: list[int | None] = [*tried(members, swept.panel)] if swept.panel else [None]
-    xs, ys = tried(members, swept.x), tried(members, swept.line)
     means = [mean for each in members if (mean := each.mean("throughput_per_s")) is not None]
-    if not means:
+    if swept.line is None or not means:
         return None
-    columns = min(len(facets), 2)
-    figure, grid = panels(
-        columns, rows=math.ceil(len(facets) / columns), height_in=max(1.9, 0.42 * len(ys) + 1.2)
-    )
-    for axes, facet in zip(grid, facets, strict=False):
-        table: dict[tuple[int, int], ConfigurationFigures] = {
-            (each[swept.x], each[swept.line]): each
-            for each in members
-            if swept.panel is None or each[swept.panel] == facet
+    facets = _apart(members, swept.panel)
+    xs, ys = tried(members, swept.x), tried(members, swept.line)
+    figure, grid = panels(len(facets), min(len(facets), 2), height_in=max(1.9, 0.42 * len(ys) + 1.2))
+    for axes, (facet, shown) in zip(grid, facets, strict=True):
+        places = {
+            (xs.index(each[swept.x]), ys.index(each[swept.line])): each
+            for each in shown
+            if each[swept.x] in xs and each[swept.line] in ys
         }
-        _heat_cells(axes, xs, ys, table, max(means), chosen)
+        _heat_cells(axes, places, max(means), chosen)
+        axes.set_xlim(0, len(xs))
+        axes.set_ylim(0, len(ys))
+        axes.set_xticks([place + 0.5 for place in range(len(xs))], [str(x) for x in xs])
+        axes.set_yticks([place + 0.5 for place in range(len(ys))], [str(y) for y in ys])
         axes.set_xlabel(swept.x)
         axes.set_ylabel(swept.line.replace("_", "_\n", 1))  # in one line it is higher than a low picture
         title = "throughput, messages / s"
         axes.set_title(title if facet is None else f"{title}; {swept.panel} {facet}")
-    for axes in grid[len(facets) :]:
-        axes.set_visible(False)
     return figure
 
 
 def _heat_cells(
-    axes: Any,
-    xs: Sequence[int],
-    ys: Sequence[int],
-    table: dict[tuple[int, int], ConfigurationFigures],
-    top: float,
-    chosen: Settings | None,
+    axes: Any, places: Mapping[tuple[int, int], ConfigurationFigures], top: float, chosen: Settings | None
 ) -> None:
+    """A square of one unit for each configuration, by column and row."""
     from matplotlib import colormaps
     from matplotlib.patches import Rectangle
 
     colours = colormaps["cividis"]
-    for column, x in enumerate(xs):
-        for row, y in enumerate(ys):
-            each = table.get((x, y))
-            mean = each.mean("throughput_per_s") if each is not None else None
-            if each is None or mean is None:
-                continue
-            share = mean / top if top else 0.0
-            axes.add_patch(Rectangle((column, row), 1, 1, facecolor=colours(share), edgecolor="none"))
-            axes.text(
-                column + 0.5,
-                row + 0.5,
-                shortly(mean),
-                ha="center",
-                va="center",
-                fontsize=9,
-                color="#101418" if share > 0.55 else "#f4f6f8",
-            )
-            if each.settings == chosen:
-                axes.add_patch(
-                    Rectangle(
-                        (column + 0.04, row + 0.05), 0.92, 0.9, fill=False, edgecolor="#D55E00", linewidth=2.4
-                    )
-                )
-    axes.set_xlim(0, len(xs))
-    axes.set_ylim(0, len(ys))
-    axes.set_xticks([place + 0.5 for place in range(len(xs))], [str(x) for x in xs])
-    axes.set_yticks([place + 0.5 for place in range(len(ys))], [str(y) for y in ys])
+    for (column, row), each in sorted(places.items(), key=lambda found: found[0]):
+        mean = each.mean("throughput_per_s")
+        if mean is None:
+            continue
+        share = mean / top if top else 0.0
+        axes.add_patch(Rectangle((column, row), 1, 1, facecolor=colours(share), edgecolor="none"))
+        ink = "#101418" if share > 0.55 else "#f4f6f8"
+        middle = {"ha": "center", "va": "center"}
+        axes.text(column + 0.5, row + 0.5, shortly(mean), **middle, fontsize=9, color=ink)
+        if each.settings == chosen:
+            corner = column + 0.04, row + 0.05
+            axes.add_patch(Rectangle(corner, 0.92, 0.9, fill=False, edgecolor="#D55E00", linewidth=2.4))
     axes.tick_params(length=0)
     axes.grid(visible=False)
     for spine in axes.spines.values():
@@ -324,8 +295,7 @@ def latency_curves(curves: Sequence[tuple[str, ConfigurationFigures]]) -> Any:
                 [x for x, _ in points],
                 [value for _, value in points],
                 label=label,
-                color=COLOURS[place % len(COLOURS)],
-                marker=MARKERS[place % len(MARKERS)],
+                **_look(place),
                 markersize=4,
             )
         log_axis(axes, *_ends(curves, name))
@@ -380,7 +350,7 @@ def stalls(
     """
     sides = [
         side
-        for side in ("publishers", "consumers", "connections")
+        for side in SIDES.values()
         if any(share > 0 for each in members for (own, _), share in each.stalls.items() if own == side)
     ]
     if not sides:
@@ -402,9 +372,7 @@ def stalls(
         share_axis(axes, "x")
         axes.grid(visible=False, axis="y")
         axes.set_title(f"{side} wait")
-        axes.set_xlabel(
-            "share of the links' time" if side != "connections" else "share of the connections' time"
-        )
+        axes.set_xlabel(f"share of the {'links' if side != 'connections' else side}' time")
     if not names:
         # Few bars make a low picture: in one line it would be cut at both ends.
         grid[0].set_ylabel("link credit /\nwindow /\nqueue credit")
@@ -444,10 +412,8 @@ def comparison(compared: Sequence[Compared], unit: str, chosen: Settings | None)
     low, high = max(min([*ends, -0.1]) * 1.1, -reach), min(max([*ends, 0.1]) * 1.1, reach)
     # Nothing is more than 100 % below another.
     axes.set_xlim(max(low, -1.08), high)
-    axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(-0.7, len(names) - 0.3)
+    bar_axis(axes, names, 0.7)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value * 100:+.0f} %" if abs(value) > 1e-9 else "0 %")
-    axes.grid(visible=False, axis="y")
     axes.set_title(f"difference to the best ({shortly(compared[0].best_mean)} {unit})")
     legend_below(figure, [axes], columns=4)
     return figure
@@ -487,11 +453,9 @@ def rates(cases: Sequence[tuple[str, Mapping[str, Estimate]]]) -> Any:
             color=COLOURS[number % len(COLOURS)],
             label=name,
         )
-    axes.set_yticks(range(len(cases)), [label for label, _ in reversed(cases)])
-    axes.set_ylim(-0.6, len(cases) - 0.4)
-    number_axis(axes, "x")
+    bar_axis(axes, [label for label, _ in reversed(cases)], 0.6)
+    short_labels(axes.xaxis)
     axes.set_xlim(0, max(each.mean for _, known in cases for each in known.values()) * 1.2 or 1.0)
-    axes.grid(visible=False, axis="y")
     axes.set_xlabel("messages / s")
     axes.set_title("rate")
     if len(names) > 1:

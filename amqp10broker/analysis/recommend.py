@@ -14,12 +14,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 from typing import Final, Literal
 
 from amqp10broker.analysis.configurations import (
     DEFAULTS,
     SETTINGS,
     ConfigurationFigures,
+    Settings,
     describe_group,
     describe_settings,
 )
@@ -80,7 +82,7 @@ class Aim:
 class Candidate:
     """One configuration of a group; the figures have one value a repetition."""
 
-    settings: tuple[int | None, ...]
+    settings: Settings
     throughput_per_s: tuple[float, ...]
     end_to_end_p99_ms: tuple[float, ...] = ()
     confirm_p99_ms: tuple[float, ...] = ()
@@ -158,6 +160,16 @@ class _Figure:
     values: Callable[[Candidate], tuple[float, ...]]
     highest: bool
 
+    def mean(self, one: Candidate) -> float:
+        """Over the repetitions of a candidate, which has at least one."""
+        return fmean(self.values(one))
+
+    def estimate(self, one: Candidate) -> Estimate:
+        """Likewise, with its interval."""
+        found = estimate(self.values(one))
+        assert found is not None, "candidates without values are left out before"
+        return found
+
 
 _THROUGHPUT: Final = _Figure("throughput", "messages/s", lambda one: one.throughput_per_s, True)
 _MEMORY: Final = _Figure("resident memory", "MB", lambda one: tuple(v / 1e6 for v in one.memory_bytes), False)
@@ -217,11 +229,8 @@ def recommend(group: str, candidates: Sequence[Candidate], aim: Aim) -> Recommen
         return Undecided(group, aim.describe(), "no run of it has a throughput")
     settings = {one.settings for one in measured}
     if len(settings) == 1:
-        return Undecided(
-            group,
-            aim.describe(),
-            f"only {measured[0].name()} was measured, so there is nothing to choose from",
-        )
+        reason = f"only {measured[0].name()} was measured, so there is nothing to choose from"
+        return Undecided(group, aim.describe(), reason)
     match aim.kind:
         case "throughput":
             pool, weak = _at_full_speed(measured)
@@ -235,11 +244,11 @@ def recommend(group: str, candidates: Sequence[Candidate], aim: Aim) -> Recommen
 def _for_latency(group: str, measured: list[Candidate], aim: Aim) -> Recommendation | Undecided:
     wanted = aim.rate_per_s or 0.0
     at_rate = [one for one in measured if one.rate_limit_per_s and _near(one.rate_limit_per_s, wanted)]
-    sustain = [one for one in at_rate or measured if _mean(one.throughput_per_s) >= SUSTAINED * wanted]
-    able = _one_each(sustain, lambda one: abs((one.rate_limit_per_s or _mean(one.throughput_per_s)) - wanted))
+    sustain = [one for one in at_rate or measured if _THROUGHPUT.mean(one) >= SUSTAINED * wanted]
+    able = _one_each(sustain, lambda one: abs((one.rate_limit_per_s or _THROUGHPUT.mean(one)) - wanted))
     unsure = _unsure_of_rate(at_rate or measured, wanted)
     if not able:
-        top = max(_mean(one.throughput_per_s) for one in at_rate or measured)
+        top = max(_THROUGHPUT.mean(one) for one in at_rate or measured)
         reason = f"no setting sustains that rate; the most was {top:,.0f}/s"
         return Undecided(group, aim.describe(), "; ".join([reason, *unsure]))
     figure = next((one for one in _LATENCIES if all(one.values(each) for each in able)), None)
@@ -258,8 +267,8 @@ def _for_latency(group: str, measured: list[Candidate], aim: Aim) -> Recommendat
 
 def _for_memory(group: str, measured: list[Candidate], aim: Aim) -> Recommendation | Undecided:
     pool, weak = _at_full_speed(measured)
-    most = max(_mean(one.throughput_per_s) for one in pool)
-    keepers = [one for one in pool if _mean(one.throughput_per_s) >= aim.keep * most]
+    most = max(_THROUGHPUT.mean(one) for one in pool)
+    keepers = [one for one in pool if _THROUGHPUT.mean(one) >= aim.keep * most]
     reasons = [
         f"{len(keepers)} of {len(pool)} settings keep {aim.keep:.0%} of the best {most:,.0f} messages/s"
     ]
@@ -288,7 +297,7 @@ def _unsure_of_rate(tried: Sequence[Candidate], wanted: float) -> list[str]:
 def _unsure_of_share(pool: Sequence[Candidate], most: float, keep: float) -> list[str]:
     """Settings that may keep a share of the best throughput, or may not."""
     visible = smallest_visible([one.throughput_per_s for one in pool])
-    means = [(one, _mean(one.throughput_per_s)) for one in pool]
+    means = [(one, _THROUGHPUT.mean(one)) for one in pool]
     unsure = [
         (one.name(), f"{mean / most:.0%} of it")
         for one, mean in means
@@ -312,19 +321,17 @@ def _choose(
     give_up: float = TOLERANCE,
 ) -> Recommendation:
     sign = 1 if figure.highest else -1
-    best = max(pool, key=lambda one: sign * _mean(figure.values(one)))
-    best_mean = _mean(figure.values(best))
+    best = max(pool, key=lambda one: sign * figure.mean(one))
+    best_mean = figure.mean(best)
     bound = sign * best_mean * (1 - sign * give_up)
-    as_good = sorted((one for one in pool if sign * _mean(figure.values(one)) >= bound), key=size_of)
+    as_good = sorted((one for one in pool if sign * figure.mean(one) >= bound), key=size_of)
     chosen = as_good[0]
-    own, top = written(_mean(figure.values(chosen))), written(best_mean)
+    own, top = written(figure.mean(chosen)), written(best_mean)
     if chosen is best:
-        others = (
-            f"and the smallest of {len(as_good)} within" if len(as_good) > 1 else "and no other is within"
-        )
-        reasons.append(f"it is the best, with {own} {figure.unit}, {others} {give_up:.0%} of it")
+        others = f"the smallest of {len(as_good)} within" if len(as_good) > 1 else "no other is within"
+        reasons.append(f"it is the best, with {own} {figure.unit}, and {others} {give_up:.0%} of it")
     else:
-        apart = abs(_mean(figure.values(chosen)) / best_mean - 1) if best_mean else 0.0
+        apart = abs(figure.mean(chosen) / best_mean - 1) if best_mean else 0.0
         reasons.append(
             f"its {own} {figure.unit} are {apart:.1%} from the best ({top} with {best.name()}), and it has "
             f"the smallest credits and windows of the {len(as_good)} settings within {give_up:.0%}"
@@ -348,9 +355,9 @@ def _choose(
         figure.name,
         figure.unit,
         chosen,
-        _estimate(figure.values(chosen)),
+        figure.estimate(chosen),
         best,
-        _estimate(figure.values(best)),
+        figure.estimate(best),
         tuple(as_good),
         tuple(reasons),
         tuple(weak),
@@ -374,13 +381,13 @@ def _at_full_speed(measured: list[Candidate]) -> tuple[list[Candidate], list[str
     free = [one for one in measured if one.rate_limit_per_s is None]
     if free:
         return free, []
-    fastest = _one_each(measured, lambda one: -_mean(one.throughput_per_s))
+    fastest = _one_each(measured, lambda one: -_THROUGHPUT.mean(one))
     return fastest, ["every run was limited to a rate: none shows the highest throughput"]
 
 
 def _one_each(pool: Iterable[Candidate], cost: Callable[[Candidate], float]) -> list[Candidate]:
     """Of candidates that differ in their rate limit alone, the one that costs least."""
-    kept: dict[tuple[int | None, ...], Candidate] = {}
+    kept: dict[Settings, Candidate] = {}
     for one in pool:
         rival = kept.get(one.settings)
         if rival is None or cost(one) < cost(rival):
@@ -415,13 +422,3 @@ def _rules_of_thumb(settings: Sequence[int | None]) -> list[str]:
 
 def _near(value: float, wanted: float) -> bool:
     return abs(value - wanted) <= SAME_RATE * wanted
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
-def _estimate(values: Sequence[float]) -> Estimate:
-    found = estimate(values)
-    assert found is not None, "candidates without values are left out before"
-    return found

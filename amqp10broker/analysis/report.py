@@ -18,6 +18,7 @@ from amqp10broker.analysis import pictures
 from amqp10broker.analysis.configurations import (
     Compared,
     ConfigurationFigures,
+    Settings,
     compare,
     describe_group,
     describe_settings,
@@ -26,7 +27,7 @@ from amqp10broker.analysis.configurations import (
 from amqp10broker.analysis.drawing import as_svg, plain, style
 from amqp10broker.analysis.figures import Measured
 from amqp10broker.analysis.inputs import Recording
-from amqp10broker.analysis.pictures import Settings, Swept
+from amqp10broker.analysis.pictures import Swept
 from amqp10broker.analysis.recommend import Recommendation, Undecided, undecided, written
 from amqp10broker.analysis.statistics import Estimate, estimate
 from amqp10broker.analysis.waits import LinkWait

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import signal
 from collections.abc import Iterator, Mapping
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from amqp10broker.analysis.errors import CannotStart
 from amqp10broker.analysis.failures import spark_errors
 from amqp10broker.spark.errors import JavaNotFound, MissingExtraError
+from amqp10broker.spark.register import require
 from amqp10broker.spark.session import local_session, require_spark
 
 if TYPE_CHECKING:
@@ -60,17 +60,9 @@ def check_installed() -> None:
     """
     try:
         require_spark()
-        for package in ("matplotlib", "jinja2"):
-            _require(package)
+        require("matplotlib", "jinja2")
     except MissingExtraError as error:
         raise CannotStart(f"the analysis needs more than is installed: {error}") from error
-
-
-def _require(package: str) -> None:
-    try:
-        importlib.import_module(package)
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(package, "spark") from error
 
 
 def _not_started(error: Exception, memory: str) -> CannotStart:

@@ -107,26 +107,13 @@ def scatter(groups: Sequence[Sequence[float]]) -> Scatter | None:
     Returns:
         None if no setting has two.
     """
-    noise = relative_noise(groups)
-    if noise is None:
-        return None
-    freedom = sum(len(values) - 1 for values in groups if len(values) > 1 and statistics.fmean(values))
-    return Scatter(noise, freedom)
-
-
-def relative_noise(groups: Sequence[Sequence[float]]) -> float | None:
-    """How far one repetition lies from its mean, as a share of it, pooled over settings.
-
-    Args:
-        groups: the repetitions of each setting; those with one repetition or a mean of 0 say nothing.
-    """
     squares, freedom = 0.0, 0
     for values in groups:
         mean = statistics.fmean(values) if values else 0.0
         if len(values) > 1 and mean:
             squares += sum((value / mean - 1) ** 2 for value in values)
             freedom += len(values) - 1
-    return math.sqrt(squares / freedom) if freedom else None
+    return Scatter(math.sqrt(squares / freedom), freedom) if freedom else None
 
 
 def _student_quantile(confidence: float, freedom: int) -> float:

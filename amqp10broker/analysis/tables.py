@@ -48,12 +48,22 @@ _TYPES: Final = {
 }  # fmt: skip
 _SPREAD: Final = ("run_id", "configuration", "best")
 """Fields of records that other columns stand for."""
+_ENDS: Final = {"": "mean", "_low": "low", "_high": "high"}
+"""What the name of an estimated figure ends with, and what of the estimate that is."""
 _RISKY: Final = ("=", "+", "-", "@", "\t", "\r")
 """What a spreadsheet takes for the beginning of a formula."""
 
 
-def _columns_of(record: type) -> Columns:
+def columns_of(record: type) -> Columns:
+    """The columns for the fields of a record, without those that other columns stand for."""
     return {each.name: _TYPES[str(each.type)] for each in fields(record) if each.name not in _SPREAD}
+
+
+def schema_of(columns: Columns) -> Any:
+    """For Arrow."""
+    import pyarrow as pa
+
+    return pa.schema([(name, pa.type_for_alias(kind)) for name, kind in columns.items()])
 
 
 _RUN_TYPES: Final = dict(RUN_FIELDS)
@@ -62,16 +72,16 @@ _BEST: Final = {f"best_{name}": "int64" for name in SETTINGS}
 _RUN: Final = {"run_id": "string", **_NAMED}
 
 TABLES: Final[Mapping[str, Columns]] = {
-    "runs": _RUN | _columns_of(RunFigures),
+    "runs": _RUN | columns_of(RunFigures),
     "configurations": _NAMED
     | {"repetitions": "int64"}
-    | {f"{metric}{end}": "double" for metric in METRICS for end in ("", "_low", "_high")},
-    "stalls": _RUN | _columns_of(Stall),
-    "configuration_stalls": _NAMED | {"repetitions": "int64"} | _columns_of(Stall),
-    "streams": _RUN | _columns_of(StreamFigures),
-    "waits": {"run_id": "string"} | _columns_of(LinkWait),
+    | {f"{metric}{end}": "double" for metric in METRICS for end in _ENDS},
+    "stalls": _RUN | columns_of(Stall),
+    "configuration_stalls": _NAMED | {"repetitions": "int64"} | columns_of(Stall),
+    "streams": _RUN | columns_of(StreamFigures),
+    "waits": {"run_id": "string"} | columns_of(LinkWait),
     "latencies": _NAMED | {"latency": "string", "share": "double", "ms": "double", "messages": "int64"},
-    "comparison": _NAMED | _BEST | _columns_of(Compared) | {"relative": "double"},
+    "comparison": _NAMED | _BEST | columns_of(Compared) | {"relative": "double"},
     "recommendations": {"group": "string", "aim": "string"}
     | {name: _RUN_TYPES[name] for name in (*GROUP, *SETTINGS, "rate_limit_per_s")}
     | dict.fromkeys(("settings", "figure"), "string")
@@ -127,7 +137,7 @@ def write_tables(folder: Path, tables: Mapping[str, Sequence[Row]]) -> list[Path
 
     written = []
     for name, columns in TABLES.items():
-        schema = pa.schema([(column, pa.type_for_alias(kind)) for column, kind in columns.items()])
+        schema = schema_of(columns)
         rows = list(tables[name])
         table = pa.Table.from_pylist(rows, schema=schema)
         harmless = pa.Table.from_pylist([_harmless(row) for row in rows], schema=schema)
@@ -182,7 +192,7 @@ def _named(configuration: Configuration) -> Row:
 
 def _spread(row: Row) -> Row:
     """Put the values of the configuration in its place."""
-    rest = {name: value for name, value in row.items() if name not in ("run_id", "configuration")}
+    rest = {name: value for name, value in row.items() if name not in _SPREAD}
     return {"run_id": row["run_id"], **_named(row["configuration"]), **rest}
 
 
@@ -190,9 +200,7 @@ def _configuration(each: ConfigurationFigures) -> Row:
     row: Row = {**_named(each.configuration), "repetitions": len(each.runs)}
     for metric in METRICS:
         known = each.estimates.get(metric)
-        row[metric] = None if known is None else known.mean
-        row[f"{metric}_low"] = None if known is None else known.low
-        row[f"{metric}_high"] = None if known is None else known.high
+        row |= {f"{metric}{end}": getattr(known, name, None) for end, name in _ENDS.items()}
     return row
 
 
@@ -228,9 +236,7 @@ def _latencies(each: ConfigurationFigures) -> Iterable[Row]:
 
 
 def _comparison(each: Compared) -> Row:
-    row = asdict(each)
-    best = dict(zip(CONFIGURATION, row.pop("best"), strict=True))
-    named = _named(row.pop("configuration"))
-    for name in SETTINGS:
-        named[f"best_{name}"] = best[name]
-    return {**named, **row, "relative": each.relative}
+    row, best = asdict(each), _named(each.best)
+    beside = {f"best_{name}": best[name] for name in SETTINGS}
+    rest = {name: value for name, value in row.items() if name not in _SPREAD}
+    return {**_named(each.configuration), **beside, **rest, "relative": each.relative}

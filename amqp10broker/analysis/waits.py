@@ -130,11 +130,7 @@ def _named(row: Sequence[Any], names: LinkNames | None) -> LinkWait:
     return LinkWait(
         run_id=run_id,
         side="publisher" if kind == Kind.LINK_IN else "consumer",
-        link=None if name is None else name.link,
-        address=None if name is None else name.address,
-        client=None if name is None else name.client,
-        user=None if name is None else name.user,
-        vhost=None if name is None else name.vhost,
+        **{each: getattr(name, each, None) for each in ("link", "address", "client", "user", "vhost")},
         connection=connection,
         channel=channel,
         handle=handle,
@@ -155,6 +151,3 @@ def _general(column: str) -> Column:
         cases,
         value,
     )
-
-
-__all__ = ["NOT_HELD_UP", "WAITS_MAX", "LinkWait", "find_waits", "name_waits"]

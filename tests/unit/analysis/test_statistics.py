@@ -9,7 +9,6 @@ import pytest
 from amqp10broker.analysis.statistics import (
     estimate,
     estimate_ratio,
-    relative_noise,
     scatter,
 )
 
@@ -70,7 +69,8 @@ def test_without_repetitions_there_is_no_scatter() -> None:
 
 def test_noise_is_pooled_over_settings_as_a_share_of_each_mean() -> None:
     """Two settings that scatter by 10 % around very different means."""
-    noise = relative_noise([[90, 110], [900, 1100], [7]])
-    assert noise == pytest.approx(math.sqrt(2 * 0.01))
-    assert relative_noise([[1], [2]]) is None
-    assert relative_noise([[0.0, 0.0], []]) is None
+    known = scatter([[90, 110], [900, 1100], [7]])
+    assert known is not None
+    assert known.noise == pytest.approx(math.sqrt(2 * 0.01))
+    assert known.freedom == 2
+    assert scatter([[0.0, 0.0], []]) is None
