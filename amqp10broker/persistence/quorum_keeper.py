@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from amqp10broker.persistence.keeper import Commits, Keeper
 from amqp10broker.persistence.quorum_store import QuorumStore
-from amqp10broker.queues.commands import Command, GiveBack, PeerId, Unsubscribe
+from amqp10broker.queues.commands import TICK, Command, GiveBack, PeerId, Unsubscribe
 from amqp10broker.queues.effects import Confirmed, DeadLetters, Deliver, Effect, Unconfirmed
 from amqp10broker.queues.outlook import Outlook, Progress
-from amqp10broker.queues.quorum.commands import QuorumCommand, joined
+from amqp10broker.queues.quorum.commands import CHANGES_NOTHING, QuorumCommand, joined
 from amqp10broker.queues.quorum.dead_letters import DeadMessage
 from amqp10broker.queues.quorum.queue import QuorumQueue
 
@@ -40,7 +40,12 @@ class QuorumInMemory(Keeper[QuorumQueue]):
     def carry_out(self, commands: list[Command], now_ms: int) -> None:
         """See `Keeper`."""
         if commands:
-            self._decide(joined(commands), now_ms)
+            decided = joined(commands)
+            if isinstance(decided[0], CHANGES_NOTHING):
+                due_ms = self.queue.deadline()
+                if due_ms is not None and due_ms <= now_ms:
+                    decided.insert(0, TICK)  # time does not pass with it, and passes before whatever follows
+            self._decide(decided, now_ms)
 
     def _decide(self, commands: list[QuorumCommand], now_ms: int) -> None:
         for command in commands:
@@ -92,7 +97,10 @@ class QuorumInJournal(QuorumInMemory):
         return iter(())
 
     def _decide(self, commands: list[QuorumCommand], now_ms: int) -> None:
-        self._store.carry_out(self._without_copies(commands), now_ms)
+        if all(isinstance(each, CHANGES_NOTHING) for each in commands):
+            super()._decide(commands, now_ms)
+        else:
+            self._store.carry_out(self._without_copies(commands), now_ms)
 
     def _without_copies(self, commands: list[QuorumCommand]) -> list[QuorumCommand]:
         """Leave messages that come back and are here out of the log; settled ones may not be here."""
@@ -112,12 +120,11 @@ class QuorumInJournal(QuorumInMemory):
     def keep(self, now_ms: int) -> None:
         """See `Keeper`."""
         ticket = self._store.ticket
-        if ticket == self._seen and not self.queue.dlx:
-            return
         told = self._take(ticket, now_ms)
         if told.effects or told.dead_letters or told.dead:
             self._told.append(told)
-            self._commits.when_durable(ticket, self.wake)
+            if ticket > self._commits.journal.durable:
+                self._commits.when_durable(ticket, self.wake)
         elif ticket > self._seen:
             self._commits.write_soon()
         self._seen = ticket

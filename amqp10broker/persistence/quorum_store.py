@@ -57,7 +57,7 @@ class LogEntry:
         number: in the log.
         now_ms: its time.
         first: index of its first message.
-        commands: what it says.
+        commands: what it says; where it was proposed, with what changes nothing, to be answered in its place.
         places: of its messages.
         payload: its bytes, in pieces.
         end: index of the first message behind it.
@@ -140,7 +140,7 @@ class QuorumStore:
         """Append commands as one entry, and have the queue carry them out.
 
         Args:
-            commands: at least one.
+            commands: at least one that changes something.
             now_ms: when they are given.
 
         Returns:

@@ -328,14 +328,12 @@ class Tick:
     """
 
 
-Command = (
+Change = (
     AttachPublisher
     | Configure
-    | Touch
     | Tick
     | DetachPublisher
     | Cancel
-    | Inspect
     | Purge
     | Publish
     | Subscribe
@@ -345,6 +343,9 @@ Command = (
     | GiveBack
     | Delete
 )
+"""What changes a queue of any kind."""
+
+Command = Change | Inspect | Touch
 
 DELETE: Final = Delete()
 TOUCH: Final = Touch()

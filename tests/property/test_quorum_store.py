@@ -19,6 +19,7 @@ from amqp10broker.queues.commands import (
     ConsumerRef,
     Credit,
     GiveBack,
+    Inspect,
     PeerId,
     Publish,
     Purge,
@@ -26,6 +27,7 @@ from amqp10broker.queues.commands import (
     Settle,
     Subscribe,
     Tick,
+    Touch,
     Unsubscribe,
     Verdict,
 )
@@ -96,7 +98,7 @@ class Life:
         dice = self.dice
         consumers = list(self.held)  # by their coming: a seed is the same life in every run
         consumer = dice.choice(consumers) if consumers else None
-        match dice.choice("pppppssssccccuabxtdSn"):
+        match dice.choice("pppppssssccccuabxtdSni"):
             case "p":
                 count = dice.choice([1, 2, 10])
                 numbers = range(self.published, self.published + count)
@@ -136,6 +138,8 @@ class Life:
                 ]
             case "a":
                 return [AttachPublisher(self.publisher)]
+            case "i":
+                return [Inspect(self.reply_to.request()), Tick(), Touch()]
             case "n":
                 return [NodeGone(0, self.incarnation - 1)]  # late: those of this start are not meant
             case "x" if dice.random() < 0.1:

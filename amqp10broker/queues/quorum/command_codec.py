@@ -12,6 +12,9 @@ whether the queue takes it or not: indexes are known before anything is carried 
 Whom a command is about stands in it as it is (`PeerId` and handle), so that the same commands make the same
 bytes, and the bytes the same commands, for everybody and at any time.
 
+What changes nothing is left out. Entries of before had `Inspect` and `Touch`, which are read as the time that
+passed with them.
+
 `decode_old_commands` reads what journals had before format 3: no `first`, and numbers in the place of ids,
 which were given while commands were encoded and never twice.
 """
@@ -30,6 +33,7 @@ from typing import Any, Final, NamedTuple, assert_never
 from amqp10broker.message.batch import BATCH_MAX, decode_batch, encode_batch
 from amqp10broker.queues.commands import (
     NO_BOUND,
+    TICK,
     AttachPublisher,
     Cancel,
     Configure,
@@ -38,7 +42,6 @@ from amqp10broker.queues.commands import (
     Delete,
     DetachPublisher,
     GiveBack,
-    Inspect,
     PeerId,
     Publish,
     PublisherRef,
@@ -47,11 +50,17 @@ from amqp10broker.queues.commands import (
     Settle,
     Subscribe,
     Tick,
-    Touch,
     Unsubscribe,
     Verdict,
 )
-from amqp10broker.queues.quorum.commands import DlxSettle, NodeGone, QuorumCommand, SessionGone
+from amqp10broker.queues.quorum.commands import (
+    CHANGES_NOTHING,
+    DlxSettle,
+    NodeGone,
+    QuorumChange,
+    QuorumCommand,
+    SessionGone,
+)
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 
 _ENTRY: Final = struct.Struct("<QQ")
@@ -85,11 +94,11 @@ _CANCEL_TAG: Final = 6
 _UNSUBSCRIBE_TAG: Final = 7
 _ATTACH_TAG: Final = 8
 _DETACH_TAG: Final = 9
-_INSPECT_TAG: Final = 10
+_OLD_INSPECT_TAG: Final = 10
 _PURGE_TAG: Final = 11
 _DELETE_TAG: Final = 12
 _CONFIGURE_TAG: Final = 13
-_TOUCH_TAG: Final = 14
+_OLD_TOUCH_TAG: Final = 14
 _TICK_TAG: Final = 15
 _OLD_RESTARTED_TAG: Final = 16
 _DLX_SETTLE_TAG: Final = 17
@@ -140,14 +149,14 @@ class Decoded:
 
     now_ms: int
     first: int
-    commands: list[QuorumCommand]
+    commands: list[QuorumChange]
 
 
 def encode_commands(commands: Sequence[QuorumCommand], now_ms: int, first: int) -> Encoded:
     """Commands as one entry.
 
     Args:
-        commands: in order; none publishes more than `BATCH_MAX` messages.
+        commands: in order; none publishes more than `BATCH_MAX` messages. What changes nothing is left out.
         now_ms: its time.
         first: the index of its first message.
     """
@@ -155,6 +164,8 @@ def encode_commands(commands: Sequence[QuorumCommand], now_ms: int, first: int) 
     places: list[Place] = []
     at = _ENTRY.size
     for command in commands:
+        if isinstance(command, CHANGES_NOTHING):
+            continue
         tag, content = _encode(command)
         length = sum(map(len, content))
         pieces.append(_START.pack(tag, length))
@@ -174,7 +185,7 @@ def _ref_bytes(ref: ConsumerRef | PublisherRef | RequestRef) -> bytes:
     return _REF.pack(*ref.reply_to, ref.handle)
 
 
-def _encode(command: QuorumCommand) -> tuple[int, list[bytes]]:
+def _encode(command: QuorumChange) -> tuple[int, list[bytes]]:
     match command:
         case Publish():
             assert len(command.messages) <= BATCH_MAX
@@ -212,8 +223,6 @@ def _encode(command: QuorumCommand) -> tuple[int, list[bytes]]:
             return _ATTACH_TAG, [_ref_bytes(command.publisher)]
         case DetachPublisher():
             return _DETACH_TAG, [_ref_bytes(command.publisher)]
-        case Inspect():
-            return _INSPECT_TAG, [_ref_bytes(command.request)]
         case Purge():
             return _PURGE_TAG, [_ref_bytes(command.request)]
         case Delete():
@@ -222,8 +231,6 @@ def _encode(command: QuorumCommand) -> tuple[int, list[bytes]]:
             return _DELETE_TAG, [_DELETE.pack(flags), *request]
         case Configure():
             return _CONFIGURE_TAG, [encode_settings(command.settings)]
-        case Touch():
-            return _TOUCH_TAG, []
         case Tick():
             return _TICK_TAG, []
         case NodeGone():
@@ -279,8 +286,8 @@ def _read_old_ref(content: bytes) -> tuple[Ref, bytes]:
     return (OLD_PEER, number), content[_OLD_REF.size :]
 
 
-def _decode(payload: bytes, at: int, read: ReadRef) -> list[QuorumCommand]:
-    commands: list[QuorumCommand] = []
+def _decode(payload: bytes, at: int, read: ReadRef) -> list[QuorumChange]:
+    commands: list[QuorumChange] = []
     while at < len(payload):
         tag, length = _START.unpack_from(payload, at)
         start = at + _START.size
@@ -357,7 +364,7 @@ def _decode_delete(content: bytes, read: ReadRef) -> Delete:
     return Delete(request, if_unused=bool(flags & 2), if_empty=bool(flags & 4))
 
 
-_DECODERS: Final[dict[int, Callable[[bytes, ReadRef], QuorumCommand]]] = {
+_DECODERS: Final[dict[int, Callable[[bytes, ReadRef], QuorumChange]]] = {
     _PUBLISH_TAG: _decode_publish,
     _CREDIT_TAG: _decode_credit,
     _SETTLE_TAG: _decode_settle,
@@ -367,12 +374,12 @@ _DECODERS: Final[dict[int, Callable[[bytes, ReadRef], QuorumCommand]]] = {
     _UNSUBSCRIBE_TAG: _decode_unsubscribe,
     _ATTACH_TAG: lambda content, read: AttachPublisher(PublisherRef(*read(content)[0])),
     _DETACH_TAG: lambda content, read: DetachPublisher(PublisherRef(*read(content)[0])),
-    _INSPECT_TAG: lambda content, read: Inspect(_decode_request(content, read)),
+    _OLD_INSPECT_TAG: lambda content, read: TICK,
     _PURGE_TAG: lambda content, read: Purge(_decode_request(content, read)),
     _DELETE_TAG: _decode_delete,
     _CONFIGURE_TAG: lambda content, read: Configure(decode_settings(content)),
-    _TOUCH_TAG: lambda content, read: Touch(),
-    _TICK_TAG: lambda content, read: Tick(),
+    _OLD_TOUCH_TAG: lambda content, read: TICK,
+    _TICK_TAG: lambda content, read: TICK,
     _OLD_RESTARTED_TAG: lambda content, read: NodeGone(OLD_PEER.node, OLD_PEER.incarnation),
     _DLX_SETTLE_TAG: lambda content, read: DlxSettle(decode_numbers(content, 0)[0]),
     _NODE_GONE_TAG: lambda content, read: NodeGone(*_NODE_GONE.unpack(content)),

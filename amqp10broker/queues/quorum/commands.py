@@ -1,7 +1,8 @@
 """What a quorum queue is told beside `queues.commands`: by its own shell, and by who hands on dead messages.
 
-Everything that changes the state of a quorum queue is a command, the passing of time too: the commands
-are its log, and the same log makes the same state.
+Everything that changes the state of a quorum queue is a command, the passing of time too: these commands
+are its log, and the same log makes the same state. What changes nothing (`Inspect`, `Touch`) is in no entry
+of it: it is answered between two of them, where its sender put it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from amqp10broker.message.message import Message
-from amqp10broker.queues.commands import Command, PeerId, Publish
+from amqp10broker.queues.commands import Change, Inspect, PeerId, Publish, Touch
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,13 @@ class DlxSettle:
     keys: Sequence[int]
 
 
-QuorumCommand = Command | NodeGone | SessionGone | DlxSettle
+QuorumChange = Change | NodeGone | SessionGone | DlxSettle
+"""What the log says."""
+
+QuorumCommand = QuorumChange | Inspect | Touch
+
+CHANGES_NOTHING: Final = (Inspect, Touch)
+"""Declaring a quorum queue again does not renew its lease, as in RabbitMQ."""
 
 JOINED_MAX: Final = 4096
 """Publishes are joined until they have so many messages."""

@@ -34,7 +34,6 @@ from amqp10broker.queues.commands import (
     Settle,
     Subscribe,
     Tick,
-    Touch,
     Unsubscribe,
 )
 from amqp10broker.queues.effects import (
@@ -47,7 +46,14 @@ from amqp10broker.queues.figures import QueueFigures, is_full, length_limits
 from amqp10broker.queues.machine import QueueMachine
 from amqp10broker.queues.outlook import Outlook
 from amqp10broker.queues.quorum.bodies import BodyStore, PagedBodies
-from amqp10broker.queues.quorum.commands import DlxSettle, NodeGone, QuorumCommand, SessionGone
+from amqp10broker.queues.quorum.commands import (
+    CHANGES_NOTHING,
+    DlxSettle,
+    NodeGone,
+    QuorumChange,
+    QuorumCommand,
+    SessionGone,
+)
 from amqp10broker.queues.quorum.consumers import QuorumConsumers
 from amqp10broker.queues.quorum.dead_letters import DeadMessage, at_least_once
 from amqp10broker.queues.quorum.messages import Messages
@@ -230,7 +236,11 @@ class QuorumQueue(QueueMachine):
     # --- commands ---------------------------------------------------------------------------------
 
     def apply(self, command: QuorumCommand, now_ms: int) -> None:
-        """See `QueueMachine`."""
+        """See `QueueMachine`. Not even time passes with what changes nothing."""
+        if isinstance(command, CHANGES_NOTHING):
+            if isinstance(command, Inspect):
+                self._answer(command.request, self.ready)
+            return
         if now_ms < self._messages.now_ms and not self._messages.old_rules:
             now_ms = self._messages.now_ms
         self._messages.now_ms = self._messages.expired_at = now_ms
@@ -249,7 +259,7 @@ class QuorumQueue(QueueMachine):
         if self._messages.replaying:
             self._outbox.take()
 
-    def _execute(self, command: QuorumCommand) -> None:
+    def _execute(self, command: QuorumChange) -> None:
         match command:
             case Publish():
                 self._publish(command)
@@ -273,8 +283,6 @@ class QuorumQueue(QueueMachine):
                 self._attach(command)
             case DetachPublisher():
                 self._publishers.pop(command.publisher, None)
-            case Inspect():
-                self._answer(command.request, self.ready)
             case Purge():
                 self._purge(command)
             case Delete():
@@ -288,8 +296,8 @@ class QuorumQueue(QueueMachine):
                 self._lose(lambda who: who.node == node and who.incarnation <= incarnation)
             case SessionGone():
                 self._lose(command.session.__eq__)
-            case Touch() | Tick():
-                return  # declaring it again does not renew a quorum queue's lease, as in RabbitMQ
+            case Tick():
+                return
             case _:
                 assert_never(command)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,21 +11,23 @@ import pytest
 from amqp10broker.errors import DiskFull
 from amqp10broker.message.message import make_head
 from amqp10broker.persistence.keeper import Keeper
-from amqp10broker.persistence.quorum_keeper import QuorumInJournal
-from amqp10broker.persistence.quorum_store import QuorumStore
+from amqp10broker.persistence.quorum_keeper import QuorumInJournal, QuorumInMemory
+from amqp10broker.persistence.quorum_records import ENTRY
+from amqp10broker.persistence.quorum_store import QuorumStore, read_entry
 from amqp10broker.persistence.stream_keeper import RETRY_MS, StreamKeeper
-from amqp10broker.queues.commands import Command, PeerId, Publish
-from amqp10broker.queues.effects import Confirmed, DeadLetters, Effect, Unconfirmed
+from amqp10broker.queues.commands import Command, Inspect, PeerId, Publish, Tick, Touch
+from amqp10broker.queues.effects import Answer, Confirmed, DeadLetters, Effect, Unconfirmed
 from amqp10broker.queues.outlook import Progress
 from amqp10broker.queues.quorum.queue import QuorumQueue
-from amqp10broker.queues.settings import DEFAULTS
+from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 from amqp10broker.queues.stream.queue import StreamQueue
 from amqp10broker.storage.stream_log import StreamLog
 from amqp10broker.storage.stream_memory import MemoryShelf
 from tests.support.askers import new_asker
 
 NOW_MS = 1_000
-PUBLISHER = new_asker("1.1").publisher()
+ASKER = new_asker("1.1")
+PUBLISHER = ASKER.publisher()
 MESSAGE = (make_head(None, None, "", "q"), b"a")
 
 
@@ -37,9 +40,12 @@ class Journal:
         self.ticket = self.durable = 0
         self.waiting: list[tuple[int, Callable[[], None]]] = []
         self.left_alone: list[int] = []
+        self.entries: list[bytes] = []
 
     def append(self, group: int, kind: int, index: int, payload: Sequence[bytes]) -> tuple[int, int, int]:
         self.ticket += 1
+        if kind == ENTRY:
+            self.entries.append(b"".join(payload))
         return self.ticket, 1, self.ticket
 
     @property
@@ -94,8 +100,9 @@ class Bench:
         dead: Sequence[object] = (),
     ) -> None:
         for effect in effects.get(PUBLISHER.reply_to, ()):
-            assert isinstance(effect, Confirmed | Unconfirmed)
-            self.told.append((type(effect).__name__, list(effect.ids)))
+            assert isinstance(effect, Confirmed | Unconfirmed | Answer)
+            said = [effect.ready] if isinstance(effect, Answer) else list(effect.ids)
+            self.told.append((type(effect).__name__, said))
 
     def wake(self, *commands: Command, now_ms: int = NOW_MS) -> None:
         self.keeper.carry_out(list(commands), now_ms)
@@ -106,10 +113,10 @@ class Bench:
         self.wake(Publish(PUBLISHER, [number], [MESSAGE], False), now_ms=now_ms)
 
 
-def quorum() -> tuple[Bench, Journal]:
+def quorum(settings: QueueSettings = DEFAULTS) -> tuple[Bench, Journal]:
     journal = Journal()
     store = QuorumStore(7, "q", journal)
-    queue = QuorumQueue("q", settings=DEFAULTS, now_ms=NOW_MS)
+    queue = QuorumQueue("q", settings=settings, now_ms=NOW_MS)
     return Bench(QuorumInJournal(queue, journal, store)), journal  # type: ignore[arg-type]
 
 
@@ -132,6 +139,44 @@ def test_a_quorum_queue_tells_what_is_durable_and_in_the_order_in_which_it_was_d
     bench.wake()
     assert bench.told[2:] == [("Confirmed", [3])]
     assert (bench.keeper.busy, bench.keeper.owed) == (False, None)
+
+
+def test_a_question_to_a_quorum_queue_is_answered_in_its_place_and_is_not_in_the_journal() -> None:
+    """Behind what its sender sent before, before what it sent after; told when what it counts is durable."""
+    bench, journal = quorum()
+    journal.sync(journal.ticket)
+    bench.wake()
+    at_rest = journal.ticket
+    bench.wake(Inspect(ASKER.request()), Touch())
+    assert bench.told == [("Answer", [0])], "nothing waits for the disk"
+    publishes = [Publish(PUBLISHER, [number], [MESSAGE], False) for number in (1, 2)]
+    bench.wake(publishes[0], Inspect(ASKER.request()), publishes[1], Inspect(ASKER.request()))
+    bench.wake(Inspect(ASKER.request()))
+    assert journal.ticket == at_rest + 1
+    assert len(bench.told) == 1, "messages that may get lost are not counted for anybody"
+    journal.sync(journal.ticket)
+    bench.wake()
+    assert bench.told[1:] == [
+        *(("Confirmed", [1]), ("Answer", [1])),
+        *(("Confirmed", [2]), ("Answer", [2])),
+        ("Answer", [2]),
+    ]
+    assert (bench.keeper.busy, bench.keeper.owed) == (False, None)
+
+
+def test_what_is_due_happens_before_a_question_is_answered() -> None:
+    """As time passed with the question while that was in the log; the entry says only that it passed."""
+    settings = replace(DEFAULTS, message_ttl_ms=100)
+    in_journal, journal = quorum(settings)
+    for bench in (in_journal, Bench(QuorumInMemory(QuorumQueue("q", settings=settings, now_ms=NOW_MS)))):
+        bench.publish(1)
+        for late, count in ((99, 1), (100, 0)):
+            bench.wake(Inspect(ASKER.request()), now_ms=NOW_MS + late)
+            journal.sync(journal.ticket)
+            bench.wake(now_ms=NOW_MS + late)
+            assert bench.told[-1] == ("Answer", [count])
+    entries = [read_entry(number, payload).commands for number, payload in enumerate(journal.entries)]
+    assert [type(each) for (each,) in entries] == [Publish, Tick]
 
 
 @pytest.mark.parametrize("end", ["storage_failed", "abandon"])

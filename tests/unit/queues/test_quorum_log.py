@@ -36,7 +36,7 @@ from amqp10broker.queues.quorum.command_codec import (
     encode_numbers,
     encode_settings,
 )
-from amqp10broker.queues.quorum.commands import DlxSettle, NodeGone, QuorumCommand, SessionGone
+from amqp10broker.queues.quorum.commands import DlxSettle, NodeGone, QuorumChange, QuorumCommand, SessionGone
 from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import DeadLetterStrategy, Overflow, QueueSettings, RetryType
 from tests.support.askers import new_asker
@@ -68,13 +68,11 @@ COMMANDS: list[QuorumCommand] = [
     Cancel(CONSUMER),
     Unsubscribe(SETTLING, [9], [message("e")], 7, Verdict.REQUEUE_FAILED),
     Unsubscribe(CONSUMER, range(2, 4), [], 7, Verdict.DISCARD),
-    Inspect(REQUEST),
     Purge(REQUEST),
     Delete(),
     Delete(REQUEST, if_unused=True),
     Delete(REQUEST, if_empty=True),
     Configure(QueueSettings(max_length=3, dead_letter_exchange="ü")),
-    Touch(),
     Tick(),
     DlxSettle([3, 1, 2]),
     DetachPublisher(PUBLISHER),
@@ -100,7 +98,27 @@ def test_every_command_comes_back_as_it_was() -> None:
     decoded = decode_commands(entry_of(COMMANDS, 1234, 77))
     assert (decoded.now_ms, decoded.first) == (1234, 77)
     assert [plain(each) for each in decoded.commands] == [plain(each) for each in COMMANDS]
-    assert {type(each) for each in COMMANDS} == set(QuorumCommand.__args__), "one of each kind"
+    assert {type(each) for each in COMMANDS} == set(QuorumChange.__args__), "one of each kind"
+
+
+def test_what_changes_nothing_is_in_no_entry() -> None:
+    publish = Publish(PUBLISHER, [1], [message("a")], False)
+    assert entry_of([Inspect(REQUEST), publish, Touch(), Inspect(REQUEST)]) == entry_of([publish])
+
+
+@pytest.mark.parametrize(
+    "old",
+    [
+        pytest.param("0a18000000" + "00000000" * 2 + "0900000000000000" + "0100000000000000", id="Inspect"),
+        pytest.param("0e00000000", id="Touch"),
+    ],
+)
+def test_where_an_entry_of_before_has_a_question_time_passes(old: str) -> None:
+    """It did with every command, so messages expired and deliveries timed out there."""
+    tick = entry_of([Tick()], 7, 3)
+    decoded = decode_commands(tick[:16] + bytes.fromhex(old) + tick[16:])
+    assert (decoded.now_ms, decoded.first) == (7, 3)
+    assert decoded.commands == [Tick(), Tick()]
 
 
 def test_the_same_commands_are_the_same_bytes() -> None:
