@@ -89,10 +89,6 @@ class Pending:
         self._handed_out.discard(index)
         return True
 
-    def consumer_lost(self) -> None:
-        """The internal consumer begins anew."""
-        self._handed_out.clear()
-
     def clear(self) -> list[int]:
         """Give all up. Returns the indexes."""
         indexes = list(self.entries)

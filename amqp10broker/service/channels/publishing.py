@@ -139,11 +139,6 @@ class Publishing:
         return self._before_confirms + self._next_seq - 1
 
     @property
-    def published_before_confirms(self) -> int:
-        """Those of `published` that the client is never told about, when it has asked for confirms."""
-        return self._before_confirms
-
-    @property
     def waiting(self) -> int:
         """In confirm mode: messages that the client has not been told about."""
         return self._tracker.waiting
