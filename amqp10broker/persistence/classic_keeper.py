@@ -16,6 +16,8 @@ MakeQueue = Callable[[ClassicQueue | None], ClassicQueue]
 class ClassicInJournal(Keeper[ClassicQueue]):
     """See the module."""
 
+    __slots__ = ("_asked_for", "_commits", "_make", "_store")
+
     def __init__(self, make: MakeQueue, commits: Commits, store: ClassicStore) -> None:
         """Keep for a queue.
 

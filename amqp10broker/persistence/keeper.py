@@ -73,6 +73,8 @@ class Keeper(Generic[MachineT]):
         hand_over: tells.
     """
 
+    __slots__ = ("admission", "due_ms", "hand_over", "kept", "queue", "recovered", "wake")
+
     wake: Callable[[], None]
     hand_over: HandOver
 

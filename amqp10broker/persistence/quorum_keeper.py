@@ -37,6 +37,8 @@ class Told(NamedTuple):
 class QuorumInMemory(Keeper[QuorumQueue]):
     """Keeps nothing."""
 
+    __slots__ = ()
+
     def carry_out(self, commands: list[Command], now_ms: int) -> None:
         """See `Keeper`."""
         if commands:
@@ -64,6 +66,8 @@ class QuorumInMemory(Keeper[QuorumQueue]):
 
 class QuorumInJournal(QuorumInMemory):
     """Appends an entry, has it applied, and tells what came of it when the entry is durable."""
+
+    __slots__ = ("_commits", "_seen", "_store", "_told")
 
     def __init__(self, queue: QuorumQueue, commits: Commits, store: QuorumStore) -> None:
         """Keep for a queue.

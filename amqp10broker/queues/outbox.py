@@ -28,7 +28,7 @@ class Outbox:
         self._effects: dict[PeerId, list[Effect]] = {}
         self._delivering: dict[Receiver, tuple[list[int], list[Message]]] = {}
         # Of these, those that get messages that were handed out before.
-        self._again: set[Receiver] = set()
+        self._again: dict[Receiver, None] = {}
 
     def tell(self, reply_to: PeerId, effect: Effect) -> None:
         """Tell somebody something."""
@@ -48,7 +48,7 @@ class Outbox:
 
     def deliver_again(self, consumer: Receiver) -> None:
         """Among what is delivered to a consumer are messages that were handed out before."""
-        self._again.add(consumer)
+        self._again[consumer] = None
 
     def flush(self, consumer: Receiver) -> None:
         """What is told to this consumer from now on comes behind its deliveries."""
@@ -58,12 +58,12 @@ class Outbox:
             deliver = Deliver(consumer.ref, *delivering, consumer.epoch, consumer.room <= 0, again)
             self.tell(consumer.ref.reply_to, deliver)
             if again:
-                self._again.discard(consumer)
+                del self._again[consumer]
 
     def withdraw(self, consumer: Receiver) -> None:
         """Forget deliveries that were not taken; the queue has them back."""
         self._delivering.pop(consumer, None)
-        self._again.discard(consumer)
+        self._again.pop(consumer, None)
 
     def take(self) -> dict[PeerId, list[Effect]]:
         """Everything, by who is told."""

@@ -5,7 +5,6 @@ A fault of ours in a queue ends that state of it, and no other queue: `AFTER_FAU
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Final, cast
@@ -177,7 +176,7 @@ class Queues:
     # --- faults -----------------------------------------------------------------------------------
 
     async def _run(self, spec: QueueSpec, running: QueueTask) -> None:
-        faults: deque[float] = deque(maxlen=RESTARTS_MAX)
+        faults: list[float] = []
         again = True
         while again:
             try:
@@ -193,7 +192,7 @@ class Queues:
         self._running.discard(running)
 
     def _after_fault(
-        self, spec: QueueSpec, running: QueueTask, faults: deque[float], error: Exception
+        self, spec: QueueSpec, running: QueueTask, faults: list[float], error: Exception
     ) -> bool:
         """Do what `AFTER_FAULT` says; whether the queue runs again."""
         after = AFTER_FAULT[spec.type, running.keeper.kept]
@@ -201,6 +200,7 @@ class Queues:
         if after is AfterFault.AGAIN and len(faults) == RESTARTS_MAX and now - faults[0] < RESTARTS_S:
             after = AfterFault.DOWN
         faults.append(now)
+        del faults[:-RESTARTS_MAX]
         self._note(spec, error)
         _log.error(
             f"{KINDS[spec.type].noun} failed by a fault in the broker and {after.value}",
