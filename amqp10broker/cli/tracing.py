@@ -10,8 +10,6 @@ from amqp10broker.cli.commands import Command, Parser, add_where, ask, counted, 
 from amqp10broker.cli.exits import EXIT_FAILED, EXIT_OK
 from amqp10broker.errors import ConfigError
 
-SWITCHED_OFF: Final = "it was switched off"
-
 
 def _arguments(parser: Parser) -> None:
     parser.add_argument(
