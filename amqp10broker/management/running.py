@@ -84,13 +84,11 @@ def start_recording(caller: Caller, folder: str, every: int | None, run: str | N
     """Begin to record flow events.
 
     Raises:
-        BadRequest: the folder has no name.
+        BadRequest: the folder's name is none.
         PermissionDenied: the caller is no administrator.
     """
     node = caller.administered("record-start")
-    if not folder:
-        raise BadRequest("recording", "the folder has no name: give one")
-    return Job(partial(node.start_recording, folder, every, run), document)
+    return Job(partial(node.start_recording, _path("recording", folder), every, run), document)
 
 
 def stop_recording(caller: Caller) -> Job:
@@ -115,6 +113,7 @@ def trace(caller: Caller, what: str, on: bool, file: str | None) -> dict[str, An
     """Begin a trace into a file, or as lines that follow the answer; or end one of any kind.
 
     Raises:
+        BadRequest: the file's name is none.
         NotFound: there is nothing to trace, or no such trace.
         NotAllowed: it is being traced already.
         PermissionDenied: the caller is no administrator.
@@ -124,4 +123,10 @@ def trace(caller: Caller, what: str, on: bool, file: str | None) -> dict[str, An
         return document(node.end_trace(what))
     if file is None:
         return Lines(lambda sink: document(node.trace_into(what, sink)), partial(node.end_trace, what))
-    return document(node.trace_into_file(what, file))
+    return document(node.trace_into_file(what, _path("trace", file)))
+
+
+def _path(noun: str, path: str) -> str:
+    if not path or "\0" in path:
+        raise BadRequest(noun, f"{noun}: {path!r} is no path of a file or folder: give one")
+    return path

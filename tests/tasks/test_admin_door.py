@@ -382,6 +382,10 @@ async def test_a_queue_for_one_connection_cannot_be_declared_here(autojump_clock
         (b'{"op": "set", "arguments": {"name": "max_link_credit", "value": 0}}', "must be an integer"),
         (b'{"op": "import-definitions", "arguments": {"document": {"users": [1]}}}', "must be an object"),
         (b'{"op": "import-definitions", "arguments": {"document": {"users": {}}}}', "must be a list"),
+        (b'{"op": "record-start", "arguments": {"folder": ""}}', "is no path"),
+        (b'{"op": "record-start", "arguments": {"folder": "a\\u0000b"}}', "is no path"),
+        (b'{"op": "trace", "arguments": {"what": "guest", "on": true, "file": ""}}', "is no path"),
+        (b'{"op": "trace", "arguments": {"what": "guest", "on": true, "file": "a\\u0000b"}}', "is no path"),
     ],
 )
 async def test_what_is_no_request_is_answered_in_words(
