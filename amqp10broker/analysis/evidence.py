@@ -47,7 +47,7 @@ def weaknesses(
     values = dict(pool)
     known = scatter([each for _, each in pool])
     found = _repetitions(pool)
-    found += _noise(pool, known, tolerance)
+    found += _noise(known, tolerance)
     found += _hidden(pool, chosen, values[best], known, tolerance, highest=highest)
     return found + _edges(tried, chosen, best, told_apart=_apart(values[chosen], values[best], known))
 
@@ -65,23 +65,15 @@ def unproven(pool: Sequence[Measured], best: Settings) -> str | None:
     own = dict(pool)[best]
     if any(_apart(values, own, known) for _, values in pool):
         return None
-    visible = _typical([values for _, values in pool], known)
     return (
         f"repetitions scatter by {known.noise:.0%} of their mean, which hides differences below "
-        f"{visible:.0%}, and no setting is further than that from the best"
+        f"{known.typical:.0%}, and no setting is further than that from the best"
     )
 
 
 def _apart(one: Sequence[float], other: Sequence[float], known: Scatter | None) -> bool:
     """Whether the repetitions tell two settings apart; the second is the best."""
     return known is not None and _distance(one, other) > known.visible(len(one), len(other))
-
-
-def _typical(groups: Sequence[Sequence[float]], known: Scatter) -> float:
-    """What noise hides of two settings with as many repetitions as there are in the mean."""
-    repeated = [len(values) for values in groups if len(values) > 1]
-    typical = sum(repeated) / len(repeated)
-    return known.visible(typical, typical)
 
 
 def _repetitions(pool: Sequence[Measured]) -> list[str]:
@@ -93,28 +85,15 @@ def _repetitions(pool: Sequence[Measured]) -> list[str]:
     return []
 
 
-def _noise(pool: Sequence[Measured], known: Scatter | None, tolerance: float) -> list[str]:
-    visible = 0.0 if known is None else _typical([values for _, values in pool], known)
-    if known is None or visible <= tolerance:
+def _noise(known: Scatter | None, tolerance: float) -> list[str]:
+    if known is None or known.typical <= tolerance:
         return []
     text = (
-        f"repetitions scatter by {known.noise:.1%} of their mean, which hides differences below {visible:.1%}"
-        f" (the choice allows {tolerance:.0%}): measure more repetitions, or on a quieter machine"
+        f"repetitions scatter by {known.noise:.1%} of their mean, which hides differences below "
+        f"{known.typical:.1%} (the choice allows {tolerance:.0%}): measure more repetitions, or on a "
+        "quieter machine"
     )
     return [text]
-
-
-def smallest_visible(groups: Sequence[Sequence[float]]) -> float | None:
-    """The smallest difference of two settings, as a share, that their repetitions would show.
-
-    Args:
-        groups: the repetitions of each setting.
-
-    Returns:
-        None if there is no spread to go by.
-    """
-    known = scatter(groups)
-    return None if known is None else _typical(groups, known)
 
 
 def _hidden(

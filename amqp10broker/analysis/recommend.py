@@ -29,11 +29,10 @@ from amqp10broker.analysis.evidence import (
     beside_bound,
     held_back,
     named,
-    smallest_visible,
     unproven,
     weaknesses,
 )
-from amqp10broker.analysis.statistics import Estimate, estimate
+from amqp10broker.analysis.statistics import Estimate, estimate, scatter
 
 TOLERANCE: Final = 0.05
 """Share of the best that a smaller setting may give up."""
@@ -296,18 +295,17 @@ def _unsure_of_rate(tried: Sequence[Candidate], wanted: float) -> list[str]:
 
 def _unsure_of_share(pool: Sequence[Candidate], most: float, keep: float) -> list[str]:
     """Settings that may keep a share of the best throughput, or may not."""
-    visible = smallest_visible([one.throughput_per_s for one in pool])
-    means = [(one, _THROUGHPUT.mean(one)) for one in pool]
+    known = scatter([one.throughput_per_s for one in pool])
+    if known is None:
+        return []
     unsure = [
         (one.name(), f"{mean / most:.0%} of it")
-        for one, mean in means
+        for one in pool
         # The best keeps all of its own throughput, however far it scatters.
-        if mean < most and visible is not None and beside_bound(mean, keep * most) < visible
+        if (mean := _THROUGHPUT.mean(one)) < most and beside_bound(mean, keep * most) < known.typical
     ]
-    if not unsure:
-        return []
-    text = f"noise hides whether these keep {keep:.0%} of the best throughput (it hides {visible:.1%})"
-    return [f"{text}: {named(unsure)}"]
+    text = f"noise hides whether these keep {keep:.0%} of the best throughput (it hides {known.typical:.1%})"
+    return [f"{text}: {named(unsure)}"] if unsure else []
 
 
 def _choose(

@@ -78,10 +78,17 @@ class Scatter:
     Attributes:
         noise: how far one repetition lies from its mean, as a share of it.
         freedom: degrees of freedom of that.
+        repetitions: of a setting that has several, in the mean.
     """
 
     noise: float
     freedom: int
+    repetitions: float
+
+    @property
+    def typical(self) -> float:
+        """The smallest difference that two settings with so many repetitions show; what noise hides."""
+        return self.visible(self.repetitions, self.repetitions)
 
     def visible(self, one: float, other: float) -> float:
         """The smallest difference of two settings that their repetitions show, as a share of the better mean.
@@ -113,7 +120,10 @@ def scatter(groups: Sequence[Sequence[float]]) -> Scatter | None:
         if len(values) > 1 and mean:
             squares += sum((value / mean - 1) ** 2 for value in values)
             freedom += len(values) - 1
-    return Scatter(math.sqrt(squares / freedom), freedom) if freedom else None
+    if not freedom:
+        return None
+    repeated = [len(values) for values in groups if len(values) > 1]
+    return Scatter(math.sqrt(squares / freedom), freedom, sum(repeated) / len(repeated))
 
 
 def _student_quantile(confidence: float, freedom: int) -> float:
