@@ -15,7 +15,7 @@ from amqp10broker.persistence.quorum_keeper import QuorumInJournal, QuorumInMemo
 from amqp10broker.persistence.quorum_records import ENTRY
 from amqp10broker.persistence.quorum_store import QuorumStore, read_entry
 from amqp10broker.persistence.stream_keeper import RETRY_MS, StreamKeeper
-from amqp10broker.queues.commands import Command, Inspect, PeerId, Publish, Tick, Touch
+from amqp10broker.queues.commands import AttachPublisher, Command, Inspect, PeerId, Publish, Tick, Touch
 from amqp10broker.queues.effects import Answer, Confirmed, DeadLetters, Effect, Unconfirmed
 from amqp10broker.queues.outlook import Progress
 from amqp10broker.queues.quorum.queue import QuorumQueue
@@ -162,6 +162,19 @@ def test_a_question_to_a_quorum_queue_is_answered_in_its_place_and_is_not_in_the
         ("Answer", [2]),
     ]
     assert (bench.keeper.busy, bench.keeper.owed) == (False, None)
+
+
+def test_a_question_waits_for_what_was_decided_before_though_there_was_nothing_to_tell() -> None:
+    bench, journal = quorum()
+    bench.wake(AttachPublisher(PUBLISHER))
+    assert not bench.keeper.busy
+    bench.wake(Inspect(ASKER.request()))
+    assert (bench.told, bench.keeper.owed) == ([], journal.ticket)
+    wakes = bench.wakes
+    journal.sync(journal.ticket)
+    assert bench.wakes > wakes
+    bench.wake()
+    assert bench.told == [("Answer", [0])]
 
 
 def test_what_is_due_happens_before_a_question_is_answered() -> None:
