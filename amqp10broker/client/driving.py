@@ -7,6 +7,7 @@ each with a clock and a socket of its kind, and make methods of them with the sa
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
@@ -48,7 +49,7 @@ Steps: TypeAlias = Generator[WaitFor, None, T]
 """A driver throws in what ends a wait early: `WaitFor.failure`, `TimedOutError`, or a cancellation."""
 
 
-class ClientBase(Generic[S, R]):
+class ClientBase(ABC, Generic[S, R]):
     """One connection, for a driver to complete.
 
     Attributes:
@@ -77,21 +78,21 @@ class ClientBase(Generic[S, R]):
         """The client, as its links have one: the steps of both are driven alike."""
         return self
 
+    @abstractmethod
     def run(self, steps: Steps[Any]) -> Any:
         """Take steps to their end: their value, or on Trio an awaitable of it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def clock(self) -> float:
         """Seconds, from the same origin at every call."""
-        raise NotImplementedError
 
+    @abstractmethod
     def write_soon(self) -> None:
         """Have what there is written, as far as that goes without waiting."""
-        raise NotImplementedError
 
+    @abstractmethod
     def writing(self) -> Callable[[], bool]:
         """Begin to write everything; what says whether that is done, or never can be."""
-        raise NotImplementedError
 
 
 class HasClient(Protocol):

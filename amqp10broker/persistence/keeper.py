@@ -151,5 +151,8 @@ class Keeper(Generic[MachineT]):
         """The machine cannot be trusted, and the queue stays down: what is kept is for the next start."""
 
     def begin_again(self) -> None:
-        """The machine cannot be trusted: go on with another, that `recover` fills."""
+        """The machine cannot be trusted: go on with another, that `recover` fills.
+
+        Asked only of kinds that begin again after a fault (`tasks.queues.AFTER_FAULT`).
+        """
         raise NotImplementedError
