@@ -62,12 +62,16 @@ ROOMS: Final[Mapping[str, Room]] = {
         why="state machines that a simulation can run alone; delivery-counts are RFC 1982 numbers there too",
     ),
     "persistence": _room(
-        "queues", "message", "errors",
+        "queues", "message", "raft", "errors",
         why="what queues are on disk; the journal is given to it, so that a test can be one",
     ),
     "catalog": _room(
         "routing", "queues", "errors",
         why="what is declared: virtual hosts, users, permissions, names to queues",
+    ),
+    "replication": _room(
+        "raft", "queues", "persistence", "catalog", "message", "errors",
+        why="what a node does with groups and for queues elsewhere: a test runs five nodes of it in a loop",
     ),
     "security": _room("catalog", "errors", why="who may connect, and who may do what"),
     "management": _room(
@@ -83,8 +87,8 @@ ROOMS: Final[Mapping[str, Room]] = {
     "adminpath": _room("errors", why="where broker and command line meet, on disk", pure=False),
     "tasks": _room(
         "service", "management", "security", "catalog", "queues", "routing", "message", "amqp10", "amqp091",
-        "persistence", "storage", "flowevents", "recording", "greeting", "adminpath", "alarms", "config",
-        "errors", "__init__",
+        "persistence", "replication", "raft", "storage", "flowevents", "recording", "greeting", "adminpath",
+        "alarms", "config", "errors", "__init__",
         why="the only living room: every nursery, socket, timer and thread",
         pure=False,
     ),

@@ -1,0 +1,31 @@
+"""Numbers that name groups and members.
+
+A group is a queue by its number in the catalog; the system group, which has the catalog, is number 0, which
+no queue has. A node has a number, 1 to 2**32 - 1, that is never given again. A member is a node's part in a
+group: its id says which node, and which of the parts it ever had there, so that what is said late of a
+member that was removed concerns no other one.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+SYSTEM_GROUP: Final = 0
+"""The group whose machine is the catalog."""
+
+NODE_MAX: Final = 2**32 - 1
+
+
+def member_id(node: int, serial: int = 0) -> int:
+    """The id of a member.
+
+    Args:
+        node: where it is, 1 to `NODE_MAX`.
+        serial: tells apart the members that a node has had in a group, 0 to 2**32 - 1.
+    """
+    return node << 32 | serial
+
+
+def node_of(member: int) -> int:
+    """The number of the node where a member is."""
+    return member >> 32

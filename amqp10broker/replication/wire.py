@@ -1,0 +1,63 @@
+"""Frames between nodes.
+
+::
+
+    length u32 | kind u8 | flags u8 | group u32 | body | crc32 u32
+
+Integers are little-endian. `length` counts all behind itself; the checksum is over kind, flags, group and
+body: bodies pass through buffers of several programs, and TCP's own checksum is weak. Two nodes have a
+connection for each `Purpose`, so that a long snapshot holds up neither a heartbeat nor a message.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+
+class Purpose(enum.IntEnum):
+    """What a connection is for."""
+
+    RAFT = 1
+    """Messages of groups and heartbeats: what a full buffer drops is sent again."""
+    LETTERS = 2
+    """What sessions ask, what queues answer, questions: in order, never dropped while it lasts."""
+    BULK = 3
+    """States of groups."""
+
+
+class FrameKind(enum.IntEnum):
+    """What a frame's body is."""
+
+    HEARTBEAT = 1
+    RAFT = 2
+    """One message of the group (`raft.codec.encode_message`)."""
+    LETTER = 16
+    """From a node's sessions to a queue (`lanes`)."""
+    EFFECTS = 17
+    """From a queue to a node's sessions."""
+    RESUME = 18
+    """A node has found the queue's leader: what it has heard so far."""
+    RESUMED = 19
+    """What it has missed."""
+    LEADER_IS = 20
+    """This node leads the group from now on, and takes letters."""
+    REQUEST = 32
+    """A question to the node, as JSON, answered by `RESPONSE`."""
+    RESPONSE = 33
+    PROPOSE = 40
+    """A transaction for the system group's leader (`metadata`)."""
+    SNAPSHOT = 48
+    """A part of a group's state, from its leader to a member."""
+    SNAPSHOT_ANSWER = 49
+    """So much of it has come."""
+
+
+class Frame(NamedTuple):
+    """One frame."""
+
+    kind: FrameKind
+    group: int
+    """Of which group it is about, u32; of which question, in `REQUEST` and `RESPONSE`."""
+    body: bytes
+    flags: int = 0
