@@ -56,12 +56,13 @@ def _encode_lengths(contents: Sequence[bytes]) -> bytes:
     return lengths.tobytes()
 
 
-def decode_batch(data: bytes, at: int = 0) -> list[Message]:
+def decode_batch(data: bytes, at: int = 0, end: int | None = None) -> list[Message]:
     """The messages of a batch; equal heads are one object.
 
     Args:
         data: what `encode_batch` made, joined.
         at: where it begins.
+        end: where it ends; None: with the data.
 
     Raises:
         ValueError: it is no such batch, or something is left over.
@@ -79,7 +80,7 @@ def decode_batch(data: bytes, at: int = 0) -> list[Message]:
             at += 2 * count
     except struct.error as error:
         raise ValueError(f"a batch of messages is cut off: {error}") from error
-    if at + sum(head_lengths) + sum(lengths) != len(data) or not count:
+    if at + sum(head_lengths) + sum(lengths) != (len(data) if end is None else end) or not count:
         raise ValueError("a batch of messages is not as long as its lengths say")
     heads = list(_slices(data, at, head_lengths))
     contents = _slices(data, at + sum(head_lengths), lengths)

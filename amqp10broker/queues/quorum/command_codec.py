@@ -24,7 +24,7 @@ from __future__ import annotations
 import json
 import struct
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from enum import Enum
 from sys import byteorder
@@ -181,6 +181,12 @@ def encode_commands(commands: Sequence[QuorumCommand], now_ms: int, first: int) 
     return Encoded(pieces, places, first)
 
 
+def framed(command: QuorumChange) -> list[bytes]:
+    """One command as it stands in an entry, in pieces that belong together in this order."""
+    tag, content = _encode(command)
+    return [_START.pack(tag, sum(map(len, content))), *content]
+
+
 def _ref_bytes(ref: ConsumerRef | PublisherRef | RequestRef) -> bytes:
     return _REF.pack(*ref.reply_to, ref.handle)
 
@@ -286,23 +292,66 @@ def _read_old_ref(content: bytes) -> tuple[Ref, bytes]:
     return (OLD_PEER, number), content[_OLD_REF.size :]
 
 
-def _decode(payload: bytes, at: int, read: ReadRef) -> list[QuorumChange]:
-    commands: list[QuorumChange] = []
-    while at < len(payload):
-        tag, length = _START.unpack_from(payload, at)
+def read_framed(data: bytes, at: int) -> Iterator[tuple[int, int, int]]:
+    """Commands, or others, that stand one behind the other as `framed` writes them.
+
+    Args:
+        data: which bytes.
+        at: where the first begins; they go to the end.
+
+    Yields:
+        Of each the tag, and where its content begins and ends.
+
+    Raises:
+        ValueError: the last one is cut off.
+    """
+    size = len(data)
+    while at < size:
+        try:
+            tag, length = _START.unpack_from(data, at)
+        except struct.error as error:
+            raise ValueError("a command of a queue is cut off") from error
         start = at + _START.size
         at = start + length
-        if at > len(payload):
-            raise ValueError("a command of a quorum queue is cut off")
-        commands.append(_DECODERS[tag](payload[start:at], read))
-    return commands
+        if at > size:
+            raise ValueError("a command of a queue is cut off")
+        yield tag, start, at
 
 
-def _decode_publish(content: bytes, read: ReadRef) -> Publish:
-    ref, rest = read(content)
-    settled, there = _PUBLISH.unpack_from(rest)
-    ids, at = decode_numbers(rest, _PUBLISH.size)
-    messages = decode_batch(rest, at) if there else []
+def decode_framed(tag: int, data: bytes, start: int, end: int) -> QuorumChange:
+    """One command that `framed` wrote.
+
+    Args:
+        tag: as `read_framed` said, as all that follows.
+        data: which bytes.
+        start: where its content begins.
+        end: where it ends.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        return _decode_one(tag, data, start, end, _read_ref)
+    except (struct.error, KeyError, IndexError) as error:
+        raise ValueError(f"no command of a queue: {error!r}") from error
+
+
+def _decode(payload: bytes, at: int, read: ReadRef) -> list[QuorumChange]:
+    return [_decode_one(tag, payload, start, end, read) for tag, start, end in read_framed(payload, at)]
+
+
+def _decode_one(tag: int, data: bytes, start: int, end: int, read: ReadRef) -> QuorumChange:
+    if tag != _PUBLISH_TAG:
+        return _DECODERS[tag](data[start:end], read)
+    # Bodies are copied once, into the messages.
+    head = data[start : start + _REF.size]
+    ref, rest = read(head)
+    at = start + len(head) - len(rest)
+    settled, there = _PUBLISH.unpack_from(data, at)
+    ids, at = decode_numbers(data, at + _PUBLISH.size)
+    messages = decode_batch(data, at, end) if there else []
+    if len(messages) != len(ids):
+        raise ValueError("a publish has other numbers than messages")
     return Publish(PublisherRef(*ref), ids, messages, bool(settled))
 
 
@@ -365,7 +414,6 @@ def _decode_delete(content: bytes, read: ReadRef) -> Delete:
 
 
 _DECODERS: Final[dict[int, Callable[[bytes, ReadRef], QuorumChange]]] = {
-    _PUBLISH_TAG: _decode_publish,
     _CREDIT_TAG: _decode_credit,
     _SETTLE_TAG: _decode_settle,
     _GIVE_BACK_TAG: _decode_give_back,
@@ -403,6 +451,8 @@ def encode_numbers(numbers: Sequence[int]) -> bytes:
 def decode_numbers(data: bytes, at: int) -> tuple[Sequence[int], int]:
     """What `encode_numbers` made, and where it ends."""
     end = at + _numbers_size(data, at)
+    if end > len(data):
+        raise ValueError("numbers of a queue are cut off")
     if data[at]:
         _, first, count = _RANGE.unpack_from(data, at)
         return range(first, first + count), end
