@@ -21,12 +21,16 @@ _FIRST: Final = (
     "admin_socket",
     "container_id",
 )
+_CLUSTER: Final = ("node_name", "cluster_port", "cluster_nodes", "cluster_secret_file", "discard_my_data")
 _TESTING: Final = ("test_mode",)
 # The settings whose default reads badly: an empty or missing value that stands for something.
 _DEFAULTS_IN_WORDS: Final = {
     "container_id": "amqp10broker@HOSTNAME",
     "admin_socket": "PORT.sock in a private directory",
     "data_dir": "none",
+    "node_name": "none",
+    "cluster_nodes": "none",
+    "cluster_secret_file": "none",
     "record": "none",
     "record_run": "broker-TIME-NUMBER",
     "disk_free_limit": "50MB, and without a data folder none",
@@ -52,8 +56,11 @@ def _arguments(parser: Parser) -> None:
         _add_setting(flow, setting, getattr(defaults.flow, name))
     limits = parser.add_argument_group("limits and behaviour")
     for name, setting in SETTINGS.items():
-        if name not in (*_FIRST, *_TESTING, *FLOW_SETTINGS):
+        if name not in (*_FIRST, *_CLUSTER, *_TESTING, *FLOW_SETTINGS):
             _add_setting(limits, setting, getattr(defaults, name))
+    cluster = parser.add_argument_group("cluster")
+    for name in _CLUSTER:
+        _add_setting(cluster, SETTINGS[name], getattr(defaults, name))
     testing = parser.add_argument_group("for tests only")
     for name in _TESTING:
         _add_setting(testing, SETTINGS[name], getattr(defaults, name))

@@ -360,6 +360,24 @@ class Config:
         may_be_empty=True,
     )
 
+    node_name: str | None = text(
+        None, "name of this node, unique in its cluster; given: it is one of a cluster, see cluster_nodes"
+    )
+    cluster_port: int = number(
+        0, 1, 65_535, "TCP port for the other nodes of the cluster", zero_means="20000 above port"
+    )
+    cluster_nodes: str | None = text(
+        None,
+        "nodes of the cluster as NAME=HOST:PORT,... with their cluster ports; the first founds it, others "
+        "join; a node that is in a cluster goes to the members that it knows",
+    )
+    cluster_secret_file: str | None = text(
+        None, "file with the secret that the nodes share, readable by its owner only"
+    )
+    discard_my_data: bool = switch(
+        False, "a node with data of its own that joins a cluster loses it; without this it is refused"
+    )
+
     test_mode: bool = switch(False, "allow fault injection; never in production")
     fault_injection: FaultInjection = field(default_factory=FaultInjection)
 
