@@ -1,0 +1,315 @@
+"""How a node finds its cluster: decisions of a start, of what the folder and other nodes say.
+
+A list of nodes is given to every one of them. Its first name is the founder: no other node ever founds, so
+that there cannot be two. A founder that has lost its folder looks before it founds, and finds the cluster.
+A node that is in a cluster goes to the members that it knows, and its list does not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from amqp10broker.errors import BrokerError
+
+NAME_MAX: Final = 64
+"""Characters of a node's name."""
+
+_NAME_MARKS: Final = "-_.@"
+
+
+class ClusterRefused(BrokerError):
+    """A node cannot be of the cluster as it is; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a node's cluster port is."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class MemberAt:
+    """A node of the cluster.
+
+    Attributes:
+        number: it is never given again.
+        name: the name of its folder.
+        address: of its cluster port.
+    """
+
+    number: int
+    name: str
+    address: Address
+
+    def document(self) -> dict[str, object]:
+        """As JSON can hold it."""
+        return {
+            "number": self.number,
+            "name": self.name,
+            "host": self.address.host,
+            "port": self.address.port,
+        }
+
+    @classmethod
+    def of(cls, document: Mapping[str, object]) -> MemberAt:
+        """It again.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is none.
+        """
+        number, name, host, port = (document[key] for key in ("number", "name", "host", "port"))
+        if not (type(number) is int and type(port) is int and type(name) is str and type(host) is str):
+            raise ValueError(f"no member: {document}")
+        return cls(number, name, Address(host, port))
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """What a node's folder says of its cluster.
+
+    Attributes:
+        cluster: the cluster's id, made once.
+        number: the node's own.
+        name: the node's own.
+        members: those that it knew last, itself among them.
+    """
+
+    cluster: str
+    number: int
+    name: str
+    members: tuple[MemberAt, ...]
+
+    def document(self) -> dict[str, object]:
+        """As JSON can hold it."""
+        return {
+            "cluster": self.cluster,
+            "number": self.number,
+            "name": self.name,
+            "members": [each.document() for each in self.members],
+        }
+
+    @classmethod
+    def of(cls, document: Mapping[str, object]) -> Membership:
+        """It again.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is none.
+        """
+        cluster, number, name, members = (document[key] for key in ("cluster", "number", "name", "members"))
+        if not (type(cluster) is str and type(number) is int and type(name) is str):
+            raise ValueError(f"no membership: {document}")
+        if not isinstance(members, list):
+            raise TypeError(f"no members: {members!r}")
+        return cls(cluster, number, name, tuple(MemberAt.of(each) for each in members))
+
+
+# --- names and lists ------------------------------------------------------------------------------
+
+
+def check_name(name: str) -> None:
+    """Refuse what cannot be the name of a node.
+
+    Raises:
+        ClusterRefused: with what it may be.
+    """
+    if (
+        not 1 <= len(name) <= NAME_MAX
+        or not name[0].isalnum()
+        or not all(each.isascii() and (each.isalnum() or each in _NAME_MARKS) for each in name)
+    ):
+        raise ClusterRefused(
+            f"{name[: NAME_MAX + 1]!r} cannot be the name of a node: give 1 to {NAME_MAX} letters, digits, "
+            f"or {' '.join(_NAME_MARKS)}, beginning with a letter or a digit"
+        )
+
+
+def read_nodes(written: str) -> dict[str, Address]:
+    """The nodes of ``a=host:port,b=[::1]:port``, in this order.
+
+    Raises:
+        ClusterRefused: one cannot be understood, or a name or an address stands twice.
+    """
+    nodes: dict[str, Address] = {}
+    for each in filter(None, (part.strip() for part in written.split(","))):
+        name, equals, place = each.partition("=")
+        host, colon, port = place.rpartition(":")
+        bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+        if not equals or not colon or not bare or not port.isdecimal() or not 1 <= int(port) <= 65_535:
+            raise ClusterRefused(f"the list of nodes has {each!r}: write each as NAME=HOST:PORT")
+        check_name(name)
+        address = Address(bare, int(port))
+        if name in nodes:
+            raise ClusterRefused(f"the list of nodes has node '{name}' twice: give each name once")
+        if address in nodes.values():
+            raise ClusterRefused(f"the list of nodes has address {address} twice: give each node its own")
+        nodes[name] = address
+    return nodes
+
+
+# --- the start of a node that has no cluster ------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What a node of the list has said.
+
+    Attributes:
+        name: its name.
+        cluster: id of the cluster that it is in; None: it is in none.
+        taken: its cluster has a node of the name of the one that asks, and it is another folder.
+        names: of the nodes of its cluster.
+    """
+
+    name: str
+    cluster: str | None
+    taken: bool = False
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Be the first node of a cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Ask to be let in.
+
+    Attributes:
+        by: name of the node to ask.
+    """
+
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Ask again.
+
+    Attributes:
+        names: of the nodes that are waited for.
+        why: a clause for people.
+    """
+
+    names: tuple[str, ...]
+    why: str
+
+
+def next_step(
+    name: str, listed: Sequence[str], heard: Mapping[str, Heard], *, has_data: bool
+) -> Found | Join | Wait:
+    """What a node does that is in no cluster.
+
+    Args:
+        name: its own.
+        listed: names of all nodes of its list, in order; the first founds. It may be missing itself. Without
+            a list a node founds at once, and is alone.
+        heard: by name, the other nodes of the list that have answered.
+        has_data: its folder has been served from before. That of the founder is the cluster's then.
+
+    Raises:
+        ClusterRefused: it must not go on by itself.
+    """
+    clusters = sorted({each.cluster for each in heard.values() if each.cluster is not None})
+    if len(clusters) > 1:
+        told = " and ".join(
+            f"'{each.name}' is in {each.cluster}" for each in heard.values() if each.cluster is not None
+        )
+        raise ClusterRefused(f"the list names nodes of different clusters ({told}): give the nodes of one")
+    if clusters:
+        member = next(each for each in heard.values() if each.cluster is not None)
+        if member.taken:
+            raise taken(name, member.name)
+        if has_data:
+            raise ClusterRefused(
+                f"node '{name}' has data of its own, which would be gone when it joins the cluster of node "
+                f"'{member.name}': give it an empty folder, or start it once with --discard-my-data"
+            )
+        return Join(member.name)
+    others = [each for each in listed if each != name]
+    if listed and listed[0] != name:
+        founder = listed[0]
+        silent = tuple(each for each in others if each not in heard)
+        if founder in heard:
+            return Wait((founder,), f"node '{founder}', the first of the list, has no cluster yet")
+        return Wait(silent or (founder,), f"node '{founder}', the first of the list, founds the cluster")
+    majority = len(listed) // 2 + 1
+    if not listed or 1 + sum(each in heard for each in others) >= majority:
+        return Found()
+    silent = tuple(each for each in others if each not in heard)
+    return Wait(silent, f"{majority} of {len(listed)} nodes of the list must be up to found a cluster")
+
+
+def taken(name: str, by: str) -> ClusterRefused:
+    """The refusal of a node whose name another folder has."""
+    return ClusterRefused(
+        f"the cluster has a node '{name}' already, whose data is not in this folder: bring that folder back, "
+        f"or run 'amqp10broker forget-cluster-node {name}' at node '{by}' first, or choose another name"
+    )
+
+
+# --- who may talk to a member ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """What a node says of itself before anything else.
+
+    Attributes:
+        cluster: id of its cluster; "": it is in none.
+        number: its number there; 0: none.
+        name: its name.
+        incarnation: which of its starts this is.
+    """
+
+    cluster: str
+    number: int
+    name: str
+    incarnation: int
+
+
+def refusal(
+    guest: Guest, *, cluster: str, me: str, members: Mapping[int, str], incarnations: Mapping[int, int]
+) -> str | None:
+    """Why a member must not talk to a node; None if it may.
+
+    Args:
+        guest: that node.
+        cluster: id of the member's cluster.
+        me: the member's name.
+        members: names of the cluster's nodes by number, as the member knows them.
+        incarnations: by number, the highest that was seen of each.
+    """
+    if not guest.cluster:
+        return None  # it may look, and ask to be let in
+    if guest.cluster != cluster:
+        return (
+            f"node '{guest.name}' is in another cluster ({guest.cluster}) than node '{me}' ({cluster}): give "
+            "it the nodes of its own, or an empty folder"
+        )
+    known = members.get(guest.number)
+    if known is None:
+        return (
+            f"node '{guest.name}' is not in the cluster of node '{me}' any more: it was forgotten; give it "
+            "an empty folder to let it join anew"
+        )
+    if known != guest.name:
+        return (
+            f"node '{guest.name}' says that it is number {guest.number}, which is node '{known}': give it "
+            "its old name again, or an empty folder"
+        )
+    seen = incarnations.get(guest.number, 0)
+    if guest.incarnation < seen:
+        return (
+            f"node '{guest.name}' has started {guest.incarnation} times by its folder, and {seen} times by "
+            f"what node '{me}' has seen: the folder is an old copy; bring the newest back, or forget the "
+            "node and let it join with an empty folder"
+        )
+    return None
