@@ -336,6 +336,29 @@ class Config:
         False,
         "a quorum queue may be declared again as a classic one by programs that cannot be changed",
     )
+    quorum_reconciliation: bool = switch(
+        False, "quorum queues get members by themselves until they have as many as they should"
+    )
+    quorum_reconciliation_target_group_size: int = number(
+        0,
+        1,
+        255,
+        "members that each quorum queue should have, if no policy or argument says more",
+        zero_means="as policies and arguments say",
+    )
+    quorum_reconciliation_auto_remove: bool = switch(
+        False, "members of quorum queues on nodes that were forgotten are removed"
+    )
+    quorum_reconciliation_interval_ms: int = number(
+        3_600_000, 10, 24 * _HOUR_MS, "time between two looks at the members of quorum queues, in ms"
+    )
+    quorum_reconciliation_trigger_interval_ms: int = number(
+        10_000,
+        10,
+        _HOUR_MS,
+        "time from what may change them (a node is up or forgotten, a queue declared, a policy set) to the "
+        "next look, in ms",
+    )
     definitions: str | None = text(
         None, "JSON file with users, virtual hosts, queues, exchanges as RabbitMQ exports them, read at start"
     )

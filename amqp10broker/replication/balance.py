@@ -1,0 +1,84 @@
+"""Who leads how many queues, and whether a node can be spared: values in, plans out."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Led:
+    """A queue as balancing sees it.
+
+    Attributes:
+        group: its number.
+        leader: number of the node that leads it.
+        others: numbers of the nodes of its other voters.
+    """
+
+    group: int
+    leader: int
+    others: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """The leadership of a queue goes to a node."""
+
+    group: int
+    to: int
+
+
+def share(queues: int, nodes: int) -> int:
+    """How many queues a node should lead at most: the queues in equal parts, rounded up."""
+    return -(-queues // nodes) if nodes else 0
+
+
+def next_move(queues: Sequence[Led], nodes: Collection[int], stuck: Collection[int] = ()) -> Move | None:
+    """The transfer to make next, so that no node leads more than its share; None: none, or none that helps.
+
+    Where a queue of a crowded node can only go to nodes that have their share already, one of theirs goes on
+    first: it is asked for the shortest way from a crowded node to one with room, and its last step is made.
+    Asked again after each transfer, the number of leaders above the share falls by one each way.
+
+    Args:
+        queues: all that have a leader.
+        nodes: that may lead: running, and not drained.
+        stuck: groups whose transfer failed, which stay where they are.
+    """
+    limit = share(len(queues), len(nodes))
+    led: dict[int, list[Led]] = {node: [] for node in sorted(nodes)}
+    for queue in queues:
+        led.setdefault(queue.leader, []).append(queue)
+    crowded = sorted(
+        (node for node in led if len(led[node]) > (limit if node in nodes else 0)),
+        key=lambda node: (-len(led[node]), node),
+    )
+    for start in crowded:
+        # Breadth first; by each node is kept the step that leads there.
+        steps: dict[int, Move] = {}
+        seen, waiting = {start}, deque([start])
+        while waiting:
+            for queue in led[waiting.popleft()]:
+                if queue.group in stuck:
+                    continue
+                for node in sorted(queue.others, key=lambda each: (len(led.get(each, ())), each)):
+                    if node in seen or node not in nodes:
+                        continue
+                    seen.add(node)
+                    steps[node] = Move(queue.group, node)
+                    if len(led[node]) < limit:
+                        return steps[node]
+                    waiting.append(node)
+    return None
+
+
+def is_critical(online_voters: int, voters: int) -> bool:
+    """Whether a group loses its majority with one more of its members.
+
+    Args:
+        online_voters: members that vote and run; also this node's, if it is about to become a voter.
+        voters: members that vote, or are about to, whether they run or not.
+    """
+    return online_voters <= voters // 2 + 1
