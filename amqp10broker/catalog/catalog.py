@@ -9,11 +9,23 @@ declared again, that it is deleted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 from amqp10broker.catalog.changes import Changes
-from amqp10broker.catalog.plan import NUMBERS, Key, Plan, Put, Record, VhostFacts, binding_key
+from amqp10broker.catalog.nodes import ClusterFacts, NodeFacts
+from amqp10broker.catalog.placement import Placement
+from amqp10broker.catalog.plan import (
+    CLUSTER,
+    NODE_NUMBERS,
+    NUMBERS,
+    Key,
+    Plan,
+    Put,
+    Record,
+    VhostFacts,
+    binding_key,
+)
 from amqp10broker.catalog.queue import (
     DeclaredQueue,
     QueueHandle,
@@ -60,6 +72,11 @@ class Catalog:
         global_parameters: those of the whole broker by name, kept as they are.
         unknown: other parts of an imported definitions file, kept for the next export.
         highest_number: none above it was given to a queue; grows only.
+        nodes: the members of the cluster by name; none without one.
+        highest_node: no number above it was given to a node; grows only.
+        cluster: which one it is; None without one.
+        placement: says where new queues are; None: at this node, which is in no cluster.
+        on_members: called when a queue has other members; must not raise.
         changes: told of all that must outlive the process.
         relaxed_quorum_checks: a quorum queue may be declared again as a classic one.
         choose: where routing, and the ids of streams, leave something to chance; None takes turns.
@@ -90,6 +107,11 @@ class Catalog:
         self.global_parameters: dict[str, Any] = {}
         self.unknown: dict[str, Any] = {}
         self.highest_number = 0
+        self.nodes: dict[str, NodeFacts] = {}
+        self.highest_node = 0
+        self.cluster: ClusterFacts | None = None
+        self.placement: Placement | None = None
+        self.on_members: Callable[[DeclaredQueue], None] = lambda queue: None
         self.relaxed_quorum_checks = relaxed_quorum_checks
         self._host = host
         self._default_queue_type = queue_type_of(default_queue_type, "the broker")
@@ -105,6 +127,10 @@ class Catalog:
         """All queues of all virtual hosts."""
         for vhost in list(self.vhosts.values()):
             yield from list(vhost)
+
+    def node_of(self, number: int) -> NodeFacts | None:
+        """The node of this number, or None if it is in the cluster no more."""
+        return next((node for node in self.nodes.values() if node.number == number), None)
 
     def find_vhost(self, name: str) -> VirtualHost | None:
         """The virtual host of this name, or None."""
@@ -176,7 +202,8 @@ class Catalog:
             case "queue":
                 # First: were it not run, by a fault, another one could have its number.
                 self.highest_number = max(self.highest_number, record.number)
-                self.vhosts[key[1]].put_queue(record)
+                if not self.vhosts[key[1]].put_queue(record):
+                    self.on_members(self.vhosts[key[1]].queues[key[2]])
             case "binding":
                 self.vhosts[key[1]].topology.put_binding(record)
             case "exchange":
@@ -199,6 +226,12 @@ class Catalog:
                 self.unknown[key[1]] = record
             case "queue_numbers":
                 self.highest_number = max(self.highest_number, record)
+            case "node":
+                self.nodes[key[1]] = record
+            case "node_numbers":
+                self.highest_node = max(self.highest_node, record)
+            case "cluster":
+                self.cluster = record
             case kind:
                 raise AssertionError(f"no entry is of kind {kind!r}")
 
@@ -244,6 +277,8 @@ class Catalog:
                 self.vhosts.pop(key[1]).deleted = True
             case "parameter":
                 del self.parameters[key[1], key[2], key[3]]
+            case "node":
+                del self.nodes[key[1]]
             case kind:
                 raise AssertionError(f"nothing forgets an entry of kind {kind!r}")
 
@@ -268,7 +303,14 @@ def entries(catalog: Catalog, *, bindings: bool = True) -> list[Put]:
     ]
     for vhost in catalog.vhosts.values():
         found += entries_in(vhost, bindings=bindings)
-    return [*found, Put(NUMBERS, catalog.highest_number)]
+    found.append(Put(NUMBERS, catalog.highest_number))
+    if catalog.cluster is not None:
+        found += [
+            Put(CLUSTER, catalog.cluster),
+            Put(NODE_NUMBERS, catalog.highest_node),
+            *(Put(("node", name), node) for name, node in catalog.nodes.items()),
+        ]
+    return found
 
 
 def entries_in(vhost: VirtualHost, *, bindings: bool = True) -> list[Put]:

@@ -191,6 +191,7 @@ def _copy(catalog: Catalog) -> Catalog:
         relaxed_quorum_checks=catalog.relaxed_quorum_checks,
         choose=catalog.choose,
     )
+    copy.placement = catalog.placement
     if not catalog.vhosts.keys() >= copy.vhosts.keys():
         copy.apply(forgets=[("vhost", name) for name in copy.vhosts])
     copy.apply(entries(catalog, bindings=False))

@@ -26,9 +26,10 @@ from amqp10broker.catalog.entries import (
     vhost_entry,
 )
 from amqp10broker.catalog.limits import UserLimits, VhostLimits
+from amqp10broker.catalog.nodes import ClusterFacts, node_entry, read_node
 from amqp10broker.catalog.plan import Key, Record, VhostFacts
 from amqp10broker.catalog.policies import Policy
-from amqp10broker.catalog.queue import QueueSpec, QueueType
+from amqp10broker.catalog.queue import Owner, QueueSpec, QueueType
 from amqp10broker.catalog.users import PasswordRecord, Permission, TopicPermission, User
 from amqp10broker.errors import ConfigError
 from amqp10broker.routing.exchange import Binding, Destination, ExchangeSpec
@@ -149,7 +150,17 @@ def _place(key: Key, value: Any, wrapped: str = "") -> DefinitionEntry:
 
 def _queue(key: Key, queue: QueueSpec, conceal: Conceal) -> Any:
     entry = queue_entry(queue, exact) | {"number": queue.number}
-    return entry | {"declaration_id": queue.declaration_id} if queue.declaration_id else entry
+    if queue.declaration_id:
+        entry["declaration_id"] = queue.declaration_id
+    if queue.owner is not None:
+        assert isinstance(queue.owner, Owner), queue.owner
+        entry["owner"] = list(queue.owner)
+    if queue.home:
+        entry["home"] = queue.home
+        entry["incarnation"] = queue.incarnation
+    if queue.members:
+        entry["members"] = list(queue.members)
+    return entry
 
 
 def _read_queue(key: Key, value: Mapping[str, Any]) -> QueueSpec:
@@ -160,6 +171,10 @@ def _read_queue(key: Key, value: Mapping[str, Any]) -> QueueSpec:
         *(key[1], key[2], kind, value["durable"], value["auto_delete"], unwrapped(value["arguments"])),
         number=value["number"],
         declaration_id=str(declared_as),
+        owner=Owner(*value["owner"]) if "owner" in value else None,
+        home=value.get("home", 0),
+        members=tuple(value.get("members", ())),
+        incarnation=value.get("incarnation", 0),
     )
 
 
@@ -224,6 +239,18 @@ _CODEC: Final[Mapping[str, tuple[_Encode, _Decode]]] = {
     "queue_numbers": (
         lambda key, number, conceal: {"highest": number},
         lambda key, value: value["highest"],
+    ),
+    "node": (
+        lambda key, node, conceal: node_entry(node),
+        lambda key, value: read_node(key[1], value),
+    ),
+    "node_numbers": (
+        lambda key, number, conceal: {"highest": number},
+        lambda key, value: value["highest"],
+    ),
+    "cluster": (
+        lambda key, cluster, conceal: {"id": cluster.id, "name": cluster.name},
+        lambda key, value: ClusterFacts(value["id"], value["name"]),
     ),
 }
 

@@ -26,6 +26,9 @@ binding              vhost, source, kind and name of    `routing.exchange.Bindin
                      the destination, routing key,
                      `arguments_identity`
 queue_numbers        (nothing)                          the highest number of any queue so far
+node                 name                               `nodes.NodeFacts`
+node_numbers         (nothing)                          the highest number of any node so far
+cluster              (nothing)                          `nodes.ClusterFacts`
 ===================  =================================  ======================================
 """
 
@@ -48,6 +51,11 @@ Record = Any
 
 NUMBERS: Final[Key] = ("queue_numbers",)
 """Key of the entry that says up to which number any may have been given, also to queues that are gone."""
+
+NODE_NUMBERS: Final[Key] = ("node_numbers",)
+"""The same of nodes."""
+CLUSTER: Final[Key] = ("cluster",)
+"""Key of the entry that says which cluster this is."""
 
 
 class Put(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from amqp10broker.catalog.last_error import LastError
 from amqp10broker.catalog.queue_kind import KINDS, QueueKind
@@ -24,17 +24,15 @@ QUEUE_NUMBER_MAX: Final = 2**32 - 1
 """Numbers are the groups of the journal's records, which have 32 bits."""
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """A connection, as whoever has queues for itself is named wherever it is.
+class Owner(NamedTuple):
+    """A connection, as the owner of exclusive queues is named at every node."""
 
-    Attributes:
-        node: to which it is connected.
-        connection: its number there.
-    """
-
-    node: str
+    node: int
+    """Number of the node to which it is connected; 0: of a node that is in no cluster."""
+    incarnation: int
+    """Which start of that node it belongs to."""
     connection: int
+    """Its number in that start."""
 
 
 class QueueType(StrEnum):
@@ -116,6 +114,10 @@ class QueueSpec:
         declaration_id: of a stream: made up when it was declared and kept as long as it is there, so that
             readers who keep offsets can tell it from another of its name, also of another broker or
             data folder. "" for other kinds of queue.
+        home: number of the node that has it, of a queue that is at one node; 0: of a node in no cluster.
+        members: of a quorum queue in a cluster, the ids of its members, ascending by preference: the first
+            shall lead. (): one member, at a node in no cluster.
+        incarnation: of a queue that does not outlive the process, the start of `home` with which it ends.
     """
 
     vhost: str
@@ -129,6 +131,9 @@ class QueueSpec:
     number: int = 0
     declaration_id: str = ""
     owner: object | None = None
+    home: int = 0
+    members: tuple[int, ...] = ()
+    incarnation: int = 0
 
     @property
     def exclusive(self) -> bool:
@@ -180,7 +185,7 @@ class QueueHost(Protocol):
 class DeclaredQueue:
     """One queue. Compared by identity: one that was deleted and declared anew is another queue.
 
-    Only `effective` changes, by `Catalog.apply`, and `last_error`.
+    Only `effective` and `members` change, by `Catalog.apply`, and `last_error`.
 
     Attributes:
         name: unique in the virtual host.
@@ -192,7 +197,7 @@ class DeclaredQueue:
         arguments: x-arguments by name, ``x-queue-type`` always among them. Not to be changed.
         handle: where its letters go.
         effective: what counts for it now, policies included.
-        number, declaration_id: as in its `QueueSpec`.
+        number, declaration_id, home, members, incarnation: as in its `QueueSpec`.
         last_error: what went wrong last with it, or at a client because of it.
         consumption: what its consumers got.
     """
@@ -208,6 +213,9 @@ class DeclaredQueue:
     effective: Effective = NO_POLICY
     number: int = 0
     declaration_id: str = ""
+    home: int = 0
+    members: tuple[int, ...] = ()
+    incarnation: int = 0
     last_error: LastError | None = None
     consumption: QueueConsumption = field(default_factory=QueueConsumption, repr=False)
 
@@ -229,6 +237,9 @@ class DeclaredQueue:
             number=self.number,
             declaration_id=self.declaration_id,
             owner=self.owner,
+            home=self.home,
+            members=self.members,
+            incarnation=self.incarnation,
         )
 
     @property

@@ -11,6 +11,8 @@ from typing import Any, Final
 
 from amqp10broker.catalog import queue_arguments
 from amqp10broker.catalog.catalog import Catalog
+from amqp10broker.catalog.effective import effective
+from amqp10broker.catalog.placement import Placed, Wanted
 from amqp10broker.catalog.plan import Key, Plan, Put, keys_of
 from amqp10broker.catalog.queue import (
     QUEUE_NUMBER_MAX,
@@ -97,11 +99,16 @@ class DeclareQueue:
         _check_limit(vhost, name)
         kept = {key: queue_arguments.plain(value) for key, value in self.arguments.items()}
         kept[QUEUE_TYPE] = kind.value
+        lasting = self.durable and not exclusive
+        home, members, incarnation = _placed(catalog, vhost, name, kind.value, kept, exclusive, lasting)
         spec = QueueSpec(
             *(vhost.name, name, kind.value, self.durable, self.auto_delete, kept),
-            number=_next_number(catalog, resource) if self.durable and not exclusive else 0,
+            number=_next_number(catalog, resource) if lasting else 0,
             declaration_id=f"{vhost.choose(_IDS):016x}" if kind is QueueType.STREAM else "",
             owner=self.owner,
+            home=home,
+            members=members,
+            incarnation=incarnation,
         )
         return Plan(Declared(name, True), [Put(("queue", vhost.name, name), spec, spec.lasting)])
 
@@ -252,6 +259,23 @@ def _check_limit(vhost: VirtualHost, name: str) -> None:
             f"queue '{name}'",
             f"cannot declare queue '{name}': queue limit in vhost '{vhost.name}' ({limit}) is reached",
         )
+
+
+def _placed(
+    catalog: Catalog,
+    vhost: VirtualHost,
+    name: str,
+    kind: str,
+    arguments: Mapping[str, Any],
+    exclusive: bool,
+    lasting: bool,
+) -> Placed:
+    if catalog.placement is None:
+        return Placed()
+    definition = effective(vhost.policies, name, kind, arguments).definition
+    wanted = Wanted(kind, arguments, definition, exclusive, lasting)
+    count = sum(each.declared for each in catalog.vhosts.values())
+    return catalog.placement.place(wanted, catalog.nodes.values(), catalog, count)
 
 
 def _next_number(catalog: Catalog, resource: str) -> int:

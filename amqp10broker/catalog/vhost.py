@@ -215,8 +215,16 @@ class VirtualHost:
 
     # --- changing, by `Catalog.apply` -------------------------------------------------------------
 
-    def put_queue(self, spec: QueueSpec) -> None:
-        """Begin to run a queue; its settings are made of the policies that there are now."""
+    def put_queue(self, spec: QueueSpec) -> bool:
+        """Begin to run a queue; its settings are made of the policies that there are now.
+
+        Returns:
+            Whether it is new. One of the same name runs already, and has other members now.
+        """
+        there = self.queues.get(spec.name)
+        if there is not None:
+            there.members = spec.members
+            return False
         counts = effective(self.policies, spec.name, spec.type, spec.arguments)
         if counts is not NO_POLICY:
             spec = replace(spec, settings=counts.settings, warnings=counts.warnings)
@@ -227,10 +235,14 @@ class VirtualHost:
             effective=counts,
             number=spec.number,
             declaration_id=spec.declaration_id,
+            home=spec.home,
+            members=spec.members,
+            incarnation=spec.incarnation,
         )
         if spec.owner is not None:
             self._owned.setdefault(spec.owner, {})[spec.name] = None
         self._queue_changes += 1
+        return True
 
     def drop_queue(self, name: str, *, farewell: bool) -> None:
         """Forget a queue whose bindings are gone; with `farewell` it is told to delete itself."""

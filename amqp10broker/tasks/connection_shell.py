@@ -130,7 +130,7 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
         self._refused: Fault | None = None
         self._parts = parts
         self.number = number
-        self.owner = Owner(surroundings.container_id, number)
+        self.owner = Owner(surroundings.askers.node, surroundings.askers.incarnation, number)
         self.peer = peer
         self.origin = origin
         self.user = ""

@@ -50,7 +50,7 @@ ARGUMENTS: tuple[dict[str, object], ...] = ({}, {"n": 1}, {"n": 1.0}, {"n": b"\x
 
 vhosts = st.sampled_from(VHOSTS)
 users = st.sampled_from(USERS)
-ANN, BOB = Owner("node", 1), Owner("node", 2)
+ANN, BOB = Owner(1, 1, 1), Owner(1, 1, 2)
 owners = st.sampled_from((ANN, BOB))
 flags = st.booleans()
 destinations = st.one_of(

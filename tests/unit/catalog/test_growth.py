@@ -16,7 +16,7 @@ from tests.support.declaring import add_vhost, bind, declare, declare_exchange, 
 from tests.support.kept_entries import Host
 from tests.support.steps import steps_of
 
-MINE, NOBODYS = Owner("node", 1), Owner("node", 2)
+MINE, NOBODYS = Owner(1, 1, 1), Owner(1, 1, 2)
 
 
 def queue(name: str) -> Destination:

@@ -159,9 +159,9 @@ def test_exclusive_differing_is_locked_for_the_owner_too(catalog: Catalog, vhost
 
 def test_an_owner_is_a_value(catalog: Catalog, vhost: VirtualHost) -> None:
     """It names a connection, also where the connection is not: at another node."""
-    queue, _ = declare(catalog, vhost, "q", exclusive_owner=Owner("a", 1))
-    assert vhost.for_connection(queue, Owner("a", 1)) is queue
-    for other in (Owner("a", 2), Owner("b", 1)):
+    queue, _ = declare(catalog, vhost, "q", exclusive_owner=Owner(1, 1, 1))
+    assert vhost.for_connection(queue, Owner(1, 1, 1)) is queue
+    for other in (Owner(1, 1, 2), Owner(1, 2, 1), Owner(2, 1, 1)):
         with pytest.raises(ResourceLocked):
             vhost.for_connection(queue, other)
 

@@ -1,0 +1,68 @@
+"""The nodes of a cluster, as every one of them knows the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """One member of the cluster.
+
+    Attributes:
+        name: unique, for people; it stays with the data.
+        number: 1 to 2**32 - 1, never given again: forgotten and joined anew, it has another one.
+        host: where its cluster port listens.
+        port: that port.
+        incarnation: which of its starts it has told of last.
+        draining: it is in maintenance: no leader shall be there, and no client is served.
+        version: of the broker that it ran when it started last.
+    """
+
+    name: str
+    number: int
+    host: str
+    port: int
+    incarnation: int = 0
+    draining: bool = False
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFacts:
+    """Which cluster this is.
+
+    Attributes:
+        id: made once, the same at all members.
+        name: for people.
+    """
+
+    id: str
+    name: str
+
+
+def node_entry(node: NodeFacts) -> dict[str, Any]:
+    """A node as JSON, without its name."""
+    return {
+        "number": node.number,
+        "host": node.host,
+        "port": node.port,
+        "incarnation": node.incarnation,
+        "draining": node.draining,
+        "version": node.version,
+    }
+
+
+def read_node(name: str, value: Mapping[str, Any]) -> NodeFacts:
+    """The node that `node_entry` was given."""
+    return NodeFacts(
+        name,
+        value["number"],
+        value["host"],
+        value["port"],
+        value["incarnation"],
+        value["draining"],
+        value["version"],
+    )
