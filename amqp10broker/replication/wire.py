@@ -6,7 +6,8 @@
 
 Integers are little-endian. `length` counts all behind itself; the checksum is over kind, flags, group and
 body: bodies pass through buffers of several programs, and TCP's own checksum is weak. Two nodes have a
-connection for each `Purpose`, so that a long snapshot holds up neither a heartbeat nor a message.
+connection for each `Purpose` but the last, so that a long snapshot holds up neither a heartbeat nor a
+message.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ class Purpose(enum.IntEnum):
     """What sessions ask, what queues answer, questions: in order, never dropped while it lasts."""
     BULK = 3
     """States of groups."""
+    QUESTION = 4
+    """Questions of, or to, a node that is not known yet: the only one for which a node needs no number."""
 
 
 class FrameKind(enum.IntEnum):

@@ -1,0 +1,189 @@
+"""Which nodes are alive, by one heartbeat a pair of nodes.
+
+A node is alive here when it is heard *and* says that it hears us: one that cannot be heard by us, or cannot
+hear us, is suspected on both sides, so that no group follows a leader that does not know its followers. What
+else `raft` relies on is kept here too: a node that has started anew is suspected, then heard.
+
+A heartbeat says that the disk works, for it says for how long the oldest append has not been synced: from
+`HAND_OVER_MS` on the node hands over what it leads, and from `HUNG_MS` on its heartbeats count for nothing,
+as if it were silent (the connection, which is well, is kept). A loop that hangs sends none by itself.
+
+The body of a heartbeat is::
+
+    incarnation u64 | unsynced_ms u32 | heard u16 | node u32 each | facts, UTF-8 JSON
+
+Facts are what nodes tell each other beside; left out while they are as told last on this connection.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from amqp10broker.errors import BrokerError
+
+HEARTBEAT_MS: Final = 100
+HAND_OVER_MS: Final = 2_000
+HUNG_MS: Final = 5_000
+UNSYNCED_MS_MAX: Final = 2**32 - 1
+NODES_MAX: Final = 2**16 - 1
+
+_HEAD: Final = struct.Struct("<QIH")
+
+
+class BadHeartbeat(BrokerError):
+    """Bytes that are no heartbeat."""
+
+
+class Heartbeat(NamedTuple):
+    """What a node says ten times a second.
+
+    Attributes:
+        incarnation: of the sender.
+        unsynced_ms: for how long its oldest append has not been synced; 0: none waits.
+        hears: numbers of the nodes whose heartbeats it gets.
+        facts: JSON of what it tells beside; empty: as told before.
+    """
+
+    incarnation: int
+    unsynced_ms: int
+    hears: frozenset[int]
+    facts: bytes
+
+    def encode(self) -> bytes:
+        """As the body of a frame."""
+        head = _HEAD.pack(self.incarnation, min(self.unsynced_ms, UNSYNCED_MS_MAX), len(self.hears))
+        return head + struct.pack(f"<{len(self.hears)}I", *sorted(self.hears)) + self.facts
+
+
+def read_heartbeat(body: bytes) -> Heartbeat:
+    """Read what `Heartbeat.encode` wrote; its facts are not looked at.
+
+    Raises:
+        BadHeartbeat: it is none.
+    """
+    try:
+        incarnation, unsynced_ms, count = _HEAD.unpack_from(body)
+        hears = struct.unpack_from(f"<{count}I", body, _HEAD.size)
+    except struct.error as error:
+        raise BadHeartbeat("a heartbeat that is cut") from error
+    return Heartbeat(incarnation, unsynced_ms, frozenset(hears), body[_HEAD.size + 4 * count :])
+
+
+class Suspected(NamedTuple):
+    """A node was alive, or has just become known, and is not alive now."""
+
+    node: int
+
+
+class Heard(NamedTuple):
+    """A node is alive from now on, in this incarnation."""
+
+    node: int
+    incarnation: int
+
+
+News = Suspected | Heard
+
+
+@dataclass(slots=True)
+class _Node:
+    alive: bool = False
+    heard_ms: int | None = None
+    """When its last heartbeat came; None: none since it was lost, or known."""
+    hears_us: bool = False
+    incarnation: int = 0
+    unsynced_ms: int = 0
+
+
+@dataclass(slots=True)
+class Liveness:
+    """What one node knows of the others.
+
+    Attributes:
+        node: its own number.
+        suspect_ms: silence after which a node is suspected.
+    """
+
+    node: int
+    suspect_ms: int
+    _nodes: dict[int, _Node] = field(default_factory=dict)
+    _ticked_ms: int | None = None
+
+    @property
+    def hears(self) -> frozenset[int]:
+        """The nodes whose heartbeats come, whether they hear this one or not."""
+        return frozenset(node for node, it in self._nodes.items() if it.heard_ms is not None)
+
+    @property
+    def alive(self) -> Collection[int]:
+        """The nodes that are not suspected."""
+        return [node for node, it in self._nodes.items() if it.alive]
+
+    def unsynced_ms(self, node: int) -> int:
+        """What a node said last of its oldest append that is not synced."""
+        return self._nodes[node].unsynced_ms
+
+    def know(self, node: int) -> Iterable[News]:
+        """A node is a member. It is suspected until it is heard."""
+        if node in self._nodes:
+            return
+        self._nodes[node] = _Node()
+        yield Suspected(node)
+
+    def forget(self, node: int) -> None:
+        """A node is a member no more."""
+        self._nodes.pop(node, None)
+
+    def lost(self, node: int) -> Iterable[News]:
+        """The connection on which a node's heartbeats came is over."""
+        it = self._nodes.get(node)
+        if it is None:
+            return
+        it.heard_ms = None
+        it.hears_us = False
+        if it.alive:
+            it.alive = False
+            yield Suspected(node)
+
+    def received(self, node: int, beat: Heartbeat, now_ms: int) -> Iterable[News]:
+        """A heartbeat has come of a node that is known."""
+        it = self._nodes.get(node)
+        if it is None:
+            return
+        it.unsynced_ms = beat.unsynced_ms
+        if beat.unsynced_ms >= HUNG_MS:
+            yield from self.lost(node)
+            return
+        if it.alive and beat.incarnation != it.incarnation:
+            it.alive = False
+            yield Suspected(node)
+        it.incarnation = beat.incarnation
+        it.heard_ms = now_ms
+        it.hears_us = self.node in beat.hears
+        if it.alive and not it.hears_us:
+            it.alive = False
+            yield Suspected(node)
+        elif it.hears_us and not it.alive:
+            it.alive = True
+            yield Heard(node, beat.incarnation)
+
+    def tick(self, now_ms: int) -> Iterable[News]:
+        """Time has passed; to be called each `HEARTBEAT_MS`."""
+        if self._ticked_ms is not None:
+            # A loop that hung, or a machine that slept, heard nothing meanwhile: that is not their silence.
+            own_ms = now_ms - self._ticked_ms - HEARTBEAT_MS
+            if own_ms > HEARTBEAT_MS:
+                for it in self._nodes.values():
+                    if it.heard_ms is not None:
+                        it.heard_ms = min(it.heard_ms + own_ms, now_ms)
+        self._ticked_ms = now_ms
+        for node, it in self._nodes.items():
+            if it.heard_ms is not None and now_ms - it.heard_ms >= self.suspect_ms:
+                it.heard_ms = None
+                it.hears_us = False
+                if it.alive:
+                    it.alive = False
+                    yield Suspected(node)
