@@ -17,7 +17,10 @@ DOCUMENT = (ROOT / "docs" / "limits-and-hardening.md").read_text()
 ROW = re.compile(r"^\| `([a-z0-9_.A-Z]+)` \| ([0-9 ]+) \|", re.MULTILINE)
 ROWS = [(name, int(value.replace(" ", ""))) for name, value in ROW.findall(DOCUMENT)]
 
-NOT_LIMITS = {"port", "tls_port", "cluster_port", "record_every"}
+NOT_LIMITS = {
+    *("port", "tls_port", "cluster_port", "record_every", "quorum_reconciliation_target_group_size"),
+    *("quorum_reconciliation_interval_ms", "quorum_reconciliation_trigger_interval_ms"),
+}
 """Settings that are numbers, and bound nothing."""
 
 
