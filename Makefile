@@ -21,11 +21,13 @@ PIP_SHOWN := $(IN_VENV)/python -m pip install --disable-pip-version-check
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help run-broker test test-long lint format bench spark-demo clean
+.PHONY: help run-broker run-cluster test test-long lint format bench spark-demo clean
 
 help:
 	@echo 'make run-broker   start the broker on port 5672     ARGS="--port 5673 --log-level debug"'
 	@echo '                  what is durable is kept in data/; delete that folder to begin anew'
+	@echo 'make run-cluster  start three nodes of a cluster on ports 5672 to 5674, kept in cluster/'
+	@echo '                  ARGS="--nodes 5 --first-port 6672 --data DIR"'
 	@echo 'make test         run the tests (a C compiler is needed once)   ARGS="-k flow -x"'
 	@echo 'make test-long    the random proofs of durability and recovery in their long form: hours'
 	@echo 'make lint         ruff, mypy, import rules'
@@ -38,6 +40,9 @@ help:
 
 run-broker: $(VENV)/.runtime
 	@exec $(IN_VENV)/amqp10broker serve --data-dir data $(ARGS)
+
+run-cluster: $(VENV)/.runtime
+	@exec $(IN_VENV)/amqp10broker run-cluster $(ARGS)
 
 test: $(VENV)/.test
 	$(IN_VENV)/python -m pytest $(or $(ARGS),$(ALL_TESTS))

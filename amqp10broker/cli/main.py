@@ -38,6 +38,9 @@ HOMES: Final[Mapping[str, Mapping[str, str]]] = {
     "serving": {
         "serve": "run the broker",
     },
+    "cluster_launch": {
+        "run-cluster": "run a cluster of several nodes on this machine",
+    },
     "status": {
         "status": "show connections, sessions, links and queues of a running broker, and why a link waits",
     },

@@ -9,6 +9,7 @@
       journal/          the journal's numbered files
       catalog/          what is declared
       streams/          a folder of segments for each stream
+      pid, command, log of a node of a cluster: its process, and what started it; nothing depends on them
 
 A folder that was made half when the power went is finished by the next start; the three folders come last,
 so one that has any of them and no format was changed by somebody. Nothing is ever written into a folder
@@ -45,7 +46,8 @@ _FORMAT_NEW: Final = "format.new"
 _LOCK_NAME: Final = "lock"
 _FOLDERS: Final = ("journal", "catalog", "streams")
 _INVENTORIES: Final = (inventory.NAME, inventory.NAME + ASIDE)
-_OURS: Final = frozenset({_FORMAT_NAME, _FORMAT_NEW, _LOCK_NAME, *_INVENTORIES, *_FOLDERS})
+_OF_A_NODE: Final = ("pid", "pid.new", "command", "log")
+_OURS: Final = frozenset({_FORMAT_NAME, _FORMAT_NEW, _LOCK_NAME, *_INVENTORIES, *_FOLDERS, *_OF_A_NODE})
 
 _LOCK_BYTES_MAX: Final = 200
 

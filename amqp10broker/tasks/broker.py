@@ -163,7 +163,8 @@ class Broker:
     async def _running(self) -> AsyncIterator[None]:
         """The stages, each around the next: folder, recording, sockets, journal, queues, clients."""
         failure: Exception | None = None
-        with opened_data(self.config.data_dir) as self.data:
+        named = self.config.node_name is not None
+        with opened_data(self.config.data_dir, pid_file=named) as self.data:
             async with (
                 self.recordings.opened(),
                 self._bound() as sockets,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from time import perf_counter
 from typing import Any, Final
 
@@ -179,9 +179,17 @@ def _no_collector() -> Iterator[None]:
             gc.enable()
 
 
+PID: Final = "pid"
+"""File in the folder of a node of a cluster: its process, for whoever looks after several."""
+
+
 @contextmanager
-def opened_data(path: str | None) -> Iterator[Data | None]:
+def opened_data(path: str | None, *, pid_file: bool = False) -> Iterator[Data | None]:
     """A data folder while a broker runs; None without one.
+
+    Args:
+        path: of the folder.
+        pid_file: this process's number is to be in it, from when the folder is ours.
 
     Raises:
         StorageError: it cannot be used, or in the end not be made durable.
@@ -191,7 +199,8 @@ def opened_data(path: str | None) -> Iterator[Data | None]:
         return
     data = Data(OsDisk(), os.path.abspath(path))
     try:
-        yield data
+        with _pid_file(data.folder.path) if pid_file else nullcontext():
+            yield data
     except BaseException:
         try:
             data.close()
@@ -200,3 +209,21 @@ def opened_data(path: str | None) -> Iterator[Data | None]:
             _log.error("data folder not closed in order", path=path, exc_info=error)
         raise
     data.close()
+
+
+@contextmanager
+def _pid_file(folder: str) -> Iterator[None]:
+    path = os.path.join(folder, PID)
+    try:
+        # Aside and renamed: whoever reads it never sees half of it.
+        with open(f"{path}.new", "w", encoding="ascii") as file:
+            file.write(f"{os.getpid()}\n")
+        os.rename(f"{path}.new", path)
+    except OSError as error:
+        # As with the lock: a full disk must not keep a broker from starting.
+        _log.warning("the process's number cannot be written", path=path, reason=error.strerror)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            os.unlink(path)

@@ -1,0 +1,380 @@
+"""``amqp10broker run-cluster``: some nodes of a cluster on this machine, each a process of its own.
+
+The command only starts processes and ends them: nodes find each other by themselves, and a node that is
+killed ends neither the others nor the command. Each runs in a session of its own, so that ctrl-C reaches this
+command alone, which then ends the nodes in order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import shlex
+import signal
+import socket
+import string
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from types import FrameType
+from typing import Final
+
+from amqp10broker.cli.commands import Command, Parser
+from amqp10broker.cli.exits import EXIT_OK, Failed
+from amqp10broker.errors import ConfigError
+
+NAMES: Final = string.ascii_lowercase
+HOST: Final = "127.0.0.1"
+CLUSTER_PORTS_ABOVE: Final = 20_000
+PORT_MAX: Final = 65_535
+
+COMMAND: Final = "command"
+"""File in a node's folder: its command line."""
+PID: Final = "pid"
+"""File in a node's folder: its process. The node writes it."""
+LOG: Final = "log"
+"""File in a node's folder: what it writes while this command runs it."""
+SECRET: Final = "secret"
+"""File beside the nodes' folders."""
+
+_POLL_S: Final = 0.05
+_TOLD_EACH_S: Final = 10.0
+_STOP_S: Final = 20.0
+"""How long one node may take to end in order: its `shutdown_timeout_ms`, and as long again."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlan:
+    """One node to run.
+
+    Attributes:
+        name: its name, which is that of its folder.
+        folder: its data folder.
+        port: for AMQP.
+        cluster_port: for the other nodes.
+        command: its command line.
+    """
+
+    name: str
+    folder: str
+    port: int
+    cluster_port: int
+    command: tuple[str, ...]
+
+
+def plan_nodes(count: int, first_port: int, data: str, options: Sequence[str]) -> list[NodePlan]:
+    """What to run.
+
+    Args:
+        count: how many nodes.
+        first_port: for AMQP, of the first; the others follow.
+        data: folder of their folders.
+        options: for each of them, besides.
+
+    Raises:
+        ConfigError: there are not so many names, or ports.
+    """
+    if not 1 <= count <= len(NAMES):
+        raise ConfigError("option --nodes", f"is {count}", f"must be 1 to {len(NAMES)}")
+    if not 1 <= first_port <= PORT_MAX + 1 - count:
+        raise ConfigError(
+            "option --first-port",
+            f"is {first_port}",
+            f"must be 1 to {PORT_MAX + 1 - count} for {count} nodes",
+        )
+    last = first_port + count - 1
+    above = CLUSTER_PORTS_ABOVE if last + CLUSTER_PORTS_ABOVE <= PORT_MAX else -CLUSTER_PORTS_ABOVE
+    ports = {name: first_port + place for place, name in enumerate(NAMES[:count])}
+    nodes = ",".join(f"{name}={HOST}:{port + above}" for name, port in ports.items())
+    folder = os.path.abspath(data)
+    return [
+        NodePlan(
+            name,
+            os.path.join(folder, name),
+            port,
+            port + above,
+            (
+                *(sys.executable, "-m", "amqp10broker", "serve", "--node-name", name),
+                *("--data-dir", os.path.join(folder, name), "--host", HOST, "--port", str(port)),
+                *("--cluster-port", str(port + above), "--cluster-nodes", nodes),
+                *("--cluster-secret-file", os.path.join(folder, SECRET), *options),
+            ),
+        )
+        for name, port in ports.items()
+    ]
+
+
+class Launch:
+    """The nodes of one command, while it runs."""
+
+    def __init__(self, plans: Sequence[NodePlan], data: str) -> None:
+        self._plans = plans
+        self._data = os.path.abspath(data)
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._over: set[str] = set()
+        self._signals = 0
+
+    def run(self) -> int:
+        """Start the nodes, and end them when this process is told to end."""
+        before = {
+            number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        }
+        try:
+            for number in before:
+                signal.signal(number, self._signalled)
+            try:
+                self._start()
+                if self._wait_until_up():
+                    self._watch()
+            finally:
+                self._stop()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        return EXIT_OK
+
+    def _signalled(self, number: int, frame: FrameType | None) -> None:
+        self._signals += 1
+
+    # --- start ------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        make_secret(self._data)
+        environ = {name: text for name, text in os.environ.items() if not name.startswith("AMQP10BROKER_")}
+        for plan in self._plans:
+            running = running_pid(plan)
+            if running is not None:
+                raise Failed(
+                    f"node '{plan.name}' runs already (process {running}): stop it, or give another --data"
+                )
+        for plan in self._plans:
+            try:
+                os.makedirs(plan.folder, mode=0o700, exist_ok=True)
+                with open(os.path.join(plan.folder, COMMAND), "w", encoding="utf-8") as file:
+                    file.write(f"{shlex.join(plan.command)}\n")
+                with open(os.path.join(plan.folder, LOG), "ab") as log:
+                    self._processes[plan.name] = subprocess.Popen(
+                        plan.command,
+                        env=environ,
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=log,
+                        start_new_session=True,
+                    )
+            except OSError as error:
+                raise Failed(
+                    f"{plan.folder} cannot be used: {error.strerror}; give another --data"
+                ) from error
+            _say(
+                f"node {plan.name}: process {self._processes[plan.name].pid}, AMQP on {HOST}:{plan.port}, "
+                f"other nodes on {plan.cluster_port}, in {plan.folder}"
+            )
+        if self._plans[0].cluster_port < self._plans[0].port:
+            _say("(other nodes on the AMQP port less 20000: above it would be no port)")
+
+    def _wait_until_up(self) -> bool:
+        """Wait until every node serves clients, which is when it knows what is declared in the cluster.
+
+        Returns:
+            False if this process was told to end before.
+
+        Raises:
+            Failed: a node has ended.
+        """
+        started = told = time.monotonic()
+        waiting = list(self._plans)
+        while waiting:
+            if self._signals:
+                return False
+            for plan in waiting:
+                process = self._processes[plan.name]
+                if process.poll() is not None:
+                    raise Failed(
+                        f"node '{plan.name}' cannot start: {_last_line(plan)} (its log: "
+                        f"{os.path.join(plan.folder, LOG)})"
+                    )
+            waiting = [plan for plan in waiting if not _serves(plan)]
+            if time.monotonic() - told >= _TOLD_EACH_S:
+                told = time.monotonic()
+                for plan in waiting:
+                    _say(f"still waiting for node {plan.name}: {_last_line(plan)}")
+            time.sleep(_POLL_S)
+        _say("")
+        _say(f"The cluster is up: {len(self._plans)} nodes after {time.monotonic() - started:.1f} s.")
+        self._say_how_to_look()
+        return True
+
+    def _say_how_to_look(self) -> None:
+        typed = _own_name()
+        first, last = self._plans[0], self._plans[-1]
+        _say("Look at it:")
+        _say(f"  {typed} cluster-status --port {first.port}")
+        _say(f"  {typed} status --port {last.port}")
+        _say("Use it, at any node:")
+        _say(f"  {typed} declare queue orders --type quorum --port {first.port}")
+        _say(f"  {typed} publish --queue orders hello --port {last.port}")
+        _say(f"  {typed} get orders --port {first.port}")
+        _say(f"Lose a node:    kill -9 $(cat {shlex.quote(os.path.join(last.folder, PID))})")
+        _say(f"Start it again: sh {shlex.quote(os.path.join(last.folder, COMMAND))}")
+        _say("ctrl-C ends all nodes in order.")
+
+    # --- running, and the end ---------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """Say which nodes have ended, until this process is told to end."""
+        while not self._signals:
+            for plan in self._plans:
+                process = self._processes[plan.name]
+                if plan.name not in self._over and process.poll() is not None:
+                    self._over.add(plan.name)
+                    _say(
+                        f"node {plan.name}: process {process.pid} ended {_how(process.returncode)}; start it "
+                        f"again with: sh {shlex.quote(os.path.join(plan.folder, COMMAND))}"
+                    )
+            time.sleep(_POLL_S)
+
+    def _stop(self) -> None:
+        """End the nodes, the last one first, so that the founder has seen all others go.
+
+        Those that were started again by hand are ended as well. A second signal kills.
+        """
+        for plan in reversed(self._plans):
+            process = self._processes.get(plan.name)
+            pid = running_pid(plan) if process is None or process.poll() is not None else process.pid
+            if pid is None:
+                continue
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+            deadline = time.monotonic() + _STOP_S
+            while (lives := _lives(pid, process)) and self._signals < 2 and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+            if lives:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            _say(f"node {plan.name}: {'killed' if lives else 'stopped'}")
+
+
+# --- one node -------------------------------------------------------------------------------------
+
+
+def make_secret(data: str) -> None:
+    """Have a secret that the nodes share, for its owner only.
+
+    Raises:
+        Failed: the folder cannot be written.
+    """
+    path = os.path.join(data, SECRET)
+    try:
+        os.makedirs(data, exist_ok=True)
+        if not os.path.exists(path):
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(fd, "w", encoding="ascii") as file:
+                file.write(f"{secrets.token_urlsafe(32)}\n")
+    except OSError as error:
+        raise Failed(
+            f"{path} cannot be written: {error.strerror}; give another folder with --data"
+        ) from error
+
+
+def running_pid(plan: NodePlan) -> int | None:
+    """The process of a node by its pid file; None if none runs that is this node."""
+    try:
+        with open(os.path.join(plan.folder, PID), encoding="ascii") as file:
+            pid = int(file.read())
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            words = file.read().split(b"\0")
+    except (OSError, ValueError):
+        return None
+    # The number may be another process's by now.
+    return pid if os.fsencode(plan.folder) in words else None
+
+
+def _lives(pid: int, process: subprocess.Popen[bytes] | None) -> bool:
+    if process is not None and process.pid == pid:
+        return process.poll() is None
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] != b"Z"
+    except OSError:
+        return False
+
+
+def _serves(plan: NodePlan) -> bool:
+    """Whether clients can connect; a node opens its port when it has caught up with the others."""
+    try:
+        socket.create_connection((HOST, plan.port), timeout=1.0).close()
+    except OSError:
+        return False
+    return True
+
+
+def _last_line(plan: NodePlan) -> str:
+    """What a node wrote last."""
+    try:
+        with open(os.path.join(plan.folder, LOG), encoding="utf-8", errors="replace") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        lines = []
+    return lines[-1].removeprefix("amqp10broker: ") if lines else "it has said nothing"
+
+
+def _how(code: int) -> str:
+    return f"with code {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
+
+
+def _own_name() -> str:
+    """How this program was called, to be typed again."""
+    called = sys.argv[0]
+    if os.path.basename(called) == "amqp10broker":
+        return os.path.relpath(called) if os.path.dirname(called) else called
+    return f"{shlex.quote(sys.executable)} -m amqp10broker"
+
+
+def _say(text: str) -> None:
+    # The reader of a pipe may have gone; nodes must be ended all the same.
+    with suppress(OSError):
+        print(text, flush=True)
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+def _arguments(parser: Parser) -> None:
+    parser.add_argument("--nodes", type=int, default=3, metavar="N", help="how many (default 3)")
+    parser.add_argument(
+        "--first-port",
+        type=int,
+        default=5672,
+        metavar="PORT",
+        help="where the first listens for AMQP, the others on those that follow (default 5672); for each "
+        "other they listen on ports 20000 above",
+    )
+    parser.add_argument(
+        "--data",
+        default="cluster",
+        metavar="DIR",
+        help="folder of their folders, DIR/a, DIR/b, ... (default: cluster); made if it is not there",
+    )
+    parser.add_argument(
+        "serve_options", nargs="*", metavar="-- OPTION", help="options of serve, for each of them"
+    )
+
+
+def _run_cluster(arguments: argparse.Namespace) -> int:
+    plans = plan_nodes(arguments.nodes, arguments.first_port, arguments.data, arguments.serve_options)
+    return Launch(plans, arguments.data).run()
+
+
+COMMANDS: Final = (
+    Command(
+        "run-cluster",
+        _arguments,
+        _run_cluster,
+        "Run a cluster on this machine until ctrl-C, each node a process of its own. A node that is killed "
+        "ends no other; the file command in its folder starts it again.",
+    ),
+)
