@@ -25,7 +25,8 @@ to do instead. A protocol room translates those that a peer can cause into its o
         |-- LimitExceeded
         |-- BadRequest
         |-- NotSupported
-        `-- NotAllowed
+        |-- NotAllowed
+        `-- Unavailable         what it needs cannot be reached: try again later
 """
 
 from __future__ import annotations
@@ -153,6 +154,10 @@ class NotSupported(RefusedError):
 
 class NotAllowed(RefusedError):
     """The request breaks a rule of the connection: a virtual host that is not there or not the user's."""
+
+
+class Unavailable(RefusedError):
+    """What the request needs cannot be reached now: a leader, a majority, another node."""
 
 
 class PermissionDenied(AccessRefused):

@@ -172,6 +172,10 @@ class _NoQueue:
     def figures(self) -> QueueFigures:
         return QueueFigures()
 
+    @property
+    def down(self) -> str | None:
+        return None
+
 
 class _NoHost:
     """Runs the queues of the copy, which is to say: does not."""

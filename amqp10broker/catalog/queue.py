@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from amqp10broker.catalog.last_error import LastError
 from amqp10broker.catalog.queue_kind import KINDS, QueueKind
-from amqp10broker.errors import InvalidArgument
+from amqp10broker.errors import InvalidArgument, NotFound
 from amqp10broker.queues.commands import Command
 from amqp10broker.queues.counters import QueueConsumption, QueueCounters, tally
 from amqp10broker.queues.figures import QueueFigures
@@ -173,6 +173,10 @@ class QueueHandle(Protocol):
     def figures(self) -> QueueFigures:
         """How the queue stands. Not for what is asked often."""
 
+    @property
+    def down(self) -> str | None:
+        """Name of the node that has the queue and cannot be reached; None: the queue can be used."""
+
 
 class QueueHost(Protocol):
     """Who runs queues."""
@@ -222,6 +226,22 @@ class DeclaredQueue:
     def counted(self) -> dict[str, int]:
         """All that is counted of it; see `queues.counters`."""
         return tally(self.handle.counters, self.consumption)
+
+    def check_up(self) -> None:
+        """Check that the node that has it can be reached.
+
+        Raises:
+            NotFound: it cannot.
+        """
+        if self.handle.down is not None:
+            raise self.inaccessible()
+
+    def inaccessible(self) -> NotFound:
+        """The refusal for a queue whose node cannot be reached, or could not a moment ago."""
+        node = "home node" if self.handle.down is None else f"home node '{self.handle.down}'"
+        noun = "durable queue" if self.durable else "queue"
+        text = f"{node} of {noun} '{self.name}' in vhost '{self.vhost}' is down or inaccessible"
+        return NotFound(f"queue '{self.name}'", text)
 
     @property
     def kind(self) -> QueueKind:

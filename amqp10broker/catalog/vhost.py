@@ -153,9 +153,11 @@ class VirtualHost:
 
         Raises:
             ResourceLocked: another connection has it exclusively.
+            NotFound: the node that has it cannot be reached.
         """
         if queue.owner is not None and queue.owner != connection:
             raise self.locked(queue.name)
+        queue.check_up()
         return queue
 
     def queues_owned_by(self, connection: object) -> list[DeclaredQueue]:

@@ -172,9 +172,11 @@ class Caller:
 
         Raises:
             ResourceLocked: another connection has it exclusively.
+            NotFound: the node that has it cannot be reached.
         """
         if self.access is not None:
             self.vhost.for_connection(queue, self.connection)
+        queue.check_up()
         return queue
 
 

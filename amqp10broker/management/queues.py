@@ -8,7 +8,7 @@ from typing import Any
 
 from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.catalog.queue_requests import Declared, DeclareQueue, DeleteQueue
-from amqp10broker.errors import BadRequest, InUse, InvalidArgument, NotFound, NotSupported
+from amqp10broker.errors import BadRequest, InUse, InvalidArgument, NotFound, NotSupported, Unavailable
 from amqp10broker.management.caller import Ask, Caller, Proposal
 from amqp10broker.management.names import check_name, check_not_reserved
 from amqp10broker.queues.commands import Delete, Inspect, Purge
@@ -85,6 +85,7 @@ def declare_queue(
         queue = caller.vhost.lookup(declared.name)
         if declared.created:
             return {"created": True, "queue": describe(caller, queue, 0, 0)}
+        queue.check_up()
         return Ask(
             queue.handle,
             Inspect,
@@ -130,6 +131,8 @@ def delete_queue(
         if answer.refused in (Refusal.IN_USE, Refusal.NOT_EMPTY):
             why = "in use" if answer.refused is Refusal.IN_USE else "not empty"
             raise InUse(f"queue '{name}'", f"queue '{name}' in vhost '{vhost.name}' {why}")
+        if answer.refused is Refusal.NO_LEADER and (if_unused or if_empty):
+            raise _no_leader(queue)
         return {"message_count": answer.ready if answer.refused is None else 0}
 
     ask = Ask(queue.handle, partial(Delete, if_unused=if_unused, if_empty=if_empty), then)
@@ -162,6 +165,8 @@ def purge_queue(caller: Caller, name: str) -> Ask:
     def then(answer: Answer) -> dict[str, Any]:
         if answer.refused is Refusal.GONE:
             raise _gone(queue)
+        if answer.refused is Refusal.NO_LEADER:
+            raise _no_leader(queue)
         return {"message_count": answer.ready}
 
     return Ask(queue.handle, Purge, then)
@@ -225,9 +230,15 @@ def _facts_of_stream(queue: DeclaredQueue) -> dict[str, Any]:
 
 
 def _report(caller: Caller, queue: DeclaredQueue, answer: Answer) -> dict[str, Any]:
+    # Without a leader the counts are 0: that there is such a queue is known all the same.
     if answer.refused is Refusal.GONE:
         raise _gone(queue)
     return describe(caller, queue, answer.ready, answer.consumers)
+
+
+def _no_leader(queue: DeclaredQueue) -> Unavailable:
+    resource = f"queue '{queue.name}'"
+    return Unavailable(resource, f"{resource} in vhost '{queue.vhost}' has had no leader for too long")
 
 
 def _gone(queue: DeclaredQueue) -> NotFound:

@@ -55,6 +55,19 @@ class Rejected:
     queue: str
 
 
+class Refusal(Enum):
+    """Why a queue did not do what was asked."""
+
+    IN_USE = "in use"
+    NOT_EMPTY = "not empty"
+    GONE = "gone"
+    """It was deleted before the question came."""
+    NOT_SUPPORTED = "not supported"
+    """A queue of this kind cannot do it."""
+    NO_LEADER = "no leader"
+    """No member of the queue led it for so long that the one who asked was not to wait any longer."""
+
+
 class Reason(StrEnum):
     """Why a message is dead-lettered, as its record of dead-lettering says."""
 
@@ -147,6 +160,15 @@ class QueueDeleted:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueDown:
+    """The queue's node cannot be reached, or has begun again: the consumer must end, and what it held is not
+    its own any more. The queue may be there again later, and publishers stay."""
+
+    consumer: ConsumerRef
+    queue: str
+
+
+@dataclass(frozen=True, slots=True)
 class Subscribed:
     """The consumer is accepted; its deliveries follow."""
 
@@ -155,10 +177,17 @@ class Subscribed:
 
 @dataclass(frozen=True, slots=True)
 class SubscribeRefused:
-    """The consumer is not accepted: another has the queue for itself, or it wanted that and cannot."""
+    """The consumer is not accepted.
+
+    Attributes:
+        consumer: which link.
+        queue: its name.
+        why: another has the queue for itself, or it wanted that and cannot; or the queue has no leader.
+    """
 
     consumer: ConsumerRef
     queue: str
+    why: Refusal = Refusal.IN_USE
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,17 +205,6 @@ class TimedOut:
     consumer: ConsumerRef
     keys: Sequence[int]
     queue: str
-
-
-class Refusal(Enum):
-    """Why a queue did not do what was asked."""
-
-    IN_USE = "in use"
-    NOT_EMPTY = "not empty"
-    GONE = "gone"
-    """It was deleted before the question came."""
-    NOT_SUPPORTED = "not supported"
-    """A queue of this kind cannot do it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +232,7 @@ Effect = (
     | Settled
     | CreditReply
     | QueueDeleted
+    | QueueDown
     | Subscribed
     | SubscribeRefused
     | Answer

@@ -43,6 +43,11 @@ class LetterBox(ABC):
         """See `QueueHandle`."""
         return self.queue.unsettled
 
+    @property
+    def down(self) -> str | None:
+        """A queue of this node is there as long as the node is."""
+        return None
+
 
 class InlineQueue(LetterBox):
     """A queue without a task: letters are worked off as they are put, and answered at once.

@@ -27,6 +27,7 @@ class IdleHandle:
         self.ready = 0
         self.unsettled = 0
         self.counters = QueueCounters()
+        self.down: str | None = None
 
     def post(self, command: Command) -> None:
         """Keep the letter."""
@@ -54,6 +55,7 @@ class MachineHandle(Generic[M]):
 
     def __init__(self, queue: M) -> None:
         self.queue = queue
+        self.down: str | None = None
 
     @property
     def ready(self) -> int:

@@ -46,9 +46,13 @@ that is searched."""
 
 
 class MessageFilter:
-    """Which messages pass."""
+    """Which messages pass.
 
-    __slots__ = ("_read", "_required", "_run", "_uses_time")
+    Attributes:
+        entries: of the filter-set that it was made of; another node makes the same of them.
+    """
+
+    __slots__ = ("_read", "_required", "_run", "_uses_time", "entries")
 
     def __init__(
         self,
@@ -66,6 +70,7 @@ class MessageFilter:
             uses_time: `run` wants the time in milliseconds behind the values.
             required: what a message that passes has in its properties; may be empty.
         """
+        self.entries: Mapping[Symbol, Described] = {}
         self._read = reader.read
         self._run = run
         self._uses_time = uses_time
@@ -194,6 +199,7 @@ class _Builder:
         self._match_unfiltered = False
         self._sql: SqlFilter | None = None
         self._tests: dict[Field, FieldTest] = {}
+        self._of_messages: dict[Symbol, Described] = {}
 
     def add(self, name: Any, value: Any) -> None:
         """Put one entry of the filter-set in place.
@@ -219,10 +225,12 @@ class _Builder:
             if type(content) is not bool:
                 raise FilterError("the value must be a boolean")
             self._match_unfiltered = content
-        elif sort == SQL:
-            self._add_sql(name, content)
         else:
-            self._add_properties(sort, content)
+            if sort == SQL:
+                self._add_sql(name, content)
+            else:
+                self._add_properties(sort, content)
+            self._of_messages[name] = value
         self._seen.add(sort)
 
     def _add_sql(self, name: Symbol, content: Any) -> None:
@@ -246,6 +254,8 @@ class _Builder:
             messages = MessageFilter.of_sql(self._sql)
         elif self._tests:
             messages = MessageFilter.of_properties(self._tests)
+        if messages is not None:
+            messages.entries = self._of_messages
         bloom = None if self._values is None else BloomFilter(self._values, self._match_unfiltered)
         return Filters(self._offset, bloom, messages, self._end)
 

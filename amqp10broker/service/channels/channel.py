@@ -37,6 +37,7 @@ from amqp10broker.queues.effects import (
     Deliver,
     Effect,
     QueueDeleted,
+    QueueDown,
     Rejected,
     Settled,
     Subscribed,
@@ -511,6 +512,7 @@ class BrokerChannel:
             case Subscribed():
                 self._guarded(self.subscribing.on_subscribed, effect)
             case SubscribeRefused():
+                self._guarded(self.fetching.on_refused, effect)
                 self._guarded(self.subscribing.on_refused, effect)
             case TimedOut():
                 self._guarded(self.subscribing.on_timed_out, effect)
@@ -522,6 +524,9 @@ class BrokerChannel:
             case QueueDeleted():
                 self.fetching.on_queue_deleted(effect)
                 self._guarded(self.subscribing.on_queue_deleted, effect)
+            case QueueDown():
+                self._guarded(self.fetching.on_queue_down, effect)
+                self._guarded(self.subscribing.on_queue_down, effect)
             case _:
                 assert_never(effect)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from amqp10broker.amqp091 import methods
 from amqp10broker.amqp091.deliver import get_ok_frames
-from amqp10broker.errors import NotSupported, ResourceLocked
+from amqp10broker.errors import NotSupported, ResourceLocked, Unavailable
 from amqp10broker.message.convert import to_amqp091
-from amqp10broker.queues.effects import CreditReply, QueueDeleted
+from amqp10broker.queues.commands import ConsumerRef
+from amqp10broker.queues.effects import CreditReply, QueueDeleted, QueueDown, SubscribeRefused
 from amqp10broker.service.channels.consumer import Consumer
 from amqp10broker.service.channels.part import Channel, usable
 
@@ -62,6 +63,37 @@ class Fetching:
                 ]
             )
         channel.resume()
+
+    def on_refused(self, effect: SubscribeRefused) -> None:
+        """The queue has had no leader for too long.
+
+        Raises:
+            Unavailable: for the client, if it waits for a message.
+        """
+        if self._end(effect.consumer) is not None:
+            queue = f"queue '{effect.queue}'"
+            text = f"Cannot get a message from {queue} in vhost '{self._channel.context.vhost.name}'"
+            raise Unavailable(queue, f"{text}: it has had no leader for too long")
+
+    def on_queue_down(self, effect: QueueDown) -> None:
+        """The queue's node cannot be reached any more.
+
+        Raises:
+            NotFound: for the client, if it waits for a message.
+        """
+        fetcher = self._end(effect.consumer)
+        if fetcher is not None:
+            raise fetcher.queue.inaccessible()
+
+    def _end(self, ref: ConsumerRef) -> Consumer | None:
+        """The fetcher that the client waits for, if it is this one; it waits no more."""
+        fetcher = self._fetcher
+        if fetcher is None or fetcher.ref != ref:
+            return None
+        self._fetcher = None
+        self._channel.consuming.forget(ref)
+        self._channel.resume()
+        return fetcher
 
     def on_queue_deleted(self, effect: QueueDeleted) -> None:
         """The queue went while it was asked: it had nothing."""

@@ -5,9 +5,16 @@ from __future__ import annotations
 from amqp10broker.amqp091 import methods
 from amqp10broker.amqp091.errors import AmqpChannelError, AmqpHardError, ReplyCode
 from amqp10broker.catalog.queue import DeclaredQueue
-from amqp10broker.errors import AccessRefused, NotSupported, PreconditionFailed
+from amqp10broker.errors import AccessRefused, NotSupported, PreconditionFailed, Unavailable
 from amqp10broker.queues.commands import DELETE, ConsumerRef, PublisherRef
-from amqp10broker.queues.effects import QueueDeleted, Subscribed, SubscribeRefused, TimedOut
+from amqp10broker.queues.effects import (
+    QueueDeleted,
+    QueueDown,
+    Refusal,
+    Subscribed,
+    SubscribeRefused,
+    TimedOut,
+)
 from amqp10broker.routing.declaration import DIRECT_REPLY_TO
 from amqp10broker.service.channels.consumer import Consumer
 from amqp10broker.service.channels.consumer_arguments import (
@@ -131,13 +138,17 @@ class Subscribing:
         self._channel.consuming.start(consumer)
 
     def on_refused(self, effect: SubscribeRefused) -> None:
-        """The queue is in exclusive use, or cannot be used exclusively."""
+        """The queue is in exclusive use, cannot be used exclusively, or has no leader."""
         asked = self._asked.pop(effect.consumer, None)
         if asked is None:
             return
         consumer, _ = asked
         self._channel.resume()
         self._channel.consuming.forget(effect.consumer)
+        if effect.why is Refusal.NO_LEADER:
+            resource = f"queue '{effect.queue}'"
+            text = f"timed out consuming from quorum {resource} in vhost '{consumer.queue.vhost}'"
+            raise Unavailable(resource, text)
         raise _in_exclusive_use(consumer.queue)
 
     def on_timed_out(self, effect: TimedOut) -> None:
@@ -182,6 +193,22 @@ class Subscribing:
             raise not_found(effect.queue, self._context.vhost.name)
         if consumer is not None and lasted and consumer.terms.tag:
             self._tell_cancelled(consumer, "consumer cancelled: its queue was deleted")
+
+    def on_queue_down(self, effect: QueueDown) -> None:
+        """The queue's node cannot be reached any more: its consumer ends, as if the queue had been deleted.
+
+        Raises:
+            NotFound: the client waits for an answer to its basic.consume.
+        """
+        asked = self._asked.pop(effect.consumer, None)
+        consumer = self._channel.consuming.find(effect.consumer)
+        lasted = consumer is not None and not consumer.cancelled
+        self._channel.consuming.forget(effect.consumer)
+        if asked is not None:
+            self._channel.resume()
+            raise asked[0].queue.inaccessible()
+        if consumer is not None and lasted and consumer.terms.tag:
+            self._tell_cancelled(consumer, "consumer cancelled: its queue's node is down or inaccessible")
 
     def _tell_cancelled(self, consumer: Consumer, event: str) -> None:
         """Tell of a consumer that is there no more: the client, if it wants to know, and the log."""

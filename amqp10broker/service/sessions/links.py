@@ -17,7 +17,7 @@ from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.catalog.queue_requests import DeclareQueue, DeleteQueue, QueueEnded
 from amqp10broker.errors import PermissionDenied, RefusedError
 from amqp10broker.queues.commands import DELETE, ConsumerRef, PublisherRef, RequestRef, Subscribe
-from amqp10broker.queues.effects import QueueDeleted, SubscribeRefused
+from amqp10broker.queues.effects import QueueDeleted, QueueDown, Refusal, SubscribeRefused
 from amqp10broker.service.context import Post, SessionContext
 from amqp10broker.service.counters import ClientCounters
 from amqp10broker.service.queue_credit import Mode, QueueCredit
@@ -323,13 +323,28 @@ class ClientLinks:
         self._end(end.link, AmqpLinkError(Condition.RESOURCE_DELETED, text))
 
     def on_refused(self, effect: SubscribeRefused) -> None:
-        """An AMQP 0-9-1 consumer has the queue for itself."""
+        """An AMQP 0-9-1 consumer has the queue for itself, or the queue has no leader."""
         consumer = self.consumers.pop(effect.consumer, None)
         if consumer is None:
             return
         self._let_go(consumer)
-        text = f"queue '{effect.queue}' in vhost '{self._context.vhost.name}' in exclusive use"
-        self._end(consumer.link, AmqpLinkError(Condition.UNAUTHORIZED_ACCESS, text))
+        queue = f"queue '{effect.queue}' in vhost '{self._context.vhost.name}'"
+        if effect.why is Refusal.NO_LEADER:
+            fault = AmqpLinkError(Condition.INTERNAL_ERROR, f"timed out consuming from quorum {queue}")
+        else:
+            fault = AmqpLinkError(Condition.UNAUTHORIZED_ACCESS, f"{queue} in exclusive use")
+        self._end(consumer.link, fault)
+
+    def on_queue_down(self, effect: QueueDown) -> None:
+        """The node of a consumer's queue cannot be reached any more."""
+        consumer = self.consumers.pop(effect.consumer, None)
+        if consumer is None:
+            return
+        self._let_go(consumer)
+        text = (
+            f"queue '{effect.queue}' in vhost '{self._context.vhost.name}': its node is down or inaccessible"
+        )
+        self._end(consumer.link, AmqpLinkError(Condition.ILLEGAL_STATE, text))
 
     def drop_consumer(
         self, consumer: Consumer, unsent: Sequence[tuple[int, Parts]], *, lost: bool = False

@@ -46,6 +46,7 @@ from amqp10broker.queues.effects import (
     Deliver,
     Effect,
     QueueDeleted,
+    QueueDown,
     Rejected,
     Settled,
     Subscribed,
@@ -246,6 +247,8 @@ class BrokerSession:
                     self._management.on_answer(effect)
                 case SubscribeRefused():
                     self.links.on_refused(effect)
+                case QueueDown():
+                    self.links.on_queue_down(effect)
                 case Subscribed():
                     raise AssertionError("links do not ask whether they were accepted")
                 case _:
