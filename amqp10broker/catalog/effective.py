@@ -15,6 +15,7 @@ from amqp10broker.catalog.policy_keys import ALTERNATE_EXCHANGE, EXCHANGE, SETTI
 from amqp10broker.catalog.queue import NO_POLICY, Effective, QueueType
 from amqp10broker.catalog.queue_arguments import MAX_AGE, QUEUE_TYPE
 from amqp10broker.queues.settings import (
+    CONSUMER_DISCONNECTED_TIMEOUT_MS,
     CONSUMER_TIMEOUT_MS,
     DEFAULTS,
     DELIVERY_LIMIT,
@@ -169,6 +170,9 @@ def _settings(
         single_active_consumer=bool(arguments.get("x-single-active-consumer", False)),
         delivery_limit=None if limit < 0 else limit,
         consumer_timeout_ms=value("consumer-timeout", CONSUMER_TIMEOUT_MS),
+        consumer_disconnected_timeout_ms=value(
+            "consumer-disconnected-timeout", CONSUMER_DISCONNECTED_TIMEOUT_MS
+        ),
         retry_type=RetryType(value("delayed-retry-type", RetryType.DISABLED)),
         retry_min_ms=value("delayed-retry-min"),
         retry_max_ms=value("delayed-retry-max"),

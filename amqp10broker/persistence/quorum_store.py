@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from amqp10broker.errors import DamagedFile
-from amqp10broker.message.batch import BATCH_MAX, decode_batch, encode_batch
+from amqp10broker.message.batch import decode_batch, encode_batch
 from amqp10broker.persistence.journal_face import JournalRecord, RecordLog
 from amqp10broker.persistence.quorum_bodies import JournalBodies
 from amqp10broker.persistence.quorum_records import (
@@ -29,7 +29,7 @@ from amqp10broker.persistence.quorum_records import (
     decode_places,
     encode_places,
 )
-from amqp10broker.queues.commands import Configure, Publish
+from amqp10broker.queues.commands import Configure
 from amqp10broker.queues.quorum.bodies import Packs
 from amqp10broker.queues.quorum.command_codec import (
     Place,
@@ -37,7 +37,7 @@ from amqp10broker.queues.quorum.command_codec import (
     decode_old_commands,
     encode_commands,
 )
-from amqp10broker.queues.quorum.commands import NodeGone, QuorumCommand
+from amqp10broker.queues.quorum.commands import NodeGone, QuorumCommand, split
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import QueueSettings
@@ -162,7 +162,7 @@ class QuorumStore:
             commands: at least one.
             now_ms: this node's clock; an entry is never of a time before that of the one before it.
         """
-        commands = _split(commands)
+        commands = split(commands)
         now_ms = max(now_ms, self._now_ms)
         first = self._next_index
         encoded = encode_commands(commands, now_ms, first)
@@ -286,7 +286,7 @@ class QuorumStore:
         if record.kind in (STATE, OLD_SNAPSHOT):
             if self._queue is None:
                 self._queue = decode_snapshot(self._name, payload, self.bodies)
-                self._queue.replaying = True
+                self._queue.follow()
                 # An entry before that was replaced by an empty one may have had messages.
                 self.bodies.forget_from(self._queue.next_index)
                 self._applied = record.index if record.kind == STATE else 0
@@ -372,7 +372,7 @@ class QuorumStore:
                 f"with index {missing[0]}",
                 "restore the data folder from a copy",
             )
-        queue.replaying = False
+        queue.lead()
         self._number, self._now_ms, self._next_index = self._applied, queue.now_ms, queue.next_index
         # The power went between the record of what a queue decided, and those of the messages it put again.
         for first, end in self.bodies.unplaced():
@@ -382,18 +382,3 @@ class QuorumStore:
             commands.append(Configure(settings))
         self.carry_out(commands, now_ms)
         return queue
-
-
-def _split(commands: Sequence[QuorumCommand]) -> Sequence[QuorumCommand]:
-    """Publishes with more messages than a batch holds, in parts."""
-    if all(type(each) is not Publish or len(each.messages) <= BATCH_MAX for each in commands):
-        return commands
-    parts: list[QuorumCommand] = []
-    for each in commands:
-        if type(each) is not Publish:
-            parts.append(each)
-            continue
-        for at in range(0, max(1, len(each.messages)), BATCH_MAX):
-            part = slice(at, at + BATCH_MAX)
-            parts.append(Publish(each.publisher, each.ids[part], each.messages[part], each.settled))
-    return parts

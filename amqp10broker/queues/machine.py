@@ -153,7 +153,7 @@ class QueueMachine(ABC):
         elif command.if_empty and self.ready:
             refused = Refusal.NOT_EMPTY
         if command.request is not None:
-            self._tell(command.request.reply_to, Answer(command.request, self.ready, self.consumers, refused))
+            self._answer(command.request, self.ready, refused)
         if refused is None:
             self._end()
 
@@ -181,7 +181,9 @@ class QueueMachine(ABC):
             publisher.reply_to, Unconfirmed(publisher, command.ids, command.settled, failed, self.name)
         )
 
-    def _answer(self, request: RequestRef, count: int, refused: Refusal | None = None) -> None:
+    def _answer(self, request: RequestRef, count: int, refused: Refusal | None = None) -> Answer:
         """Answer a question about a number of messages; refused in any case if the queue is gone."""
         refused = Refusal.GONE if self.deleted else refused
-        self._tell(request.reply_to, Answer(request, count, self.consumers, refused))
+        answer = Answer(request, count, self.consumers, refused)
+        self._tell(request.reply_to, answer)
+        return answer

@@ -16,6 +16,9 @@ DELIVERY_LIMIT: Final = 20
 CONSUMER_TIMEOUT_MS: Final = 1_800_000
 """How long a consumer of a quorum queue may hold a delivery: half an hour."""
 
+CONSUMER_DISCONNECTED_TIMEOUT_MS: Final = 60_000
+"""How long consumers of a quorum queue keep what they hold while their node is not heard of."""
+
 
 class Overflow(StrEnum):
     """What a full queue does."""
@@ -58,6 +61,7 @@ class QueueSettings:
         single_active_consumer: one consumer gets messages, the others wait for it to go.
         delivery_limit: failed deliveries of a message of a quorum queue.
         consumer_timeout_ms: how long a consumer of a quorum queue may hold a delivery.
+        consumer_disconnected_timeout_ms: how long it keeps what it holds while its node is not heard of.
         retry_type: of a quorum queue.
         retry_min_ms: the wait, times the count of failed deliveries.
         retry_max_ms: at most this.
@@ -78,6 +82,7 @@ class QueueSettings:
     single_active_consumer: bool = False
     delivery_limit: int | None = DELIVERY_LIMIT
     consumer_timeout_ms: int | None = CONSUMER_TIMEOUT_MS
+    consumer_disconnected_timeout_ms: int = CONSUMER_DISCONNECTED_TIMEOUT_MS
     retry_type: RetryType = RetryType.DISABLED
     retry_min_ms: int | None = None
     retry_max_ms: int | None = None

@@ -145,9 +145,9 @@ class QuorumQueueMachine(RuleBasedStateMachine):
         self.settings = QueueSettings(dead_letter_exchange="dlx")
         self.queue = QuorumQueue("q", settings=self.settings, now_ms=self.now)
         self.replica = QuorumQueue("q", settings=self.settings, now_ms=self.now)
-        self.replica.replaying = True
+        self.replica.follow()
         self.other = QuorumQueue("q", settings=self.settings, now_ms=self.now)
-        self.other.replaying = True
+        self.other.follow()
         # Two sessions at one node, one at another.
         self.peers = [ReplyTo(PeerId(node, 7 + node, session), "s") for node, session in PEERS]
         self.publisher = self.peers[0].publisher()
@@ -187,7 +187,7 @@ class QuorumQueueMachine(RuleBasedStateMachine):
         data = encode_snapshot(self.queue)
         bodies = self.other.parts()[0].bodies
         self.other = decode_snapshot("q", data, bodies)
-        self.other.replaying = True
+        self.other.follow()
         assert encode_snapshot(self.other) == data
 
     @invariant()

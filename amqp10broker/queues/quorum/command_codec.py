@@ -12,6 +12,8 @@ whether the queue takes it or not: indexes are known before anything is carried 
 Whom a command is about stands in it as it is (`PeerId` and handle), so that the same commands make the same
 bytes, and the bytes the same commands, for everybody and at any time.
 
+The content of `Letters` is ``node u32 | incarnation u32 | first u64 | last u64 | heard u64 | command*``.
+
 What changes nothing is left out. Entries of before had `Inspect` and `Touch`, which are read as the time that
 passed with them.
 
@@ -56,7 +58,10 @@ from amqp10broker.queues.commands import (
 from amqp10broker.queues.quorum.commands import (
     CHANGES_NOTHING,
     DlxSettle,
+    Letters,
+    NodeBack,
     NodeGone,
+    NodeSuspect,
     QuorumChange,
     QuorumCommand,
     SessionGone,
@@ -80,7 +85,8 @@ _SETTLE: Final = struct.Struct("<BBI")
 _GIVE_BACK: Final = struct.Struct("<IQQB")
 _UNSUBSCRIBE: Final = struct.Struct("<QBB")
 _DELETE: Final = struct.Struct("<B")
-_NODE_GONE: Final = struct.Struct("<II")
+_NODE: Final = struct.Struct("<II")
+_LETTERS: Final = struct.Struct("<IIQQQ")
 
 OLD_PEER: Final = PeerId(0, 0, 0)
 """Everybody in journals of before format 3; the handle is their number in the queue's log."""
@@ -104,6 +110,9 @@ _OLD_RESTARTED_TAG: Final = 16
 _DLX_SETTLE_TAG: Final = 17
 _NODE_GONE_TAG: Final = 18
 _SESSION_GONE_TAG: Final = 19
+_LETTERS_TAG: Final = 20
+_NODE_SUSPECT_TAG: Final = 21
+_NODE_BACK_TAG: Final = 22
 
 _NO_TIMEOUT: Final = -1
 _VERDICTS: Final = tuple(Verdict)
@@ -162,9 +171,37 @@ def encode_commands(commands: Sequence[QuorumCommand], now_ms: int, first: int) 
     """
     pieces = [_ENTRY.pack(now_ms, first)]
     places: list[Place] = []
-    at = _ENTRY.size
+    _, first = _encode_all(commands, pieces, places, _ENTRY.size, first)
+    return Encoded(pieces, places, first)
+
+
+def _encode_all(
+    commands: Sequence[QuorumCommand], pieces: list[bytes], places: list[Place], at: int, first: int
+) -> tuple[int, int]:
+    """Put the bytes of commands behind `pieces`.
+
+    Args:
+        commands: in order.
+        pieces: of the entry so far.
+        places: likewise.
+        at: bytes of the entry so far.
+        first: the index of the next message.
+
+    Returns:
+        `at` and `first` behind them.
+    """
     for command in commands:
         if isinstance(command, CHANGES_NOTHING):
+            continue
+        if type(command) is Letters:
+            start = len(pieces)
+            pieces.append(b"")
+            inner = at + _START.size
+            at, first = _encode_all(command.commands, pieces, places, inner + _LETTERS.size, first)
+            head = _LETTERS.pack(
+                command.node, command.incarnation, command.first, command.last, command.heard
+            )
+            pieces[start] = _START.pack(_LETTERS_TAG, at - inner) + head
             continue
         tag, content = _encode(command)
         length = sum(map(len, content))
@@ -178,7 +215,7 @@ def encode_commands(commands: Sequence[QuorumCommand], now_ms: int, first: int) 
                 batch = sum(map(len, content[3:]))
                 places.append(Place(first, count, at - batch, batch))
                 first += count
-    return Encoded(pieces, places, first)
+    return at, first
 
 
 def framed(command: QuorumChange) -> list[bytes]:
@@ -193,6 +230,8 @@ def _ref_bytes(ref: ConsumerRef | PublisherRef | RequestRef) -> bytes:
 
 def _encode(command: QuorumChange) -> tuple[int, list[bytes]]:
     match command:
+        case Letters():
+            raise AssertionError("letters are in no letters")
         case Publish():
             assert len(command.messages) <= BATCH_MAX
             batch = encode_batch(command.messages) if command.messages else []
@@ -240,7 +279,11 @@ def _encode(command: QuorumChange) -> tuple[int, list[bytes]]:
         case Tick():
             return _TICK_TAG, []
         case NodeGone():
-            return _NODE_GONE_TAG, [_NODE_GONE.pack(command.node, command.incarnation)]
+            return _NODE_GONE_TAG, [_NODE.pack(command.node, command.incarnation)]
+        case NodeSuspect():
+            return _NODE_SUSPECT_TAG, [_NODE.pack(command.node, command.incarnation)]
+        case NodeBack():
+            return _NODE_BACK_TAG, [_NODE.pack(command.node, command.incarnation)]
         case SessionGone():
             return _SESSION_GONE_TAG, [_PEER.pack(*command.session)]
         case DlxSettle():
@@ -292,12 +335,13 @@ def _read_old_ref(content: bytes) -> tuple[Ref, bytes]:
     return (OLD_PEER, number), content[_OLD_REF.size :]
 
 
-def read_framed(data: bytes, at: int) -> Iterator[tuple[int, int, int]]:
+def read_framed(data: bytes, at: int, end: int | None = None) -> Iterator[tuple[int, int, int]]:
     """Commands, or others, that stand one behind the other as `framed` writes them.
 
     Args:
         data: which bytes.
-        at: where the first begins; they go to the end.
+        at: where the first begins.
+        end: where the last ends; None: where the bytes do.
 
     Yields:
         Of each the tag, and where its content begins and ends.
@@ -305,7 +349,7 @@ def read_framed(data: bytes, at: int) -> Iterator[tuple[int, int, int]]:
     Raises:
         ValueError: the last one is cut off.
     """
-    size = len(data)
+    size = len(data) if end is None else end
     while at < size:
         try:
             tag, length = _START.unpack_from(data, at)
@@ -341,6 +385,8 @@ def _decode(payload: bytes, at: int, read: ReadRef) -> list[QuorumChange]:
 
 
 def _decode_one(tag: int, data: bytes, start: int, end: int, read: ReadRef) -> QuorumChange:
+    if tag == _LETTERS_TAG:
+        return _decode_letters(data, start, end)
     if tag != _PUBLISH_TAG:
         return _DECODERS[tag](data[start:end], read)
     # Bodies are copied once, into the messages.
@@ -353,6 +399,18 @@ def _decode_one(tag: int, data: bytes, start: int, end: int, read: ReadRef) -> Q
     if len(messages) != len(ids):
         raise ValueError("a publish has other numbers than messages")
     return Publish(PublisherRef(*ref), ids, messages, bool(settled))
+
+
+def _decode_letters(data: bytes, start: int, end: int) -> Letters:
+    node, incarnation, first, last, heard = _LETTERS.unpack_from(
+        data[start : min(start + _LETTERS.size, end)]
+    )
+    commands: list[QuorumCommand] = []
+    for tag, at, behind in read_framed(data, start + _LETTERS.size, end):
+        if tag == _LETTERS_TAG:
+            raise ValueError("letters of a node are in its letters")
+        commands.append(_decode_one(tag, data, at, behind, _read_ref))
+    return Letters(node, incarnation, first, last, heard, commands)
 
 
 def _decode_credit(content: bytes, read: ReadRef) -> Credit:
@@ -430,7 +488,9 @@ _DECODERS: Final[dict[int, Callable[[bytes, ReadRef], QuorumChange]]] = {
     _TICK_TAG: lambda content, read: TICK,
     _OLD_RESTARTED_TAG: lambda content, read: NodeGone(OLD_PEER.node, OLD_PEER.incarnation),
     _DLX_SETTLE_TAG: lambda content, read: DlxSettle(decode_numbers(content, 0)[0]),
-    _NODE_GONE_TAG: lambda content, read: NodeGone(*_NODE_GONE.unpack(content)),
+    _NODE_GONE_TAG: lambda content, read: NodeGone(*_NODE.unpack(content)),
+    _NODE_SUSPECT_TAG: lambda content, read: NodeSuspect(*_NODE.unpack(content)),
+    _NODE_BACK_TAG: lambda content, read: NodeBack(*_NODE.unpack(content)),
     _SESSION_GONE_TAG: lambda content, read: SessionGone(PeerId(*_PEER.unpack(content))),
 }
 

@@ -11,14 +11,63 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from amqp10broker.message.batch import BATCH_MAX
 from amqp10broker.message.message import Message
 from amqp10broker.queues.commands import Change, Inspect, PeerId, Publish, Touch
+
+
+@dataclass(slots=True, eq=False)
+class Letters:
+    """What the sessions of one node ask, in one go.
+
+    The node numbers its letters to the queue from 1. They are carried out only if the first of these is the
+    next one; else nothing is, and nothing is told: they came twice, or some before them are missing.
+
+    Attributes:
+        node: number of the node.
+        incarnation: of this start of it.
+        first: number of the first letter.
+        last: number of the last one; ``first - 1``: there is none, and only `heard` is said.
+        heard: index of the last entry whose effects the node has.
+        commands: in the order of the letters; their number may be another, for publishes are joined. One
+            that is not of a session of this node and start is not carried out.
+    """
+
+    node: int
+    incarnation: int
+    first: int
+    last: int
+    heard: int
+    commands: Sequence[QuorumCommand]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSuspect:
+    """A node is not heard of: its consumers get nothing, and keep what they hold.
+
+    After `QueueSettings.consumer_disconnected_timeout_ms` that comes back, without a failed delivery.
+
+    Attributes:
+        node: its number.
+        incarnation: which start of it.
+    """
+
+    node: int
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeBack:
+    """A node that was suspected is heard of again: its consumers go on."""
+
+    node: int
+    incarnation: int
 
 
 @dataclass(frozen=True, slots=True)
 class NodeGone:
     """A node went away, or began again: its consumers and publishers are gone, as if their connections had
-    been lost.
+    been lost, and its letters are forgotten. What comes of it later is not carried out.
 
     Attributes:
         node: its number.
@@ -47,7 +96,7 @@ class DlxSettle:
     keys: Sequence[int]
 
 
-QuorumChange = Change | NodeGone | SessionGone | DlxSettle
+QuorumChange = Change | Letters | NodeSuspect | NodeBack | NodeGone | SessionGone | DlxSettle
 """What the log says."""
 
 QuorumCommand = QuorumChange | Inspect | Touch
@@ -60,7 +109,8 @@ JOINED_MAX: Final = 4096
 
 
 def joined(commands: Iterable[QuorumCommand]) -> list[QuorumCommand]:
-    """The same commands, with publishes of one publisher that follow each other as one.
+    """The same commands, with publishes of one publisher that follow each other as one, and letters of one
+    node that do.
 
     To the queue that is the same, and each command costs as much as some tens of messages do.
     """
@@ -71,6 +121,9 @@ def joined(commands: Iterable[QuorumCommand]) -> list[QuorumCommand]:
     for command in commands:
         if type(command) is not Publish:
             last = None
+            if type(command) is Letters:
+                _join_letters(result, command)
+                continue
         elif (
             last is not None
             and command.publisher == last.publisher
@@ -88,3 +141,44 @@ def joined(commands: Iterable[QuorumCommand]) -> list[QuorumCommand]:
             last = command
         result.append(command)
     return result
+
+
+def _join_letters(result: list[QuorumCommand], letters: Letters) -> None:
+    before = result[-1] if result else None
+    commands = joined(letters.commands)
+    if (
+        type(before) is Letters
+        and before.node == letters.node
+        and before.incarnation == letters.incarnation
+        and before.last + 1 == letters.first
+    ):
+        result.pop()
+        first, heard = before.first, max(before.heard, letters.heard)
+        commands = joined([*before.commands, *commands])
+    else:
+        first, heard = letters.first, letters.heard
+    result.append(Letters(letters.node, letters.incarnation, first, letters.last, heard, commands))
+
+
+def split(commands: Sequence[QuorumCommand]) -> Sequence[QuorumCommand]:
+    """The same commands, with publishes of more messages than a batch holds in parts."""
+    if not any(map(_is_long, commands)):
+        return commands
+    parts: list[QuorumCommand] = []
+    for each in commands:
+        if type(each) is Letters:
+            inner = split(each.commands)
+            parts.append(Letters(each.node, each.incarnation, each.first, each.last, each.heard, inner))
+        elif type(each) is Publish:
+            for at in range(0, max(1, len(each.messages)), BATCH_MAX):
+                part = slice(at, at + BATCH_MAX)
+                parts.append(Publish(each.publisher, each.ids[part], each.messages[part], each.settled))
+        else:
+            parts.append(each)
+    return parts
+
+
+def _is_long(command: QuorumCommand) -> bool:
+    if type(command) is Letters:
+        return any(map(_is_long, command.commands))
+    return type(command) is Publish and len(command.messages) > BATCH_MAX

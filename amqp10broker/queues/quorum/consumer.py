@@ -42,6 +42,8 @@ class Consumer:
             settled consumer only what may still be on its way to the session.
         cancelled: it gets no more, and holds what it has not settled.
         silent: it let a delivery time out, and has not been heard of since. It gets nothing.
+        suspended: its node is not heard of. It gets nothing.
+        given_up: for so long that what it held came back: another may be the active one.
         active: it is told that it is the single active consumer.
         queued: it is in a queue of turns.
         settled_ms: when it decided on deliveries last; None: it never did, as far as this process knows.
@@ -54,6 +56,7 @@ class Consumer:
         "credit",
         "delivery_count",
         "epoch",
+        "given_up",
         "handed_out",
         "name",
         "number",
@@ -64,6 +67,7 @@ class Consumer:
         "settled",
         "settled_ms",
         "silent",
+        "suspended",
         "timeout_ms",
         "turn",
         "unsettled",
@@ -96,6 +100,8 @@ class Consumer:
         self.unsettled: dict[int, int] = {}
         self.cancelled = False
         self.silent = False
+        self.suspended = False
+        self.given_up = False
         self.active = False
         self.queued = False
         self.settled_ms: int | None = None
@@ -242,14 +248,15 @@ class Activity:
         ranks = self._ranks
         while ranks:
             *rank, consumer = ranks[0]
-            if self._is_able(consumer) and tuple(rank) == _rank(consumer):
+            if self._is_able(consumer) and not consumer.suspended and tuple(rank) == _rank(consumer):
                 return consumer
             heappop(ranks)
         return None
 
     def _is_able(self, consumer: Consumer) -> bool:
         here = self._all.get(consumer.ref) is consumer
-        return here and consumer.counted and not consumer.cancelled and not consumer.silent
+        gets_none = consumer.cancelled or consumer.silent or consumer.given_up
+        return here and consumer.counted and not gets_none
 
     def _set(self, consumer: Consumer, *, active: bool) -> None:
         if consumer.active != active:

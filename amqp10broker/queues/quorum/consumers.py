@@ -17,7 +17,14 @@ from amqp10broker.queues.commands import (
     Unsubscribe,
     Verdict,
 )
-from amqp10broker.queues.effects import ActiveChanged, CreditReply, QueueDeleted, Subscribed, TimedOut
+from amqp10broker.queues.effects import (
+    ActiveChanged,
+    CreditReply,
+    Deliver,
+    QueueDeleted,
+    Subscribed,
+    TimedOut,
+)
 from amqp10broker.queues.outbox import Outbox
 from amqp10broker.queues.quorum.consumer import (
     SIZE_BITS,
@@ -28,6 +35,7 @@ from amqp10broker.queues.quorum.consumer import (
     size_of,
 )
 from amqp10broker.queues.quorum.messages import Messages
+from amqp10broker.queues.quorum.node_lanes import ConsumerFacts, NodeLanes
 from amqp10broker.queues.turns import turn_of, turn_within
 
 
@@ -42,10 +50,14 @@ class QuorumConsumers:
         unused_since: when the last consumer went or the last message was fetched, in ms.
         made: consumers that ever were.
         activity: which one is active, if only one is.
+        suspects: nodes that are not heard of, by number and incarnation -> since when, in ms; None: for so
+            long that what their consumers held came back.
+        give_up_at: none of them has been away for too long before, in ms; None: never.
         delivered_ms: when messages were handed out last, as far as this process knows.
     """
 
     __slots__ = (
+        "_lanes",
         "_messages",
         "_name",
         "_outbox",
@@ -53,16 +65,19 @@ class QuorumConsumers:
         "by_ref",
         "count",
         "delivered_ms",
+        "give_up_at",
         "made",
+        "suspects",
         "timeout_at",
         "turns",
         "unused_since",
     )
 
-    def __init__(self, name: str, messages: Messages, outbox: Outbox, now_ms: int) -> None:
+    def __init__(self, name: str, messages: Messages, outbox: Outbox, lanes: NodeLanes, now_ms: int) -> None:
         self._name = name
         self._messages = messages
         self._outbox = outbox
+        self._lanes = lanes
         self.by_ref: dict[ConsumerRef, Consumer] = {}
         self.count = 0
         self.made = 0
@@ -71,11 +86,23 @@ class QuorumConsumers:
         self.timeout_at: int | None = None
         self.unused_since = now_ms
         self.delivered_ms: int | None = None
+        self.suspects: dict[tuple[int, int], int | None] = {}
+        self.give_up_at: int | None = None
 
     def restore(
-        self, *, made: int, unused_since: int, turns: list[Consumer], holder: Consumer | None
+        self,
+        *,
+        made: int,
+        unused_since: int,
+        turns: list[Consumer],
+        holder: Consumer | None,
+        suspects: dict[tuple[int, int], int | None],
     ) -> None:
         """Take over what a snapshot says. The consumers are in `by_ref` already."""
+        self.suspects = suspects
+        for consumer in self.by_ref.values():
+            self._suspend(consumer)
+        self._find_give_up()
         self.made = made
         self.unused_since = unused_since
         self.count = sum(1 for each in self.by_ref.values() if each.counted and not each.cancelled)
@@ -91,6 +118,77 @@ class QuorumConsumers:
             self._outbox.flush(consumer)
             self._outbox.tell(consumer.ref.reply_to, QueueDeleted(consumer.ref, self._name))
         self._clear()
+
+    def suspect(self, node: int, incarnation: int) -> None:
+        """A node is not heard of: its consumers get nothing. What is so for long has a time already."""
+        key = node, incarnation
+        if key in self.suspects:
+            return
+        self.suspects[key] = self._messages.now_ms
+        for consumer in self.by_ref.values():
+            self._suspend(consumer)
+            self._update_turn(consumer)
+        self.give_up()
+
+    def back(self, node: int, incarnation: int) -> None:
+        """It is heard of again."""
+        key = node, incarnation
+        if key not in self.suspects:
+            return
+        del self.suspects[key]
+        for consumer in self.by_ref.values():
+            if consumer.suspended and consumer.ref.reply_to[:2] == key:
+                consumer.suspended = consumer.given_up = False
+                self._rank(consumer)
+        self.choose_active()
+        for consumer in self.by_ref.values():
+            self._update_turn(consumer)
+        self._find_give_up()
+        self.serve()
+
+    def give_up(self) -> None:
+        """Take back what is held by nodes that were away for too long, and find out when this is due again.
+
+        Nothing has failed: they may have been cut off only. What went out settled is theirs, for as long as
+        they may come back for it.
+        """
+        limit = self._messages.settings.consumer_disconnected_timeout_ms
+        now = self._messages.now_ms
+        late = [key for key, since in self.suspects.items() if since is not None and since + limit <= now]
+        if late:
+            self.suspects |= dict.fromkeys(late)
+            held: list[tuple[int, int]] = []
+            for consumer in list(self.by_ref.values()):
+                if consumer.ref.reply_to[:2] not in late:
+                    continue
+                consumer.given_up = True
+                if not consumer.settled:
+                    held += consumer.unsettled.items()
+                    consumer.unsettled.clear()
+                    if consumer.cancelled:
+                        del self.by_ref[consumer.ref]
+            self._messages.decide(sorted(held), Verdict.REQUEUE)
+            self._find_timeout()
+            self.choose_active()
+            self.serve()
+        self._find_give_up()
+
+    def _suspend(self, consumer: Consumer) -> None:
+        key = consumer.ref.reply_to[:2]
+        consumer.suspended = key in self.suspects
+        consumer.given_up = consumer.suspended and self.suspects[key] is None
+
+    def _find_give_up(self) -> None:
+        limit = self._messages.settings.consumer_disconnected_timeout_ms
+        self.give_up_at = min(
+            (since + limit for since in self.suspects.values() if since is not None), default=None
+        )
+
+    def forget_suspects(self, node: int, incarnation: int) -> None:
+        """This start of a node and those before are gone."""
+        for key in [each for each in self.suspects if each[0] == node and each[1] <= incarnation]:
+            del self.suspects[key]
+        self._find_give_up()
 
     def lose(self, is_gone: Callable[[PeerId], bool]) -> None:
         """Sessions are gone: what their consumers held comes back, as from lost connections.
@@ -143,6 +241,8 @@ class QuorumConsumers:
         )
         self.made += 1
         self.by_ref[ref] = consumer
+        if self.suspects:
+            self._suspend(consumer)
         if command.answer:
             self._outbox.tell(ref.reply_to, Subscribed(ref))
         if not command.counted:
@@ -335,7 +435,7 @@ class QuorumConsumers:
             self._outbox.deliver_again(consumer)
 
     def _update_turn(self, consumer: Consumer) -> None:
-        able = consumer.credit and not consumer.silent and not consumer.cancelled
+        able = consumer.credit and not (consumer.silent or consumer.suspended or consumer.cancelled)
         if able and (consumer.active or not self._messages.settings.single_active_consumer):
             self.turns.add(consumer)
         else:
@@ -368,6 +468,38 @@ class QuorumConsumers:
                 self._outbox.flush(consumer)
                 self._outbox.tell(consumer.ref.reply_to, ActiveChanged(consumer.ref, consumer.active))
 
+    # --- for a node that comes to a new leader -------------------------------------------------------
+
+    def beyond(self, ref: ConsumerRef, seen: int) -> tuple[Deliver | None, int]:
+        """What a consumer was handed out and its node has not seen; and how much of it was taken back since.
+
+        What is taken back without its session knowing is the oldest that the consumer has: as long as there
+        is any that was seen, that is taken first.
+        """
+        consumer = self.by_ref[ref]
+        count = max(0, consumer.handed_out - seen)
+        keys = list(consumer.unsettled)[-count:] if count else []
+        if not keys:
+            return None, count
+        counts = self._messages.counts
+        again = any(key in counts for key in keys)
+        deliver = Deliver(ref, keys, self._messages.read(keys), consumer.epoch, consumer.room <= 0, again)
+        return deliver, count - len(keys)
+
+    def facts(self, ref: ConsumerRef, missed: int) -> ConsumerFacts:
+        """How things stand for a consumer that has missed so much for good."""
+        consumer = self.by_ref[ref]
+        single = self._messages.settings.single_active_consumer
+        tells = single and consumer.counted and not consumer.cancelled
+        return ConsumerFacts(
+            consumer.delivery_count,
+            consumer.credit,
+            self._messages.ready.length,
+            consumer.epoch,
+            consumer.active if tells else None,
+            missed,
+        )
+
     def time_out(self) -> None:
         """Take back what consumers hold for too long, and find out when this is due again."""
         now = self._messages.now_ms
@@ -397,7 +529,9 @@ class QuorumConsumers:
         for key in keys:
             del consumer.unsettled[key]
         self._outbox.flush(consumer)
-        self._outbox.tell(consumer.ref.reply_to, TimedOut(consumer.ref, keys, self._name))
+        timed_out = TimedOut(consumer.ref, keys, self._name)
+        self._outbox.tell(consumer.ref.reply_to, timed_out)
+        self._lanes.keep(consumer.ref.reply_to, timed_out)
         self._messages.decide(overdue, Verdict.REQUEUE)
         consumer.silent = True
         if consumer.cancelled and not consumer.unsettled:

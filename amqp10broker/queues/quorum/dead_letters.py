@@ -89,6 +89,10 @@ class Pending:
         self._handed_out.discard(index)
         return True
 
+    def begin_anew(self) -> None:
+        """An internal consumer that holds none of them begins."""
+        self._handed_out.clear()
+
     def clear(self) -> list[int]:
         """Give all up. Returns the indexes."""
         indexes = list(self.entries)

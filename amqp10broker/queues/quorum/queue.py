@@ -13,11 +13,12 @@ who consumes them in `consumers`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from operator import itemgetter
 from typing import Final, assert_never
 
 from amqp10broker.queues.commands import (
+    TICK,
     AttachPublisher,
     Cancel,
     Configure,
@@ -31,14 +32,18 @@ from amqp10broker.queues.commands import (
     Publish,
     PublisherRef,
     Purge,
+    RequestRef,
     Settle,
     Subscribe,
     Tick,
     Unsubscribe,
 )
 from amqp10broker.queues.effects import (
+    Answer,
     Confirmed,
     DeadLetters,
+    Deliver,
+    Refusal,
     Rejected,
     Settled,
 )
@@ -49,7 +54,10 @@ from amqp10broker.queues.quorum.bodies import BodyStore, PagedBodies
 from amqp10broker.queues.quorum.commands import (
     CHANGES_NOTHING,
     DlxSettle,
+    Letters,
+    NodeBack,
     NodeGone,
+    NodeSuspect,
     QuorumChange,
     QuorumCommand,
     SessionGone,
@@ -57,6 +65,7 @@ from amqp10broker.queues.quorum.commands import (
 from amqp10broker.queues.quorum.consumers import QuorumConsumers
 from amqp10broker.queues.quorum.dead_letters import DeadMessage, at_least_once
 from amqp10broker.queues.quorum.messages import Messages
+from amqp10broker.queues.quorum.node_lanes import ConsumerFacts, NodeLane, NodeLanes, Resumption, is_of
 from amqp10broker.queues.settings import DEFAULTS, Overflow, QueueSettings
 
 _CONTENT: Final = itemgetter(1)
@@ -85,7 +94,8 @@ class QuorumQueue(QueueMachine):
         super().__init__(name)
         self._messages = Messages(settings, PagedBodies() if bodies is None else bodies, now_ms)
         self._messages.counters = self.counters
-        self._consumers = QuorumConsumers(name, self._messages, self._outbox, now_ms)
+        self._lanes = NodeLanes()
+        self._consumers = QuorumConsumers(name, self._messages, self._outbox, self._lanes, now_ms)
 
     # --- what others see --------------------------------------------------------------------------
 
@@ -96,12 +106,24 @@ class QuorumQueue(QueueMachine):
 
     @property
     def replaying(self) -> bool:
-        """Commands of the past are applied: nobody is told anything, and no message is read."""
+        """It follows: commands of the past, or those that another leads, are applied. Nothing is told to
+        anybody, no message is read, nothing is counted."""
         return self._messages.replaying
 
-    @replaying.setter
-    def replaying(self, replaying: bool) -> None:
-        self._messages.replaying = replaying
+    def lead(self) -> None:
+        """What comes of commands is told from now on, here and nowhere else. A new queue does.
+
+        Dead messages that stay until they have arrived are offered anew, also those that another member had
+        under way: its targets' confirms are for nobody.
+        """
+        self._messages.replaying = False
+        self._messages.pending.begin_anew()
+
+    def follow(self) -> None:
+        """Nothing is told from now on: what was not taken is dropped."""
+        self._messages.replaying = True
+        self._outbox.take()
+        self._messages.dead_letters.clear()
 
     @property
     def old_rules(self) -> bool:
@@ -191,7 +213,8 @@ class QuorumQueue(QueueMachine):
 
     def deadline(self) -> int | None:
         """See `QueueMachine`."""
-        times = [self._messages.ready.deadline(), self._consumers.timeout_at]
+        consumers = self._consumers
+        times = [self._messages.ready.deadline(), consumers.timeout_at, consumers.give_up_at]
         if self.settings.expires_ms is not None and not self._consumers.count and not self.deleted:
             times.append(self._consumers.unused_since + self.settings.expires_ms)
         return min((when for when in times if when is not None), default=None)
@@ -202,7 +225,12 @@ class QuorumQueue(QueueMachine):
         return letters
 
     def take_dlx(self) -> list[DeadMessage]:
-        """Dead messages for the internal consumer, as many as it may hold beside what it has."""
+        """Dead messages for the internal consumer, as many as it may hold beside what it has.
+
+        There is one such consumer, where the queue leads.
+        """
+        if self.replaying:
+            return []
         found = self._messages.pending.next()
         messages = self._messages.read([index for index, _ in found]) if found else []
         self.counters.dead_lettered.update(reason for _, reason in found)
@@ -230,16 +258,76 @@ class QuorumQueue(QueueMachine):
         return found is not None and not found.settled
 
     def parts(self) -> tuple[Messages, QuorumConsumers, dict[PublisherRef, None]]:
-        """All of the state, for snapshots."""
+        """All of the state but that of nodes, for snapshots."""
         return self._messages, self._consumers, self._publishers
+
+    # --- nodes whose sessions ask -------------------------------------------------------------------
+
+    @property
+    def node_lanes(self) -> NodeLanes:
+        """The state of nodes, for snapshots."""
+        return self._lanes
+
+    @property
+    def lanes(self) -> Mapping[tuple[int, int], NodeLane]:
+        """Nodes that have sent letters, by number and incarnation."""
+        return self._lanes.by_node
+
+    @property
+    def suspects(self) -> Mapping[tuple[int, int], int | None]:
+        """Nodes that are not heard of, by number and incarnation: since when, in ms; None: for too long."""
+        return self._consumers.suspects
+
+    def begin_entry(self, index: int) -> None:
+        """The commands of this entry of the log are carried out next."""
+        self._lanes.entry = index
+
+    def lane_last(self, node: int, incarnation: int) -> int:
+        """The number of the last letter of a node that was carried out; 0: none was."""
+        lane = self._lanes.by_node.get((node, incarnation))
+        return 0 if lane is None else lane.last
+
+    def resume(self, node: int, incarnation: int, heard: int, seen: Mapping[ConsumerRef, int]) -> Resumption:
+        """What a node has to know that had to do with another leader, or lost touch. Nothing is changed.
+
+        Args:
+            node: its number.
+            incarnation: of this start of it.
+            heard: index of the last entry whose effects it has.
+            seen: of each consumer that it has, how many deliveries reached the node: all, less those that it
+                gave back or took no more, as in the `seen` of its commands. A consumer that it does not tell
+                has seen none.
+        """
+        consumers = self._consumers
+        lane = self._lanes.by_node.get((node, incarnation), NodeLane())
+        deliveries: list[Deliver] = []
+        facts: dict[ConsumerRef, ConsumerFacts] = {}
+        for ref in consumers.by_ref:
+            if ref.reply_to[:2] == (node, incarnation):
+                deliver, missed = consumers.beyond(ref, seen.get(ref, 0))
+                if deliver is not None:
+                    deliveries.append(deliver)
+                facts[ref] = consumers.facts(ref, missed)
+        return Resumption(
+            last=lane.last,
+            kept=[each for each in lane.kept if each[0] > heard],
+            deliveries=deliveries,
+            consumers=facts,
+            unknown=[ref for ref in seen if ref not in facts],
+            publishers=[ref for ref in self._publishers if ref.reply_to[:2] == (node, incarnation)],
+            deleted=self.deleted,
+        )
 
     # --- commands ---------------------------------------------------------------------------------
 
     def apply(self, command: QuorumCommand, now_ms: int) -> None:
         """See `QueueMachine`. Not even time passes with what changes nothing."""
         if isinstance(command, CHANGES_NOTHING):
-            if isinstance(command, Inspect):
-                self._answer(command.request, self.ready)
+            if isinstance(command, Inspect) and not self.replaying:
+                super()._answer(command.request, self.ready)
+            return
+        if type(command) is Letters:
+            self._carry_out(command, now_ms)
             return
         if now_ms < self._messages.now_ms and not self._messages.old_rules:
             now_ms = self._messages.now_ms
@@ -258,6 +346,22 @@ class QuorumQueue(QueueMachine):
             self._messages.leave_full()
         if self._messages.replaying:
             self._outbox.take()
+
+    def _carry_out(self, letters: Letters, now_ms: int) -> None:
+        self.apply(TICK, now_ms)
+        node, incarnation = letters.node, letters.incarnation
+        taken = self._lanes.take(letters)
+        for command in letters.commands:
+            if taken and is_of(command, node, incarnation):
+                self.apply(command, now_ms)
+            elif type(command) is Publish:
+                # Messages of an entry have indexes, taken or not.
+                self._messages.next_index += len(command.messages)
+
+    def _answer(self, request: RequestRef, count: int, refused: Refusal | None = None) -> Answer:
+        answer = super()._answer(request, count, refused)
+        self._lanes.keep(request.reply_to, answer)
+        return answer
 
     def _execute(self, command: QuorumChange) -> None:
         match command:
@@ -293,10 +397,16 @@ class QuorumQueue(QueueMachine):
                 self._messages.gone([key for key in command.keys if self._messages.pending.settle(key)])
             case NodeGone():
                 node, incarnation = command.node, command.incarnation
+                self._lanes.lose(node, incarnation)
+                self._consumers.forget_suspects(node, incarnation)
                 self._lose(lambda who: who.node == node and who.incarnation <= incarnation)
+            case NodeSuspect():
+                self._consumers.suspect(command.node, command.incarnation)
+            case NodeBack():
+                self._consumers.back(command.node, command.incarnation)
             case SessionGone():
                 self._lose(command.session.__eq__)
-            case Tick():
+            case Tick() | Letters():
                 return
             case _:
                 assert_never(command)
@@ -317,6 +427,7 @@ class QuorumQueue(QueueMachine):
                 if not self.replaying:
                     self.counters.rejected += len(messages) - taken
                 self._outbox.tell(publisher.reply_to, rejected)
+                self._lanes.keep(publisher.reply_to, rejected)
                 messages, sizes, ids = messages[:taken], sizes[:taken], ids[:taken]
                 if not taken:
                     return
@@ -356,6 +467,7 @@ class QuorumQueue(QueueMachine):
         if settings.single_active_consumer != before.single_active_consumer:
             consumers.single_active_changed()
         consumers.time_out()
+        consumers.give_up()
         consumers.serve()
         if settings.overflow is not Overflow.REJECT_PUBLISH:
             messages.drop_heads()
@@ -382,3 +494,5 @@ class QuorumQueue(QueueMachine):
         if self._consumers.timeout_at is not None and now >= self._consumers.timeout_at:
             self._consumers.time_out()
             self._consumers.serve()
+        if self._consumers.give_up_at is not None and now >= self._consumers.give_up_at:
+            self._consumers.give_up()

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Sequence
 from itertools import chain, groupby
 from typing import Any, Final
 
-from amqp10broker.queues.commands import ConsumerRef, PeerId, PublisherRef
-from amqp10broker.queues.effects import Reason
+from amqp10broker.queues.commands import ConsumerRef, PeerId, PublisherRef, RequestRef
+from amqp10broker.queues.effects import Answer, Reason, Refusal, Rejected, TimedOut
 from amqp10broker.queues.quorum.bodies import BodyStore, ranges_of
 from amqp10broker.queues.quorum.command_codec import (
     OLD_PEER,
@@ -29,6 +29,7 @@ from amqp10broker.queues.quorum.command_codec import (
 )
 from amqp10broker.queues.quorum.consumer import SIZE_BITS, Consumer, delivered_at, size_of
 from amqp10broker.queues.quorum.lane import Lane
+from amqp10broker.queues.quorum.node_lanes import KeptEffect, NodeLane
 from amqp10broker.queues.quorum.queue import QuorumQueue
 
 _LENGTH: Final = struct.Struct("<I")
@@ -131,6 +132,9 @@ def encode_snapshot(queue: QuorumQueue) -> bytes:
         "unused_since": consumers.unused_since,
         "turns": [each.number for each in consumers.turns.in_order()],
         "holder": None if holder is None else holder.number,
+        "suspects": [[*key, since] for key, since in consumers.suspects.items()],
+        "gone": [[*each] for each in queue.node_lanes.gone.items()],
+        "lanes": [[*key, *_lane_fields(lane)] for key, lane in queue.node_lanes.by_node.items()],
         "arrays": out.kinds,
     }
     head = json.dumps(state, separators=(",", ":"), sort_keys=True).encode()
@@ -217,8 +221,50 @@ def decode_snapshot(name: str, data: bytes, bodies: BodyStore | None = None) -> 
         unused_since=state["unused_since"],
         turns=[by_number[number] for number in state["turns"]],
         holder=None if state["holder"] is None else by_number[state["holder"]],
+        suspects={(node, incarnation): since for node, incarnation, since in state.get("suspects", [])},
     )
+    # Snapshots of before know no nodes.
+    lanes = queue.node_lanes
+    lanes.gone = dict(state.get("gone", []))
+    for node, incarnation, *fields in state.get("lanes", []):
+        lanes.by_node[node, incarnation] = _lane(name, fields)
     return queue
+
+
+def _lane_fields(lane: NodeLane) -> list[Any]:
+    return [lane.last, lane.heard, [[index, *_kept_fields(effect)] for index, _, effect in lane.kept]]
+
+
+def _kept_fields(effect: KeptEffect) -> list[Any]:
+    """What it is, whom it is about, and the rest of it."""
+    match effect:
+        case Rejected():
+            return ["R", [*effect.publisher.reply_to, effect.publisher.handle], [*effect.ids], effect.settled]
+        case TimedOut():
+            return ["T", [*effect.consumer.reply_to, effect.consumer.handle], [*effect.keys]]
+        case Answer():
+            refused = None if effect.refused is None else effect.refused.value
+            ref = [*effect.request.reply_to, effect.request.handle]
+            return ["A", ref, effect.ready, effect.consumers, refused]
+
+
+def _lane(name: str, fields: list[Any]) -> NodeLane:
+    last, heard, kept = fields
+    return NodeLane(last, heard, [_kept(name, *each) for each in kept])
+
+
+def _kept(name: str, index: int, kind: str, ref: list[int], *rest: Any) -> tuple[int, PeerId, KeptEffect]:
+    peer, handle = _ref(ref)
+    match kind, rest:
+        case "R", (ids, settled):
+            return index, peer, Rejected(PublisherRef(peer, handle), ids, settled, name)
+        case "T", (keys,):
+            return index, peer, TimedOut(ConsumerRef(peer, handle), keys, name)
+        case "A", (ready, consumers, refused):
+            reason = None if refused is None else Refusal(refused)
+            return index, peer, Answer(RequestRef(peer, handle), ready, consumers, reason)
+        case _:
+            raise ValueError(f"a snapshot of a quorum queue keeps an effect '{kind}', which is none")
 
 
 def _fill(lane: Lane, keys: Sequence[int], sizes: Sequence[int], expiries: Sequence[int]) -> None:

@@ -71,7 +71,7 @@ def test_another_member_needs_only_the_bytes() -> None:
     """It has them before the first one has carried them out, and ends in the same state."""
     queue, store = opened(SmallJournal())
     other, follower = opened(SmallJournal())
-    other.replaying = True
+    other.follow()
     consumer = HERE.consumer()
     for commands in (
         [Subscribe(consumer, False, name="c"), Credit(consumer, 0, 2, False, 0)],

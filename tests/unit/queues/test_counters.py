@@ -145,11 +145,11 @@ def test_a_quorum_queue_counts_what_dies() -> None:
 def test_replaying_the_log_counts_nothing() -> None:
     """It happened before the broker was started."""
     bench = QuorumBench(max_length=1)
-    bench.queue.replaying = True
+    bench.queue.follow()
     bench.publish("a", "b")
     bench.configure(max_length=1, overflow=REJECT)
     bench.publish("c")
-    bench.queue.replaying = False
+    bench.queue.lead()
     assert counted(bench.queue) == {}
     bench.publish("d")
     assert counted(bench.queue) == {"rejected": 1}

@@ -36,7 +36,16 @@ from amqp10broker.queues.quorum.command_codec import (
     encode_numbers,
     encode_settings,
 )
-from amqp10broker.queues.quorum.commands import DlxSettle, NodeGone, QuorumChange, QuorumCommand, SessionGone
+from amqp10broker.queues.quorum.commands import (
+    DlxSettle,
+    Letters,
+    NodeBack,
+    NodeGone,
+    NodeSuspect,
+    QuorumChange,
+    QuorumCommand,
+    SessionGone,
+)
 from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import DeadLetterStrategy, Overflow, QueueSettings, RetryType
 from tests.support.askers import new_asker
@@ -78,6 +87,10 @@ COMMANDS: list[QuorumCommand] = [
     DetachPublisher(PUBLISHER),
     NodeGone(3, 2**32 - 1),
     SessionGone(PeerId(1, 2, 2**64 - 1)),
+    NodeSuspect(3, 2**32 - 1),
+    NodeBack(2**32 - 1, 4),
+    Letters(3, 4, 1, 0, BIG, []),
+    Letters(3, 4, 7, BIG, 5, [FIRST[0], Publish(PUBLISHER, [4, 7], [message("a"), message("b")], True)]),
 ]
 
 
@@ -86,6 +99,8 @@ def plain(command: QuorumCommand) -> list[Any]:
     found: list[Any] = [type(command)]
     for field in fields(command):
         value = getattr(command, field.name)
+        if isinstance(command, Letters) and field.name == "commands":
+            value = [plain(each) for each in value]
         found.append(list(value) if isinstance(value, range) else value)
     return found
 

@@ -1,0 +1,317 @@
+"""Letters of nodes: each is carried out once, and what their node must hear is kept until it has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import pytest
+
+from amqp10broker.queues.commands import (
+    AttachPublisher,
+    Command,
+    Credit,
+    Delete,
+    Inspect,
+    PeerId,
+    Publish,
+    Purge,
+    ReplyTo,
+    Settle,
+    Subscribe,
+    Tick,
+    Touch,
+    Verdict,
+)
+from amqp10broker.queues.effects import Answer, Confirmed, Deliver, Refusal, Rejected, TimedOut
+from amqp10broker.queues.quorum.command_codec import decode_commands, encode_commands
+from amqp10broker.queues.quorum.commands import Letters, NodeGone, NodeSuspect, joined, split
+from amqp10broker.queues.quorum.queue import QuorumQueue
+from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
+from amqp10broker.queues.settings import Overflow, QueueSettings
+from tests.support.quorum_bench import Bench, message
+
+NODE, START = 3, 7
+SESSION = ReplyTo(PeerId(NODE, START, 1), "s")
+PUBLISHER = SESSION.publisher()
+FULL = {"overflow": Overflow.REJECT_PUBLISH, "max_length": 2}
+
+
+def publish(*bodies: str, session: ReplyTo = SESSION) -> Publish:
+    return Publish(session.publisher(), [*range(len(bodies))], [message(each) for each in bodies], False)
+
+
+def letters(first: int, *commands: Command, last: int | None = None, heard: int = 0) -> Letters:
+    return Letters(NODE, START, first, first + len(commands) - 1 if last is None else last, heard, commands)
+
+
+class Entries(Bench):
+    """A queue that gets entries, and tells all its effects."""
+
+    def __init__(self, **settings: object) -> None:
+        super().__init__(**settings)
+        self.index = 0
+
+    def entry(self, command: object) -> list[object]:
+        self.index += 1
+        self.queue.begin_entry(self.index)
+        self.queue.apply(command, self.now)  # type: ignore[arg-type]
+        return [each for told in self.queue.take_effects().values() for each in told]
+
+    @property
+    def kept(self) -> list[object]:
+        lane = self.queue.lanes[NODE, START]
+        return [(index, type(effect)) for index, _, effect in lane.kept]
+
+
+def test_letters_are_carried_out_and_numbered() -> None:
+    bench = Entries()
+    told = bench.entry(letters(1, publish("a"), publish("b", "c")))
+    assert [type(each) for each in told] == [Confirmed, Confirmed]
+    assert (bench.queue.ready, bench.queue.lane_last(NODE, START)) == (3, 2)
+    assert bench.queue.lane_last(NODE, START + 1) == 0
+
+
+@pytest.mark.parametrize("first", [0, 1, 2, 4, 5])
+def test_what_comes_twice_or_too_early_changes_nothing(first: int) -> None:
+    """Mutants 28 and 29. Indexes are used up, for places are known before the queue decides."""
+    bench = Entries(**FULL)
+    bench.entry(letters(1, publish("a"), Purge(SESSION.request())))
+    before = bench.queue.lanes[NODE, START]
+    state = asdict(before)
+    assert not bench.entry(letters(first, publish("x", "y"), Purge(SESSION.request()), heard=1))
+    assert asdict(bench.queue.lanes[NODE, START]) == state
+    assert (bench.queue.ready, bench.queue.next_index, len(bench.queue.live_indexes())) == (0, 3, 0)
+    bench.entry(letters(3, publish("z")))
+    assert bench.bodies(bench.entry(letters(4, *reading()))) == ["z"]
+
+
+def reading() -> tuple[Command, Command]:
+    consumer = SESSION.consumer()
+    return Subscribe(consumer, False), Credit(consumer, 0, 10, False, 0)
+
+
+def test_a_lane_begins_with_its_first_letter() -> None:
+    bench = Entries()
+    assert not bench.entry(letters(2, publish("a")))
+    assert (dict(bench.queue.lanes), bench.queue.ready) == ({}, 0)
+    assert bench.entry(letters(1, publish("a")))
+
+
+def test_letters_without_any_say_what_was_heard() -> None:
+    bench = Entries(**FULL)
+    bench.entry(letters(1, publish("a", "b", "c")))
+    assert bench.kept == [(1, Rejected)]
+    bench.entry(letters(2, heard=0))
+    assert bench.kept == [(1, Rejected)]
+    bench.entry(letters(2, heard=1))
+    assert bench.kept == []
+    assert bench.queue.lane_last(NODE, START) == 1
+
+
+def test_what_others_may_not_say_is_not_carried_out() -> None:
+    """A node speaks for its own sessions of this start, and for nobody else."""
+    bench = Entries()
+    other = [ReplyTo(PeerId(*each), "other") for each in ((NODE + 1, START, 1), (NODE, START - 1, 1))]
+    strangers = [publish("x", session=each) for each in other]
+    consumers = [each.consumer() for each in other]
+    told = bench.entry(
+        letters(
+            1,
+            *strangers,
+            *(AttachPublisher(each.publisher()) for each in other),
+            *(Subscribe(each, False) for each in consumers),
+            *(Purge(each.request()) for each in other),
+            *(Delete(each.request()) for each in other),
+            *(Inspect(each.request()) for each in other),
+            Delete(),
+            Touch(),
+            Tick(),
+            publish("mine"),
+        )
+    )
+    assert [type(each) for each in told] == [Confirmed]
+    queue = bench.queue
+    assert (queue.ready, queue.consumers, queue.publishers, queue.deleted) == (1, 0, 0, False)
+    assert queue.next_index == 3
+    assert bench.bodies(bench.entry(letters(queue.lane_last(NODE, START) + 1, *reading()))) == ["mine"]
+
+
+def test_a_question_in_letters_is_answered_in_its_place() -> None:
+    bench = Entries()
+    question = Inspect(SESSION.request())
+    told = bench.entry(letters(1, publish("a"), question, publish("b")))
+    assert [each.ready for each in told if isinstance(each, Answer)] == [1]
+    bench.queue.follow()
+    bench.entry(letters(4, question))
+    bench.queue.lead()
+    assert not bench.queue.take_effects()
+    assert not bench.kept, "a question is asked again"
+
+
+def test_what_nothing_else_says_is_kept_until_it_was_heard() -> None:
+    bench = Entries(**FULL, consumer_timeout_ms=1000)
+    consumer = SESSION.consumer()
+    read = Subscribe(consumer, False), Credit(consumer, 0, 1, False, 0)
+    request = SESSION.request()
+    bench.entry(letters(1, publish("a", "b", "c", "d"), *read))
+    bench.entry(letters(4, Purge(request), Delete(SESSION.request(), if_unused=True)))
+    bench.now += 1001
+    told = bench.entry(Tick())
+    assert [type(each) for each in told] == [TimedOut]
+    kept = [(1, Rejected), (2, Answer), (2, Answer), (3, TimedOut)]
+    assert bench.kept == kept
+    resumed = bench.queue.resume(NODE, START, 0, {})
+    rejected, purged, refused, timed_out = (effect for _, _, effect in resumed.kept)
+    assert isinstance(rejected, Rejected)
+    assert list(rejected.ids) == [2, 3]
+    assert purged == Answer(request, 1, 1)
+    assert isinstance(refused, Answer)
+    assert refused.refused is Refusal.IN_USE
+    assert timed_out == told[0]
+    assert all(peer == SESSION.id for _, peer, _ in resumed.kept)
+    assert [index for index, _, _ in bench.queue.resume(NODE, START, 2, {}).kept] == [3]
+    bench.entry(letters(6, heard=1))
+    assert bench.kept == kept[1:]
+    bench.entry(letters(6, heard=3))
+    assert bench.kept == []
+
+
+def test_nothing_is_kept_for_who_has_no_lane() -> None:
+    bench = Entries(**FULL)
+    assert len(bench.publish("a", "b", "c")) == 2
+    assert dict(bench.queue.lanes) == {}
+
+
+def test_nodes_are_in_the_snapshot() -> None:
+    """Mutant 27: what was carried out is not carried out again by a member that began with a snapshot."""
+    bench = Entries(**FULL, consumer_timeout_ms=1000)
+    consumer = SESSION.consumer()
+    bench.entry(letters(1, publish("a", "b", "c"), Subscribe(consumer, False)))
+    bench.entry(letters(3, Credit(consumer, 0, 1, False, 0), Purge(SESSION.request()), heard=0))
+    bench.entry(letters(5, Delete(SESSION.request(), if_unused=True)))
+    bench.now += 1001
+    bench.entry(Tick())
+    bench.entry(NodeSuspect(4, 1))
+    bench.now += 60_000
+    bench.entry(Tick())
+    bench.entry(NodeSuspect(5, 1))
+    bench.entry(NodeGone(8, 2))
+    data = encode_snapshot(bench.queue)
+    bodies = bench.queue.parts()[0].bodies
+    restored = decode_snapshot("q", data, bodies)
+    assert encode_snapshot(restored) == data
+    assert restored.lanes == bench.queue.lanes
+    assert restored.suspects == bench.queue.suspects == {(4, 1): None, (5, 1): bench.now}
+    assert restored.deadline() == bench.queue.deadline() == bench.now + 60_000
+    assert restored.resume(NODE, START, 0, {}) == bench.queue.resume(NODE, START, 0, {})
+    for queue in (restored, bench.queue):
+        queue.apply(letters(4, Purge(SESSION.request())), bench.now)
+        queue.apply(Letters(8, 2, 1, 1, 0, [publish("x")]), bench.now)
+        assert not queue.take_effects()
+    assert restored.lane_last(NODE, START) == 5
+
+
+def test_a_snapshot_of_before_has_no_nodes() -> None:
+    bench = Entries()
+    bench.publish("a")
+    data = encode_snapshot(bench.queue)
+    length = int.from_bytes(data[:4], "little")
+    head = data[4 : 4 + length]
+    for new in (b'"gone":[],', b'"lanes":[],', b'"suspects":[],'):
+        assert new in head
+        head = head.replace(new, b"")
+    restored = decode_snapshot("q", len(head).to_bytes(4, "little") + head + data[4 + length :])
+    assert encode_snapshot(restored) == data
+
+
+def test_bytes_of_letters_say_where_messages_lie() -> None:
+    first = publish("a", "bc")
+    commands = [first, letters(1, publish("d"), Inspect(SESSION.request()), first, last=3), publish("e")]
+    encoded = encode_commands(commands, 5, 40)
+    payload = b"".join(encoded.pieces)
+    assert [(each.first, each.messages) for each in encoded.places] == [(40, 2), (42, 1), (43, 2), (45, 1)]
+    assert encoded.end == 46
+    queue, other = (QuorumQueue("q", settings=QueueSettings(), now_ms=0) for _ in range(2))
+    queue.skip_to(40)
+    other.skip_to(40)
+    for each in commands:
+        queue.apply(each, 5)
+    for decoded in decode_commands(payload).commands:
+        other.apply(decoded, 5)
+    assert encode_snapshot(queue) == encode_snapshot(other)
+    assert queue.next_index == 46
+    inner = [len(each.commands) for each in decode_commands(payload).commands if isinstance(each, Letters)]
+    assert inner == [2]
+
+
+def test_letters_in_letters_are_no_entry() -> None:
+    payload = b"".join(encode_commands([letters(1, letters(1))], 0, 0).pieces)  # type: ignore[arg-type]
+    with pytest.raises(ValueError):
+        decode_commands(payload)
+
+
+def numbers(found: Sequence[object]) -> list[tuple[int, int, int, int]]:
+    return [
+        (each.first, each.last, each.heard, len(each.commands)) for each in found if isinstance(each, Letters)
+    ]
+
+
+def test_letters_that_follow_each_other_are_joined() -> None:
+    one = letters(1, publish("a"), heard=4)
+    source = PUBLISHER
+    two = letters(2, *(Publish(source, [n], [message("b")], False) for n in range(2)), heard=6)
+    three = letters(4, Publish(source, [2], [message("b")], False), heard=5)
+    found = joined([one, two, three])
+    assert numbers(found) == [(1, 4, 6, 2)]
+    assert numbers([one, two, three]) == [(1, 1, 4, 1), (2, 3, 6, 2), (4, 4, 5, 1)], "others' are not changed"
+    assert numbers(joined([one, three])) == [(1, 1, 4, 1), (4, 4, 5, 1)]
+    stranger = Letters(NODE + 1, START, 2, 2, 0, [])
+    later = Letters(NODE, START + 1, 2, 2, 0, [])
+    assert numbers(joined([one, stranger])) == [(1, 1, 4, 1), (2, 2, 0, 0)]
+    assert numbers(joined([one, later])) == [(1, 1, 4, 1), (2, 2, 0, 0)]
+    assert numbers(joined([one, Tick(), two])) == [(1, 1, 4, 1), (2, 3, 6, 1)]
+
+
+def test_long_publishes_in_letters_are_split() -> None:
+    many = Publish(PUBLISHER, range(70_000), [message("x")] * 70_000, False)
+    (found,) = split([letters(1, publish("a"), many)])
+    assert isinstance(found, Letters)
+    assert [len(each.messages) for each in found.commands if isinstance(each, Publish)] == [1, 65_535, 4_465]
+    short = [letters(1, publish("a"))]
+    assert split(short) is short
+
+
+def test_a_lane_ends_with_its_node() -> None:
+    bench = Entries()
+    bench.entry(letters(1, AttachPublisher(PUBLISHER), publish("a")))
+    later = Letters(NODE, START + 1, 1, 1, 0, [publish("b", session=ReplyTo(PeerId(NODE, START + 1, 1), ""))])
+    bench.entry(later)
+    bench.entry(NodeGone(NODE, START))
+    assert list(bench.queue.lanes) == [(NODE, START + 1)]
+    assert (bench.queue.publishers, bench.queue.ready) == (0, 2)
+    assert not bench.entry(letters(1, publish("late")))
+    assert bench.queue.ready == 2
+
+
+def test_a_deleted_queue_says_so() -> None:
+    bench = Entries(expires_ms=1000)
+    bench.entry(letters(1, publish("a")))
+    bench.now += 1000
+    bench.entry(Tick())
+    found = bench.queue.resume(NODE, START, 0, {SESSION.consumer(): 3})
+    assert (found.deleted, found.last, len(found.unknown), found.consumers) == (True, 1, 1, {})
+
+
+def test_what_a_follower_carries_out_is_told_by_nobody() -> None:
+    bench = Entries(dead_letter_exchange="dlx")
+    bench.publish("a")
+    consumer = SESSION.consumer()
+    bench.queue.apply(Subscribe(consumer, False), bench.now)
+    bench.queue.apply(Credit(consumer, 0, 1, False, 0), bench.now)
+    (deliver, _) = bench.queue.take_effects()[SESSION.id]
+    assert isinstance(deliver, Deliver)
+    bench.queue.apply(Settle(consumer, deliver.keys, Verdict.DISCARD, answer=True), bench.now)
+    bench.queue.follow()
+    assert not bench.queue.take_effects()
+    assert not bench.queue.take_dead_letters(), "mutant 39"
