@@ -1,0 +1,176 @@
+"""Nodes propose what they have planned on old copies: every outcome is that of one order, the log's.
+
+`tests.support.metadata_group.Agreement` compares each transaction that is applied with what its request comes
+to where it stands in the log; at the end all nodes have the same.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from amqp10broker.catalog.exchange_requests import Bind, DeclareExchange, DeleteExchange, Unbind
+from amqp10broker.catalog.limits import UserLimits
+from amqp10broker.catalog.node_requests import ForgetNode, JoinNode, SetClusterName, SetDraining
+from amqp10broker.catalog.placement import Placed
+from amqp10broker.catalog.plan import VhostFacts
+from amqp10broker.catalog.policies import Policy
+from amqp10broker.catalog.queue import Owner
+from amqp10broker.catalog.queue_requests import DeclareQueue, DeleteQueue
+from amqp10broker.catalog.user_requests import (
+    AddUser,
+    ChangeUserLimits,
+    ClearPermission,
+    ClearTopicPermission,
+    DeleteUser,
+    SetPermission,
+    SetTopicPermission,
+)
+from amqp10broker.catalog.users import Permission, TopicPermission, User
+from amqp10broker.catalog.vhost_requests import (
+    AddVhost,
+    ChangeVhostLimits,
+    ClearPolicy,
+    DeleteVhost,
+    SetParameter,
+    SetPolicy,
+)
+from amqp10broker.replication.transactions import Outcome, SystemMachine, Transaction
+from amqp10broker.routing.exchange import Binding, Destination, ExchangeSpec
+from tests.support.journals import LONG
+from tests.support.metadata_group import Agreement, Asked, Copy
+
+SEEDS = 2000 if LONG else 150
+
+
+class OnTheNewest:
+    """Every queue is at the node that joined last."""
+
+    def place(self, wanted: Any, nodes: Any, queues: Any, count: int) -> Placed:
+        return Placed(max(node.number for node in nodes), incarnation=0 if wanted.lasting else 1)
+
+
+def some_request(chance: random.Random) -> Any:
+    """Of few things, so that requests meet."""
+    vhost, user = chance.choice("//v"), chance.choice("xy")
+    queue, exchange = chance.choice("pq"), chance.choice(["a", "b", "amq.topic"])
+    destination = chance.choice([Destination("queue", queue), Destination("exchange", chance.choice("ab"))])
+    binding = Binding(exchange, destination, chance.choice(["", "k"]))
+    owner = chance.choice([None, None, Owner(1, 1, 1), Owner(2, 1, 1)])
+    fanout = ExchangeSpec(chance.choice("ab"), "fanout", chance.random() < 0.5, auto_delete=True)
+    flag = chance.random() < 0.5
+    return chance.choice(
+        [
+            *[DeclareQueue(vhost, queue, flag, owner, arguments={"x-max-length": chance.randrange(2)})] * 3,
+            *[DeleteQueue(vhost, queue)] * 2,
+            *[DeclareExchange(vhost, fanout)] * 3,
+            DeleteExchange(vhost, exchange, flag),
+            *[Bind(vhost, binding)] * 5,
+            *[Unbind(vhost, binding)] * 4,
+            AddVhost(VhostFacts(vhost)),
+            ChangeVhostLimits(vhost, {"max-queues": chance.choice([1, 2, -1])}),
+            DeleteVhost(vhost),
+            AddUser(User(user)),
+            ChangeUserLimits(user, UserLimits(chance.randrange(2)).as_dict()),
+            DeleteUser(user),
+            SetPermission(user, vhost, Permission("x" * flag)),
+            ClearPermission(user, vhost),
+            SetTopicPermission(user, vhost, exchange, TopicPermission("x" * flag)),
+            ClearTopicPermission(user, vhost, None if flag else exchange),
+            SetPolicy(vhost, Policy("p", "p", {"max-length": 1}, operator=flag)),
+            ClearPolicy(vhost, "p", flag),
+            SetParameter(vhost, "c", "n", flag),
+            JoinNode("d", "host", 4),
+            ForgetNode("d"),
+            SetDraining(chance.choice("ad"), flag),
+            SetClusterName(chance.choice("xy")),
+        ]
+    )
+
+
+def live(seed: int, **kinds: Any) -> Agreement:
+    """Some hundred requests at random nodes, whose copies lag."""
+    agreement = Agreement(seed, placement=OnTheNewest(), **kinds)
+    chance = agreement.chance
+    for _ in range(150):
+        node = chance.choice(agreement.nodes)
+        step = chance.random()
+        if step < 0.4:
+            agreement.ask(node, some_request(chance))
+        elif step < 0.7:
+            agreement.deliver(node)
+        else:
+            for _ in range(chance.randrange(1, 4)):
+                agreement.apply(node)
+    agreement.finish()
+    return agreement
+
+
+def test_every_outcome_is_that_of_the_logs_order() -> None:
+    """For random requests of all kinds; and all of the outcomes occur."""
+    met: set[Outcome] = set()
+    for seed in range(SEEDS):
+        met.update(live(seed).outcomes)
+    assert met == set(Outcome)
+
+
+# --- planted faults: numbers 42 and 43 of the cluster's mutants, and one for each kind of read
+
+
+class Blind(SystemMachine):
+    """42: a transaction is applied though a key that it has read has a newer revision."""
+
+    def _holds(self, transaction: Transaction) -> bool:
+        return True
+
+
+class Stubborn(Copy):
+    """43: after a conflict the same is proposed with what the keys' revisions are now."""
+
+    def again(self, asked: Asked) -> None:
+        self.serial += 1
+        before = asked.transaction
+        reads = [(key, self.machine.revision(key)) for key, _ in before.reads]
+        origin = before.origin._replace(serial=self.serial)
+        after = Transaction(origin, reads, before.puts, before.forgets, before.farewell)
+        self.asked[self.serial] = Asked(asked.request, asked.plan, after)
+        self.network.append(after.encode())
+
+
+def unread(kind: str) -> type[SystemMachine]:
+    """A machine that does not look at keys of this kind, if the transaction does not touch them."""
+
+    class Careless(SystemMachine):
+        def _holds(self, transaction: Transaction) -> bool:
+            touched = {key for key, _ in transaction.puts} | set(transaction.forgets)
+            return all(
+                self.revision(key) == revision
+                for key, revision in transaction.reads
+                if key[0] != kind or key in touched
+            )
+
+    return Careless
+
+
+def caught(**kinds: Any) -> bool:
+    """Whether one of the seeds fails."""
+    for seed in range(SEEDS):
+        try:
+            live(seed, **kinds)
+        except (AssertionError, KeyError):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("kinds", [{"machine": Blind}, {"copy": Stubborn}], ids=str)
+def test_a_planted_fault_is_found(kinds: Any) -> None:
+    assert caught(**kinds)
+
+
+@pytest.mark.parametrize(
+    "kind", ["vhost", "user", "exchange", "queue", "node", "in", "in-user", "queues", "bindings", "at"]
+)
+def test_every_kind_of_read_is_needed(kind: str) -> None:
+    assert caught(machine=unread(kind))

@@ -1,0 +1,227 @@
+"""Nodes that agree on their catalogs, without Raft: what they propose is put into one log, in any order.
+
+`Agreement` has the log and a catalog that never lags. Where a transaction is applied, its request is planned
+on that catalog: what comes of it must be what the node had planned on its old copy, and so must the answer.
+So the order of the log is one that explains every outcome.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from amqp10broker.catalog.catalog import Catalog, Request, entries
+from amqp10broker.catalog.entry_codec import decoded, encoded
+from amqp10broker.catalog.nodes import ClusterFacts, NodeFacts
+from amqp10broker.catalog.placement import Placement
+from amqp10broker.catalog.plan import CLUSTER, NODE_NUMBERS, Key, Plan, Put
+from amqp10broker.catalog.restore import restore
+from amqp10broker.errors import RefusedError
+from amqp10broker.replication.transactions import (
+    Origin,
+    Outcome,
+    SystemMachine,
+    Transaction,
+    Value,
+    transaction_of,
+)
+from tests.support.kept_entries import Host, Watched, state
+
+
+def conceal(record: Any) -> Any:
+    """Nothing is hidden."""
+    return record
+
+
+def first_entries(nodes: int) -> list[tuple[Key, Value]]:
+    """Those of a new cluster."""
+    catalog = Catalog(Host())
+    facts = [Put(CLUSTER, ClusterFacts("id", "name")), Put(NODE_NUMBERS, nodes)]
+    for number in range(1, nodes + 1):
+        name = chr(96 + number)
+        facts.append(Put(("node", name), NodeFacts(name, number, "host", number, 1)))
+    catalog.apply(facts)
+    return [(put.key, encoded(put.key, put.record)) for put in entries(catalog)]
+
+
+def filled(first: Iterable[tuple[Key, Value]]) -> Watched:
+    """A catalog of these entries."""
+    catalog = Watched(Host())
+    catalog.apply([Put(key, decoded(key, value)) for key, value in first])
+    return catalog
+
+
+def check_whole(catalog: Catalog) -> None:
+    """Nothing needs what is not there."""
+    for vhost in catalog.vhosts.values():
+        for binding in vhost.topology.bindings():
+            assert vhost.topology.find_exchange(binding.source) is not None, f"{binding} from nowhere"
+            destination = binding.destination
+            if destination.kind == "queue":
+                assert destination.name in vhost.queues, f"{binding} to nowhere"
+            else:
+                assert vhost.topology.find_exchange(destination.name), f"{binding} to nowhere"
+        for queue in vhost:
+            assert not queue.home or catalog.node_of(queue.home), f"{queue.name} is at no node"
+    for user, vhost_name, _ in catalog.users.permissions():
+        assert user in catalog.users, "a permission of nobody"
+        assert vhost_name in catalog.vhosts, "a permission for nothing"
+    numbers = [queue.number for queue in catalog]
+    assert len(set(numbers)) == len(numbers), "two queues have one number"
+    assert max(numbers, default=0) <= catalog.highest_number
+
+
+@dataclass
+class Asked:
+    """A request, and the attempt at it that is under way."""
+
+    request: Request[Any]
+    plan: Plan[Any]
+    transaction: Transaction
+    attempts: int = 1
+
+
+class Copy:
+    """A node: its machine and its catalog, as far as it has applied the log."""
+
+    def __init__(self, number: int, first: list[tuple[Key, Value]], machine: type[SystemMachine]) -> None:
+        self.number = number
+        self.machine = machine()
+        self.machine.found(first, 1)
+        self.catalog = filled(first)
+        self.applied = 0
+        self.serial = 0
+        self.asked: dict[int, Asked] = {}
+        self.network: list[bytes] = []
+        self.decided: list[Request[Any]] = []
+
+    def ask(self, request: Request[Any]) -> None:
+        """Plan a request, and propose what it comes to."""
+        try:
+            plan = request.plan(self.catalog)
+        except RefusedError:
+            self.decided.append(request)
+            return
+        if not plan.puts and not plan.forgets:
+            self.decided.append(request)
+            return
+        self.serial += 1
+        origin = Origin(self.number, 1, self.serial)
+        transaction = transaction_of(origin, plan, self.catalog, self.machine.revision, conceal)
+        self.asked[self.serial] = Asked(request, plan, transaction)
+        self.network.append(transaction.encode())
+
+    def again(self, asked: Asked) -> None:
+        """Its transaction was not applied: plan it again."""
+        self.ask(asked.request)
+
+
+class Agreement:
+    """The log, and all nodes."""
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        nodes: int = 3,
+        machine: type[SystemMachine] = SystemMachine,
+        copy: type[Copy] = Copy,
+        placement: Placement | None = None,
+    ) -> None:
+        self.chance = random.Random(seed)
+        first = first_entries(nodes)
+        self.nodes = [copy(number, first, machine) for number in range(1, nodes + 1)]
+        self.truth = filled(first)
+        for catalog in (self.truth, *(node.catalog for node in self.nodes)):
+            catalog.placement = placement
+        self.log: list[bytes] = []
+        self.outcomes: list[Outcome] = []
+        self.asked: dict[tuple[int, int], Asked] = {}
+
+    def ask(self, node: Copy, request: Request[Any]) -> None:
+        """At a node."""
+        node.ask(request)
+        self._note(node)
+
+    def _note(self, node: Copy) -> None:
+        self.asked.update({(node.number, serial): each for serial, each in node.asked.items()})
+
+    def deliver(self, node: Copy) -> None:
+        """What a node has proposed first stands in the log now; perhaps it comes a second time."""
+        if node.network:
+            at = 0 if self.chance.random() < 0.8 else self.chance.randrange(len(node.network))
+            message = node.network[at]
+            self.log.append(message)
+            if self.chance.random() < 0.9:
+                del node.network[at]
+
+    def apply(self, node: Copy) -> None:
+        """One more entry."""
+        if node.applied == len(self.log):
+            return
+        index = node.applied + 2
+        transaction = Transaction.decode(self.log[node.applied])
+        node.applied += 1
+        decision = node.machine.apply(index, transaction)
+        if len(self.outcomes) < node.applied:
+            self.outcomes.append(decision.outcome)
+            if decision.outcome is Outcome.APPLIED:
+                self._explain(transaction, decision.puts)
+        assert self.outcomes[node.applied - 1] is decision.outcome, "nodes decide differently"
+        if decision.outcome is Outcome.APPLIED:
+            _change(node.catalog, decision.puts, transaction)
+            check_whole(node.catalog)
+        if transaction.origin.node == node.number:
+            asked = node.asked.pop(transaction.origin.serial, None)
+            if asked is not None and decision.outcome is not Outcome.APPLIED:
+                node.again(asked)
+                self._note(node)
+
+    def _explain(self, transaction: Transaction, puts: Any) -> None:
+        """The request, asked at this point of the log, comes to the same."""
+        asked = self.asked[transaction.origin.node, transaction.origin.serial]
+        done = self.nodes[transaction.origin.node - 1].decided
+        assert not any(each is asked.request for each in done), f"{asked.request} was answered before"
+        done.append(asked.request)
+        try:
+            plan = asked.request.plan(self.truth)
+        except RefusedError as refusal:
+            raise AssertionError(f"{asked.request} is applied where it is refused") from refusal
+        assert plan.answer == asked.plan.answer, f"{asked.request}: {asked.plan.answer} and {plan.answer}"
+        assert sorted(plan.forgets) == sorted(transaction.forgets), f"{asked.request} forgets otherwise"
+        now = {put.key: _unnumbered(encoded(put.key, put.record, conceal)) for put in plan.puts}
+        then = {key: _unnumbered(value) for key, value in transaction.puts}
+        assert now == then, f"{asked.request} puts {then} instead of {now}"
+        _change(self.truth, puts, transaction)
+
+    def finish(self) -> None:
+        """Everything is decided, at all nodes, which are the same then."""
+        while any(node.network or node.applied < len(self.log) for node in self.nodes):
+            for node in self.nodes:
+                self.deliver(node)
+                self.apply(node)
+        for node in self.nodes:
+            assert not node.asked, "something was never decided"
+            assert state(node.catalog) == state(self.truth)
+            assert node.machine.snapshot() == self.nodes[0].machine.snapshot()
+            check_whole(node.catalog)
+            again = Watched(Host())
+            restore(again, node.machine.entries())
+            assert state(again) == state(node.catalog), "the machine has other entries"
+
+
+def _change(catalog: Catalog, puts: Any, transaction: Transaction) -> None:
+    catalog.apply(
+        [Put(key, decoded(key, value)) for key, value in puts],
+        transaction.forgets,
+        farewell=transaction.farewell,
+    )
+
+
+def _unnumbered(value: Any) -> Any:
+    """Without what is decided when it is applied, and where a queue is, which may have been chosen before."""
+    if not isinstance(value, dict):
+        return value
+    return {name: each for name, each in value.items() if name not in ("number", "home", "incarnation")}
