@@ -162,6 +162,7 @@ LONG_TASKS: Final[Mapping[str, str]] = {
     "broker.py": "the one place that has all parts: it makes, starts, stops and shows them",
     "committer.py": "one loop, whose order of writes and syncs is what makes a confirm true",
     "connection_shell.py": "what a connection of either protocol is: half of each would stand twice",
+    "data.py": "one data folder from its taking to its leaving, and what of it is the node's own",
     "flow_sampler.py": "one look at everything, in steps that give others their turn",
     "journal_task.py": "the journal of a running broker, for queues of all kinds",
     "queue_task.py": "the one loop of every kind of queue, with the order of its ends",

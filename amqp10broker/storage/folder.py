@@ -181,6 +181,33 @@ def inspect_data_folder(disk: Disk, path: str, *, without_inventory: bool = Fals
     return DataFolder(disk, path, lock, found, files)
 
 
+def remove_contents(disk: Disk, path: str) -> None:
+    """Remove what a data folder holds, of the broker's own; the folder stays.
+
+    Args:
+        disk: where it is.
+        path: of a folder that no broker has.
+
+    Raises:
+        StorageError: something cannot be removed. What is left then is found to be damaged.
+    """
+    with _told(path, "it cannot be emptied"):
+        there = disk.list_folder(path)
+        for name in (*_FOLDERS, *_INVENTORIES, _FORMAT_NEW, _FORMAT_NAME):
+            if name in there:
+                _remove(disk, os.path.join(path, name))
+        sync_folder(disk, path)
+
+
+def _remove(disk: Disk, path: str) -> None:
+    if not disk.is_folder(path):
+        disk.unlink(path)
+        return
+    for name in disk.list_folder(path):
+        _remove(disk, os.path.join(path, name))
+    disk.remove_folder(path)
+
+
 def _make_folder(disk: Disk, path: str) -> None:
     """Have a folder, and its name durable: whoever made it may have been killed before that."""
     parent = os.path.dirname(os.path.abspath(path))

@@ -20,7 +20,7 @@ import random
 import secrets
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -55,6 +55,7 @@ from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.log_limits import LogLimits
 from amqp10broker.tasks.login import Logins, authenticator
 from amqp10broker.tasks.meters import Meter, SystemMeter, rss_bytes
+from amqp10broker.tasks.pid_file import pid_file
 from amqp10broker.tasks.queue_task import QueueTask
 from amqp10broker.tasks.queues import Queues
 from amqp10broker.tasks.recordings import Recordings
@@ -163,8 +164,10 @@ class Broker:
     async def _running(self) -> AsyncIterator[None]:
         """The stages, each around the next: folder, recording, sockets, journal, queues, clients."""
         failure: Exception | None = None
-        named = self.config.node_name is not None
-        with opened_data(self.config.data_dir, pid_file=named) as self.data:
+        with ExitStack() as stack:
+            self.data = stack.enter_context(opened_data(self.config.data_dir))
+            if self.data is not None and self.config.node_name is not None:
+                stack.enter_context(pid_file(self.data.folder.path))
             async with (
                 self.recordings.opened(),
                 self._bound() as sockets,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager
 from time import perf_counter
 from typing import Any, Final
 
@@ -16,11 +16,12 @@ from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.entry_codec import Conceal
 from amqp10broker.catalog.plan import Key
 from amqp10broker.catalog.restore import all_entries, restore
-from amqp10broker.errors import RefusedError
+from amqp10broker.errors import RefusedError, StorageError
+from amqp10broker.replication.bootstrap import Membership
 from amqp10broker.storage.catalog_log import CatalogLog, open_catalog_log
 from amqp10broker.storage.check import missing_files
 from amqp10broker.storage.disk import Disk, OsDisk
-from amqp10broker.storage.folder import DataFolder, open_data_folder
+from amqp10broker.storage.folder import DataFolder, open_data_folder, remove_contents
 from amqp10broker.tasks.log import Log
 
 _log = Log("amqp10broker.data")
@@ -31,7 +32,10 @@ FURNISHED: Final[Key] = ("furnished",)
 INCARNATION: Final[Key] = ("incarnation",)
 """Key of the entry with the number of the last start."""
 
-OF_THE_NODE: Final = (FURNISHED, INCARNATION)
+MEMBERSHIP: Final[Key] = ("membership",)
+"""Key of the entry that says of which cluster this node is."""
+
+OF_THE_NODE: Final = (FURNISHED, INCARNATION, MEMBERSHIP)
 """Keys of what is no part of the catalog."""
 
 
@@ -61,6 +65,10 @@ class Data:
         self.disk = disk
         self.when_written: Callable[[], None] = lambda: None
         self._catalog: Catalog | None = None
+        self._open(path)
+
+    def _open(self, path: str) -> None:
+        disk = self.disk
         self.folder: DataFolder = open_data_folder(disk, path, f"process {os.getpid()}")
         try:
             started = perf_counter()
@@ -77,6 +85,55 @@ class Data:
             self.folder.close()
             raise
         self._read_s = perf_counter() - started
+
+    # --- of a node of a cluster ---------------------------------------------------------------------
+
+    @property
+    def served(self) -> bool:
+        """A broker has come up with this folder before."""
+        return self.catalog_log.get(FURNISHED) is not None
+
+    @property
+    def membership(self) -> Membership | None:
+        """Of which cluster this node is; None: of none.
+
+        Raises:
+            StorageError: what the folder says of it cannot be understood.
+        """
+        found = self.catalog_log.get(MEMBERSHIP)
+        try:
+            return None if found is None else Membership.of(found)
+        except (KeyError, TypeError, ValueError) as error:
+            raise StorageError(
+                self.catalog_log.path,
+                f"what it says of the cluster cannot be understood: {error}",
+                "nothing was changed: start the version that wrote it",
+            ) from error
+
+    def belong(self, membership: Membership) -> None:
+        """This node is of a cluster from now on, also after a loss of power. Waits for the disk.
+
+        Raises:
+            RefusedError: it cannot be kept.
+        """
+        self.catalog_log.put_durably([(MEMBERSHIP, membership.document())])
+
+    def discard(self) -> None:
+        """Lose all that the folder has, before anything of it was used, and begin a new one.
+
+        Raises:
+            StorageError: it cannot be.
+        """
+        assert self._catalog is None, "it is in use"
+        path = self.folder.path
+        self.catalog_log.close()
+        self.folder.inventory.close()
+        self.folder.close()
+        remove_contents(self.disk, path)
+        _log.warning("the data of this node was discarded, as --discard-my-data says", path=path)
+        self._open(path)
+
+    # --- what is declared ---------------------------------------------------------------------------
 
     def load(self, catalog: Catalog, conceal: Conceal) -> Mapping[str, str] | None:
         """Bring what was declared into a new catalog, and keep every change of it from now on.
@@ -179,17 +236,9 @@ def _no_collector() -> Iterator[None]:
             gc.enable()
 
 
-PID: Final = "pid"
-"""File in the folder of a node of a cluster: its process, for whoever looks after several."""
-
-
 @contextmanager
-def opened_data(path: str | None, *, pid_file: bool = False) -> Iterator[Data | None]:
+def opened_data(path: str | None) -> Iterator[Data | None]:
     """A data folder while a broker runs; None without one.
-
-    Args:
-        path: of the folder.
-        pid_file: this process's number is to be in it, from when the folder is ours.
 
     Raises:
         StorageError: it cannot be used, or in the end not be made durable.
@@ -199,8 +248,7 @@ def opened_data(path: str | None, *, pid_file: bool = False) -> Iterator[Data | 
         return
     data = Data(OsDisk(), os.path.abspath(path))
     try:
-        with _pid_file(data.folder.path) if pid_file else nullcontext():
-            yield data
+        yield data
     except BaseException:
         try:
             data.close()
@@ -209,21 +257,3 @@ def opened_data(path: str | None, *, pid_file: bool = False) -> Iterator[Data | 
             _log.error("data folder not closed in order", path=path, exc_info=error)
         raise
     data.close()
-
-
-@contextmanager
-def _pid_file(folder: str) -> Iterator[None]:
-    path = os.path.join(folder, PID)
-    try:
-        # Aside and renamed: whoever reads it never sees half of it.
-        with open(f"{path}.new", "w", encoding="ascii") as file:
-            file.write(f"{os.getpid()}\n")
-        os.rename(f"{path}.new", path)
-    except OSError as error:
-        # As with the lock: a full disk must not keep a broker from starting.
-        _log.warning("the process's number cannot be written", path=path, reason=error.strerror)
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            os.unlink(path)

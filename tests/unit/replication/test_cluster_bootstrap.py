@@ -8,7 +8,6 @@ from amqp10broker.replication.bootstrap import (
     Address,
     ClusterRefused,
     Found,
-    Guest,
     Heard,
     Join,
     MemberAt,
@@ -17,7 +16,6 @@ from amqp10broker.replication.bootstrap import (
     check_name,
     next_step,
     read_nodes,
-    refusal,
 )
 
 LIST = ("a", "b", "c")
@@ -95,35 +93,6 @@ def test_an_emptied_node_under_its_old_name_is_refused(name: str) -> None:
 def test_a_list_of_two_clusters_is_refused() -> None:
     with pytest.raises(ClusterRefused, match="'a' is in one and 'b' is in two"):
         next_step("c", LIST, heard(Heard("a", "one"), Heard("b", "two")), has_data=False)
-
-
-# --- members --------------------------------------------------------------------------------------
-
-
-def refused(guest: Guest) -> str | None:
-    return refusal(guest, cluster="id", me="a", members={1: "a", 2: "b"}, incarnations={2: 5})
-
-
-def test_a_member_and_a_node_without_cluster_are_welcome() -> None:
-    assert refused(Guest("id", 2, "b", 5)) is None
-    assert refused(Guest("id", 2, "b", 6)) is None
-    assert refused(Guest("", 0, "new", 1)) is None
-
-
-@pytest.mark.parametrize(
-    ("guest", "text"),
-    [
-        (Guest("other", 2, "b", 6), "is in another cluster"),
-        (Guest("id", 3, "c", 1), "it was forgotten"),
-        (Guest("id", 2, "x", 6), "its old name again"),
-        (Guest("id", 2, "b", 4), "the folder is an old copy"),
-    ],
-)
-def test_a_stranger_hears_why_in_one_line(guest: Guest, text: str) -> None:
-    told = refused(guest)
-    assert told is not None
-    assert text in told
-    assert "\n" not in told
 
 
 # --- what is written by people, and into the folder -----------------------------------------------
