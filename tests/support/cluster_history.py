@@ -51,6 +51,7 @@ class TotalQueue:
         confirmed, refused: of these, what was answered.
         deliveries: in order of noting.
         removing: deliveries whose removal was asked for: (life, message), with the place of the note.
+        given_back: deliveries that the client gave back: (life, message), with the places of the notes.
         removed: messages whose removal the broker has confirmed, with the place of the note.
         lost: lives whose connections were lost.
         content: what is there in the end, in order, and whether it is marked; None until `look`.
@@ -70,6 +71,7 @@ class TotalQueue:
         self.refused: set[str] = set()
         self.deliveries: list[Delivery] = []
         self.removing: dict[tuple[str, str], int] = {}
+        self.given_back: dict[tuple[str, str], list[int]] = defaultdict(list)
         self.removed: dict[str, int] = {}
         self.lost: set[str] = set()
         self.content: list[tuple[str, bool]] | None = None
@@ -94,6 +96,10 @@ class TotalQueue:
     def remove(self, life: str, name: str) -> None:
         """A consumer is about to settle a message for good."""
         self.removing[life, name] = next(self._places)
+
+    def give_back(self, life: str, name: str) -> None:
+        """A consumer is about to give a message back to the queue."""
+        self.given_back[life, name].append(next(self._places))
 
     def was_removed(self, name: str) -> None:
         """The broker has confirmed that it is settled."""
@@ -182,8 +188,9 @@ class TotalQueue:
         for name, deliveries in self._again():
             for first, second in pairwise(deliveries):
                 settled = self.removing.get((first.life, name))
-                whole = not {first.life, second.life} & self.lost
-                if whole and settled is not None and first.life != second.life and second.at < settled:
+                whole = first.life != second.life and not {first.life, second.life} & self.lost
+                back = any(first.at < at < second.at for at in self.given_back[first.life, name])
+                if whole and not back and settled is not None and second.at < settled:
                     yield f"with two at once: {name} was with {first.life}, and given to {second.life}"
 
     def _counts(self) -> Iterator[str]:

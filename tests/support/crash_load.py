@@ -20,7 +20,7 @@ from proton import Delivery, Link, Message, ProtonException
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.crash_history import QueueHistory, is_persistent, make_body, name_of
-from tests.support.pika_client import parameters
+from tests.support.pika_client import Listening, parameters
 from tests.support.proton_client import Disconnected, ProtonClient
 
 LOST: Final = (AMQPError, ProtonException, Disconnected, OSError)
@@ -33,7 +33,7 @@ AGAIN: Final = 300
 
 
 @contextmanager
-def connected(broker: BrokerProcess) -> Iterator[BlockingConnection]:
+def connected(broker: Listening) -> Iterator[BlockingConnection]:
     """A connection of pika's, closed in the end; pika keeps sockets of its own open otherwise."""
     connection = BlockingConnection(parameters(broker))
     try:
@@ -362,7 +362,7 @@ class Declarer(Client):
             self.stopping.wait(0.02)
 
 
-def look(broker: BrokerProcess, name: str) -> list[tuple[str, bool]]:
+def look(broker: Listening, name: str) -> list[tuple[str, bool]]:
     """All that a queue holds, in order, by basic.consume without acknowledging: names and ``redelivered``."""
     found: list[tuple[str, bool]] = []
     with connected(broker) as connection:

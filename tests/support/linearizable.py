@@ -17,9 +17,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from math import inf
+from typing import Final
 
 State = str | None
 """What the name stands for: a value, or None for nothing."""
+ANY: Final = "*"
+"""What a reading has that does not tell the value: something is there."""
 
 
 class Kind(Enum):
@@ -75,7 +78,7 @@ class Operation:
     def saw(self, state: State) -> bool:
         """Whether a copy in this state explains it, without any change."""
         if self.kind is Kind.READ:
-            return state == self.value
+            return state is not None if self.value == ANY else state == self.value
         if self.kind is Kind.PUT:
             return self.answer is Answer.REFUSED and state not in (None, self.value)
         return state is None

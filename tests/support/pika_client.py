@@ -19,8 +19,15 @@ _TURN_S: Final = 0.02
 Properties = pika.BasicProperties
 
 
+class Listening(Protocol):
+    """What clients connect to."""
+
+    host: str
+    port: int
+
+
 def parameters(
-    broker: BrokerProcess, *, user: str = "guest", password: str = "guest", **options: Any
+    broker: Listening, *, user: str = "guest", password: str = "guest", **options: Any
 ) -> pika.ConnectionParameters:
     """How pika connects; failures are not retried."""
     return pika.ConnectionParameters(

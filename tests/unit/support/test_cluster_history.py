@@ -28,6 +28,10 @@ def history() -> TotalQueue:
     queue.remove("two", "a:2")
     # Given back, and had again.
     give(queue, "three", "b:1", redelivered=True, count=1)
+    queue.give_back("three", "b:1")
+    give(queue, "two", "b:1", redelivered=True, count=2)
+    queue.give_back("two", "b:1")
+    give(queue, "three", "b:1", redelivered=True, count=3)
     queue.remove("three", "b:1")
     found = ["a:3", "b:2", "b:3", "a:4", "a:5", "b:4", "b:5", "b:6"]
     queue.look([(name, False) for name in found])
@@ -122,7 +126,7 @@ FAULTS = [
     (turn_two_round, "out of order for what is there: a:5 came before a:4"),
     (turn_two_round_for_a_consumer, "out of order for two: b:3 came before b:2"),
     (give_one_to_two, "with two at once: b:2 was with two, and given to three"),
-    (let_a_count_fall, "the count of b:1 fell from 1 to 0"),
+    (let_a_count_fall, "the count of b:1 fell from 3 to 0"),
 ]
 
 

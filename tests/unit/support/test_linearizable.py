@@ -7,7 +7,7 @@ from math import inf
 
 import pytest
 
-from tests.support.linearizable import Answer, Kind, Operation, State, check, is_explained
+from tests.support.linearizable import ANY, Answer, Kind, Operation, State, check, is_explained
 
 
 def put(value: str, began: float, ended: float, node: str = "a", answer: Answer = Answer.DONE) -> Operation:
@@ -24,6 +24,7 @@ def read(value: State, began: float, ended: float, node: str = "a") -> Operation
 
 GOOD = {
     "one after the other": [put("x", 0, 1), read("x", 2, 3), remove(4, 5), put("y", 6, 7), read("y", 8, 9)],
+    "a reading without a value": [put("x", 0, 1), read(ANY, 2, 3), remove(4, 5), read(None, 6, 7)],
     "side by side": [put("x", 0, 9), read("x", 1, 2), remove(1, 8), read(None, 3, 4), put("y", 0, 9)],
     "a refusal": [put("x", 0, 1), put("y", 2, 3, answer=Answer.REFUSED)],
     "another node lags": [put("x", 0, 1), read(None, 2, 3, "b"), read("x", 4, 5, "b")],
@@ -50,6 +51,7 @@ GOOD = {
 }
 BAD = {
     "lost": [put("x", 0, 1), read(None, 2, 3)],
+    "something where nothing is": [put("x", 0, 1), remove(2, 3), read(ANY, 4, 5)],
     "from nowhere": [put("x", 0, 1), read("y", 2, 3)],
     "made twice": [put("x", 0, 1), put("y", 2, 3)],
     "refused by nothing": [put("y", 2, 3, answer=Answer.REFUSED)],

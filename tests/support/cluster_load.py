@@ -1,0 +1,445 @@
+"""Clients that know all nodes of a cluster, use one after the other, and note what they know.
+
+Each is a thread. A connection that is lost ends one of its lives (`cluster_history`); the next begins at the
+next node. A *steady* client is at a node that no fault meets: to lose its connection is a failure.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from math import inf
+from typing import Any, Final
+
+import pika
+from pika.exceptions import AMQPError, ChannelClosedByBroker
+from proton import Delivery, Link, Message, ProtonException
+from rabbitmq_amqp_python_client import AddressHelper, Environment, OutcomeState
+from rabbitmq_amqp_python_client import Message as RabbitMessage
+
+from amqp10broker.client import blocking
+from amqp10broker.client.errors import ClientError
+from amqp10broker.client.message import Message as OwnMessage
+from amqp10broker.client.message import data_message
+from amqp10broker.client.outcomes import Accepted, modified
+from tests.support.cluster_history import TotalQueue
+from tests.support.crash_history import make_body
+from tests.support.crash_load import connected
+from tests.support.linearizable import ANY, Answer, Kind, Operation
+from tests.support.pika_client import Listening
+from tests.support.proton_client import Disconnected, ProtonClient
+
+LOST: Final = (AMQPError, ProtonException, Disconnected, ClientError, OSError)
+"""What a client says whose node has gone, or does not let it in."""
+IN_FLIGHT: Final = 64
+CREDIT: Final = 50
+END_S: Final = 90.0
+"""What was published must be answered within so long after the faults: two failed elections, and to spare."""
+_TURN_S: Final = 0.02
+_AGAIN_S: Final = 0.1
+
+
+class ClusterClient(threading.Thread):
+    """One client.
+
+    Attributes:
+        losses: why its connections were lost.
+        failure: what went wrong, other than a lost connection.
+    """
+
+    def __init__(
+        self, nodes: Sequence[Listening], name: str, notes: TotalQueue, seed: int = 0, *, steady: bool = False
+    ) -> None:
+        """Begin with the first of the nodes.
+
+        Args:
+            nodes: to use in turns.
+            name: of the client; its lives are ``NAME.0``, ``NAME.1`` and so on.
+            notes: of the queue.
+            seed: of its choices.
+            steady: to lose a connection is a failure.
+        """
+        super().__init__(name=name, daemon=True)
+        self.nodes = nodes
+        self.notes = notes
+        self.rng = random.Random(seed)
+        self.steady = steady
+        self.losses: list[BaseException] = []
+        self.failure: BaseException | None = None
+        self.stopping = threading.Event()
+        self._lives = 0
+
+    def run(self) -> None:
+        while not self.stopping.is_set() and self.failure is None:
+            life = f"{self.name}.{self._lives}"
+            node = self.nodes[self._lives % len(self.nodes)]
+            self._lives += 1
+            try:
+                self.live(node, life)
+            except LOST as error:
+                self.notes.lose(life)
+                self.losses.append(error)
+                if self.steady:
+                    self.failure = error
+                self.stopping.wait(_AGAIN_S)
+            except BaseException as error:
+                self.failure = error
+
+    def live(self, node: Listening, life: str) -> None:
+        """One connection: work until `stopping` is set, then leave in order."""
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """Ask it to leave, and wait until it has; raise what went wrong."""
+        self.stopping.set()
+        self.join(END_S + 10)
+        assert not self.is_alive(), f"{self.name} does not end"
+        if self.failure is not None:
+            raise self.failure
+
+
+def stop_all(clients: Iterable[ClusterClient]) -> None:
+    """Ask all to leave at once, then wait for each."""
+    together = list(clients)
+    for client in together:
+        client.stopping.set()
+    for client in together:
+        client.stop()
+
+
+# --- publishers -----------------------------------------------------------------------------------
+
+
+class Publisher(ClusterClient):
+    """What all kinds of publisher have: names for messages, and what is under way.
+
+    Attributes:
+        answered_at: by the monotonic clock, when each answer came.
+    """
+
+    def __init__(self, *arguments: Any, pace_s: float = _TURN_S, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.pace_s = pace_s
+        self.answered_at: list[float] = []
+        self._number = 0
+
+    def next_message(self, life: str) -> tuple[str, bytes]:
+        """Name and body of the next message, which counts as published from now on."""
+        self._number += 1
+        name = f"{life}:{self._number}"
+        self.notes.publish(name)
+        return name, make_body(name)
+
+    def answered(self, name: str, *, accepted: bool) -> None:
+        """The broker has answered."""
+        self.answered_at.append(time.monotonic())
+        self.notes.answer(name, accepted=accepted)
+
+    @property
+    def longest_pause_s(self) -> float:
+        """The longest time between two answers."""
+        pairs = zip(self.answered_at, self.answered_at[1:], strict=False)
+        return max((after - before for before, after in pairs), default=0.0)
+
+
+class PikaPublisher(Publisher):
+    """Confirms over AMQP 0-9-1, many of them outstanding."""
+
+    def live(self, node: Listening, life: str) -> None:
+        with connected(node) as connection:
+            # The blocking channel waits for each confirm: its own parts do not.
+            channel = connection.channel()
+            inner = channel._impl
+            under_way: dict[int, str] = {}
+
+            def confirmed(frame: Any) -> None:
+                method = frame.method
+                upto = [tag for tag in under_way if tag <= method.delivery_tag]
+                for tag in upto if method.multiple else [method.delivery_tag]:
+                    self.answered(under_way.pop(tag), accepted=isinstance(method, pika.spec.Basic.Ack))
+
+            ready = threading.Event()
+            inner.confirm_delivery(confirmed, callback=lambda frame: ready.set())
+            tag = 0
+            end = inf
+            while not (self.stopping.is_set() and not under_way):
+                if ready.is_set() and not self.stopping.is_set():
+                    for _ in range(IN_FLIGHT // 4):
+                        if len(under_way) < IN_FLIGHT:
+                            tag += 1
+                            name, body = self.next_message(life)
+                            under_way[tag] = name
+                            inner.basic_publish(
+                                "", self.notes.queue, body, pika.BasicProperties(delivery_mode=2)
+                            )
+                elif self.stopping.is_set():
+                    end = min(end, time.monotonic() + END_S)
+                    assert time.monotonic() < end, (
+                        f"{self.name}: never answered: {sorted(under_way.values())[:5]}"
+                    )
+                connection.process_data_events(self.pace_s)
+
+
+class ProtonPublisher(Publisher):
+    """Unsettled transfers, many of them outstanding."""
+
+    def live(self, node: Listening, life: str) -> None:
+        client = ProtonClient(node.port)
+        try:
+            sender = client.sender(f"/queues/{self.notes.queue}")
+            under_way: dict[str, str] = {}
+            end = inf
+            while not (self.stopping.is_set() and not under_way):
+                while not self.stopping.is_set() and sender.link.credit > 0 and len(under_way) < IN_FLIGHT:
+                    name, body = self.next_message(life)
+                    message = Message(body=body, durable=True, inferred=True)
+                    under_way[sender.transfer_now(message)] = name
+                turn(client, self.pace_s)
+                for tag in [tag for tag in sender.outcomes if tag in under_way]:
+                    state = sender.outcomes.pop(tag).state
+                    self.answered(under_way.pop(tag), accepted=state == Delivery.ACCEPTED)
+                assert not sender.closed, f"{self.name} was detached: {sender.condition} {sender.description}"
+                if self.stopping.is_set():
+                    end = min(end, time.monotonic() + END_S)
+                    assert time.monotonic() < end, (
+                        f"{self.name}: never answered: {sorted(under_way.values())[:5]}"
+                    )
+        finally:
+            client.close()
+
+
+class OwnPublisher(Publisher):
+    """This project's client, by batches."""
+
+    def live(self, node: Listening, life: str) -> None:
+        with blocking.connect(
+            node.host, node.port, user="guest", password="guest", timeout_s=END_S
+        ) as client:
+            sender = client.sender(self.notes.queue)
+            while not self.stopping.is_set():
+                batch = [self.next_message(life) for _ in range(IN_FLIGHT // 2)]
+                outcomes = sender.send_many(data_message(body) for _, body in batch)
+                for (name, _), outcome in zip(batch, outcomes, strict=True):
+                    self.answered(name, accepted=isinstance(outcome, Accepted))
+                self.stopping.wait(self.pace_s)
+
+
+class RabbitPublisher(Publisher):
+    """RabbitMQ's own client of AMQP 1.0, which waits for each outcome."""
+
+    def live(self, node: Listening, life: str) -> None:
+        environment = Environment(uri=f"amqp://guest:guest@{node.host}:{node.port}/")
+        try:
+            connection = environment.connection()
+            connection.dial()
+            publisher = connection.publisher(AddressHelper.queue_address(self.notes.queue))
+            while not self.stopping.is_set():
+                name, body = self.next_message(life)
+                delivery = publisher.publish(RabbitMessage(body=body, inferred=True))
+                self.answered(name, accepted=delivery.remote_state == OutcomeState.ACCEPTED)
+            environment.close()
+        except BaseException as error:
+            # Some of its errors are no Exception; and it cannot close what it has lost.
+            with suppress(RuntimeError):
+                environment.close()
+            raise ConnectionError(f"{type(error).__name__}: {error}") from error
+
+
+# --- consumers ------------------------------------------------------------------------------------
+
+
+class Consumer(ClusterClient):
+    """What all kinds of consumer have.
+
+    Attributes:
+        give_back: of so many messages one is given back; 0 for none.
+        hold: take messages, and settle none before this is cleared.
+    """
+
+    def __init__(self, *arguments: Any, give_back: int = 10, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.give_back = give_back
+        self.hold = threading.Event()
+        self.held = 0
+        """Messages that it has and has not settled."""
+
+    def takes(self) -> bool:
+        """Whether the next message is settled for good, not given back."""
+        return not self.give_back or self.rng.randrange(self.give_back) != 0
+
+
+class PikaConsumer(Consumer):
+    """basic.ack, and basic.nack with requeue."""
+
+    def live(self, node: Listening, life: str) -> None:
+        with connected(node) as connection:
+            channel = connection.channel()
+            channel.basic_qos(prefetch_count=CREDIT)
+            kept: list[tuple[int, str]] = []
+
+            def given(_: Any, method: Any, properties: Any, body: bytes) -> None:
+                count = (properties.headers or {}).get("x-delivery-count", 0)
+                name = self.notes.deliver(life, body, redelivered=method.redelivered, count=count)
+                kept.append((method.delivery_tag, name))
+
+            cancelled: list[str] = []
+            channel.add_on_cancel_callback(lambda frame: cancelled.append(self.name))
+            channel.basic_consume(self.notes.queue, given)
+            while not self.stopping.is_set():
+                connection.process_data_events(_TURN_S)
+                assert not cancelled, f"{self.name} was cancelled by the broker"
+                self.held = len(kept)
+                if not self.hold.is_set():
+                    for tag, name in kept:
+                        if self.takes():
+                            self.notes.remove(life, name)
+                            channel.basic_ack(tag)
+                        else:
+                            self.notes.give_back(life, name)
+                            channel.basic_nack(tag, requeue=True)
+                    kept.clear()
+
+
+class ProtonConsumer(Consumer):
+    """Outcomes on a link with rcv-settle-mode second: what the broker settles is removed for good."""
+
+    def live(self, node: Listening, life: str) -> None:
+        client = ProtonClient(node.port)
+        try:
+            address = f"/queues/{self.notes.queue}"
+            end = client.receiver(address, credit=CREDIT, rcv_settle_mode=Link.RCV_SECOND)
+            kept: list[tuple[Any, str]] = []
+            waiting: list[tuple[Any, str]] = []
+            while not self.stopping.is_set():
+                turn(client)
+                assert not end.closed, f"{self.name} was detached: {end.condition} {end.description}"
+                for each in end.received[end.taken :]:
+                    end.taken += 1
+                    redelivered, count = not each.message.first_acquirer, each.message.delivery_count
+                    name = self.notes.deliver(
+                        life, bytes(each.message.body), redelivered=redelivered, count=count
+                    )
+                    kept.append((each.delivery, name))
+                self.held = len(kept)
+                # A grant of nothing is an event as well, and would keep proton from its socket.
+                if kept and not self.hold.is_set():
+                    end.grant(len(kept))
+                    for delivery, name in kept:
+                        if self.takes():
+                            self.notes.remove(life, name)
+                            delivery.update(Delivery.ACCEPTED)
+                            waiting.append((delivery, name))
+                        else:
+                            self.notes.give_back(life, name)
+                            delivery.local.failed = True
+                            delivery.update(Delivery.MODIFIED)
+                            delivery.settle()
+                    kept.clear()
+                for delivery, name in [each for each in waiting if each[0].settled]:
+                    self.notes.was_removed(name)
+                    delivery.settle()
+                    waiting.remove((delivery, name))
+        finally:
+            client.close()
+
+
+class OwnConsumer(Consumer):
+    """This project's client."""
+
+    def live(self, node: Listening, life: str) -> None:
+        with blocking.connect(
+            node.host, node.port, user="guest", password="guest", timeout_s=END_S
+        ) as client:
+            receiver = client.receiver(self.notes.queue, credit=CREDIT)
+            kept: list[tuple[Any, str]] = []
+            while not self.stopping.is_set():
+                for each in receiver.receive_many(CREDIT, timeout_s=_TURN_S):
+                    name = self._noted(life, each.message())
+                    kept.append((each, name))
+                self.held = len(kept)
+                if not self.hold.is_set():
+                    for each, name in kept:
+                        if self.takes():
+                            self.notes.remove(life, name)
+                            receiver.accept(each)
+                        else:
+                            self.notes.give_back(life, name)
+                            receiver.settle(each, modified(delivery_failed=True))
+                    kept.clear()
+
+    def _noted(self, life: str, message: OwnMessage) -> str:
+        header = message.header
+        redelivered = header is None or not header.first_acquirer
+        count = 0 if header is None else header.delivery_count or 0
+        return self.notes.deliver(life, bytes(message.body), redelivered=redelivered, count=count)
+
+
+# --- metadata -------------------------------------------------------------------------------------
+
+
+class MetadataClient(ClusterClient):
+    """Declares exchanges, deletes them, and looks whether they are there: few names, many clients.
+
+    A declaration names an alternate exchange of its own, so that no two are equivalent.
+
+    Attributes:
+        histories: operations by name; shared by all that work on these names.
+    """
+
+    NAMES: Final = 60
+    """Operations on a name; then the next is taken."""
+
+    def __init__(
+        self, nodes: Sequence[Listening], name: str, histories: dict[str, list[Operation]], seed: int = 0
+    ) -> None:
+        super().__init__(nodes, name, TotalQueue(name), seed)
+        self.histories = histories
+
+    def live(self, node: Listening, life: str) -> None:
+        where = f"{node.host}:{node.port}"
+        with connected(node) as connection:
+            while not self.stopping.is_set():
+                total = sum(map(len, self.histories.values()))
+                name = f"made.{total // self.NAMES}"
+                self._work(connection, where, name, f"{life}/{total}")
+                self.stopping.wait(self.rng.random() * 0.05)
+
+    def _work(self, connection: Any, where: str, name: str, value: str) -> None:
+        kind = self.rng.choice(list(Kind))
+        began = time.monotonic()
+        channel = connection.channel()
+
+        def note(answer: Answer, seen: str | None) -> None:
+            ended = inf if answer is Answer.NONE else time.monotonic()
+            self.histories.setdefault(name, []).append(Operation(kind, where, seen, began, ended, answer))
+
+        calls: dict[Kind, Callable[[], Any]] = {
+            Kind.PUT: lambda: channel.exchange_declare(
+                name, durable=True, arguments={"alternate-exchange": value}
+            ),
+            Kind.REMOVE: lambda: channel.exchange_delete(name),
+            Kind.READ: lambda: channel.exchange_declare(name, passive=True),
+        }
+        try:
+            calls[kind]()
+            note(Answer.DONE, {Kind.PUT: value, Kind.REMOVE: None, Kind.READ: ANY}[kind])
+            channel.close()
+        except ChannelClosedByBroker as error:
+            if error.reply_code != {Kind.PUT: 406, Kind.READ: 404}.get(kind):
+                raise
+            note(Answer.REFUSED if kind is Kind.PUT else Answer.DONE, value if kind is Kind.PUT else None)
+        except (AMQPError, OSError):
+            if kind is not Kind.READ:
+                note(Answer.NONE, value if kind is Kind.PUT else None)
+            raise
+
+
+def turn(client: ProtonClient, pace_s: float = 0.0) -> None:
+    """Let proton's event loop turn once, and then wait."""
+    turns = iter((False, True))
+    client.wait(lambda: next(turns), "a turn")
+    if pace_s:
+        time.sleep(pace_s)

@@ -1,0 +1,326 @@
+"""A cluster of real processes: started by ``run-cluster``, hurt node by node, and ended to the last process.
+
+A node is known by its folder: there are its command line, the number of its process and its log. What is
+ended here is ended by that number, and by no name.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, Self
+
+from tests.support.broker_process import REPOSITORY
+
+START_S: Final = 60.0
+STOP_S: Final = 40.0
+WAIT_S: Final = 60.0
+COMMAND_S: Final = 60.0
+_POLL_S: Final = 0.05
+# Their other port is 20000 above: both lie below those that systems give to clients.
+_FIRST_PORTS: Final = range(10_000, 12_700)
+_CLUSTER_PORTS_ABOVE: Final = 20_000
+_chance: Final = random.SystemRandom()
+
+
+class ClusterNode:
+    """One node.
+
+    Attributes:
+        name: of the node and of its folder.
+        folder: its data, command line, process number and log.
+        host, port: where clients connect.
+    """
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self.name = folder.name
+        self.folder = folder
+        self.host = "127.0.0.1"
+        self.port = port
+        self._again: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def pid(self) -> int | None:
+        """Its process; None if none runs that is this node."""
+        try:
+            pid = int((self.folder / "pid").read_text())
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except (OSError, ValueError):
+            return None
+        # The number may be another process's by now; a dead one that nobody has waited for has no words.
+        return pid if os.fsencode(self.folder) in words else None
+
+    def kill(self) -> None:
+        """End it as a crash does, and wait until it is gone."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """End it in order, and wait until it is gone."""
+        self._end(signal.SIGTERM)
+
+    def pause(self) -> None:
+        """Let it do nothing until `resume`: its connections stay and say nothing."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on."""
+        self._signal(signal.SIGCONT)
+
+    def start(self) -> None:
+        """Start it again by its own command line; `Cluster.wait_until_up` waits."""
+        assert self.pid is None, f"node {self.name} runs"
+        environ = {name: text for name, text in os.environ.items() if not name.startswith("AMQP10BROKER_")}
+        with (self.folder / "log").open("ab") as log:
+            self._again.append(
+                subprocess.Popen(
+                    shlex.split((self.folder / "command").read_text()),
+                    cwd=REPOSITORY,
+                    env=environ,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
+            )
+
+    @property
+    def accepts(self) -> bool:
+        """Whether clients can connect: a node lets them when it has caught up with the others."""
+        try:
+            socket.create_connection((self.host, self.port), timeout=1.0).close()
+        except OSError:
+            return False
+        return True
+
+    def log(self) -> list[dict[str, Any]]:
+        """Its log entries so far; what is no JSON stands under ``text``."""
+        entries: list[dict[str, Any]] = []
+        with suppress(FileNotFoundError):
+            for line in (self.folder / "log").read_text(errors="replace").splitlines():
+                try:
+                    entries.append(json.loads(line))
+                except ValueError:
+                    entries.append({"text": line})
+        return entries
+
+    def reap(self) -> None:
+        """Wait for what was started here and has ended."""
+        self._again = [process for process in self._again if process.poll() is None]
+
+    def _signal(self, number: signal.Signals) -> int:
+        pid = self.pid
+        assert pid is not None, f"node {self.name} does not run"
+        os.kill(pid, number)
+        return pid
+
+    def _end(self, number: signal.Signals) -> None:
+        pid = self._signal(number)
+        deadline = time.monotonic() + STOP_S
+        while _runs(pid):
+            self.reap()
+            assert time.monotonic() < deadline, f"node {self.name} is still there after {number.name}"
+            time.sleep(_POLL_S / 5)
+
+
+class ClusterProcess:
+    """Nodes of ``amqp10broker run-cluster``, as long as the ``with`` block lasts.
+
+    Attributes:
+        nodes: in order of their ports.
+    """
+
+    def __init__(self, directory: Path, nodes: int = 3, options: Iterable[str] = ()) -> None:
+        """Start them and wait until all accept clients.
+
+        Args:
+            directory: for their folders.
+            nodes: how many.
+            options: of ``serve``, for each.
+        """
+        first = free_ports(nodes)
+        self.folder = directory / "cluster"
+        self._output = directory / "run-cluster.log"
+        command = [sys.executable, "-m", "amqp10broker", "run-cluster", "--nodes", str(nodes)]
+        command += ["--first-port", str(first), "--data", str(self.folder)]
+        with self._output.open("wb") as output:
+            self._launcher = subprocess.Popen(
+                [*command, "--", "--log-format", "json", *options],
+                cwd=REPOSITORY,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        self.nodes: list[ClusterNode] = []
+        try:
+            self._await(lambda: len(list(self.folder.glob("*/command"))) == nodes, "folders of all nodes")
+            folders = sorted(self.folder.glob("*/command"), key=_port_of)
+            self.nodes = [ClusterNode(path.parent, _port_of(path)) for path in folders]
+            self._await(lambda: "is up" in self._output.read_text(), "all nodes up", START_S)
+        except BaseException:
+            self._kill_all()
+            raise
+
+    # --- asking -----------------------------------------------------------------------------------
+
+    def node(self, name: str) -> ClusterNode:
+        """The node of this name, or of a name that begins with it and an ``@``."""
+        return next(each for each in self.nodes if each.name == name.partition("@")[0])
+
+    def others(self, *nodes: ClusterNode) -> list[ClusterNode]:
+        """All nodes but these."""
+        return [each for each in self.nodes if each not in nodes]
+
+    def run_command(
+        self, node: ClusterNode, *arguments: str, timeout_s: float = COMMAND_S
+    ) -> subprocess.CompletedProcess[str]:
+        """Run ``amqp10broker ARGUMENTS --port PORT`` as an operator would."""
+        return subprocess.run(
+            [sys.executable, "-m", "amqp10broker", *arguments, "--port", str(node.port)],
+            cwd=REPOSITORY,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+
+    def ask(self, node: ClusterNode, *arguments: str, timeout_s: float = COMMAND_S) -> Any:
+        """What a command prints as JSON; fails if it is refused."""
+        done = self.run_command(node, *arguments, "--formatter", "json", timeout_s=timeout_s)
+        assert done.returncode == 0, f"{arguments} at {node.name}: {done.returncode}, {done.stderr}"
+        return json.loads(done.stdout)
+
+    def status(self, node: ClusterNode) -> dict[str, Any]:
+        """What ``cluster_status`` says there."""
+        document: dict[str, Any] = self.ask(node, "cluster_status")
+        return document
+
+    # --- waiting ----------------------------------------------------------------------------------
+
+    def wait_until_up(self, *nodes: ClusterNode, at: ClusterNode | None = None) -> None:
+        """Wait until these nodes (or all) accept clients, and one that is up sees them run."""
+        wanted = nodes or tuple(self.nodes)
+        self._await(lambda: all(each.accepts for each in wanted), f"{[each.name for each in wanted]} up")
+        seer = at or wanted[0]
+        names = {each.name for each in wanted}
+
+        def seen() -> bool:
+            running = {name.partition("@")[0] for name in self.status(seer)["running_nodes"]}
+            return names <= running
+
+        self._await(seen, f"{sorted(names)} run, as {seer.name} sees it")
+
+    def wait_until(self, condition: Callable[[], Any], what: str, timeout_s: float = WAIT_S) -> Any:
+        """Ask until the condition holds, and return its value."""
+        return self._await(condition, what, timeout_s)
+
+    def _await(self, condition: Callable[[], Any], what: str, timeout_s: float = WAIT_S) -> Any:
+        deadline = time.monotonic() + timeout_s
+        while not (value := condition()):
+            assert self._launcher.poll() is None, f"run-cluster has ended\n{self.words()}"
+            assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}\n{self.words()}"
+            time.sleep(_POLL_S)
+        return value
+
+    def words(self) -> str:
+        """The last of all that was logged, for messages of failing tests."""
+        parts = [self._output.read_text()[-2000:] if self._output.exists() else ""]
+        for node in self.nodes:
+            parts += [f"--- {node.name}", *(json.dumps(entry) for entry in node.log()[-25:])]
+        return "\n".join(parts)
+
+    def check_logs(self, allowed: Callable[[Mapping[str, Any]], bool] = lambda entry: False) -> None:
+        """Fail if a node has logged a fault of its own, or anything that is not JSON."""
+        for node in self.nodes:
+            faults = [
+                entry
+                for entry in node.log()
+                if ("text" in entry or "exception" in entry or entry.get("level") in ("error", "critical"))
+                and not allowed(entry)
+            ]
+            text = "\n".join(str(entry.get("exception", entry)) for entry in faults)
+            assert not faults, f"faults in the log of node {node.name}:\n{text}"
+
+    # --- ending -----------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """End all in order; fail if one process is left."""
+        self._resume_all()
+        self._launcher.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + STOP_S
+        while self._launcher.poll() is None and time.monotonic() < deadline:
+            for node in self.nodes:
+                node.reap()
+            time.sleep(_POLL_S)
+        left = [node.name for node in self.nodes if node.pid is not None]
+        code = self._launcher.poll()
+        self._kill_all()
+        assert code == 0, f"run-cluster ended with {code}\n{self.words()}"
+        assert not left, f"still there: {left}\n{self.words()}"
+
+    def _resume_all(self) -> None:
+        for node in self.nodes:
+            if node.pid is not None:
+                node.resume()
+
+    def _kill_all(self) -> None:
+        if self._launcher.poll() is None:
+            self._launcher.kill()
+        self._launcher.wait()
+        for node in self.nodes:
+            if node.pid is not None:
+                node.kill()
+            node.reap()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if exc_info[0] is None:
+            self.stop()
+        else:
+            self._kill_all()
+
+
+def free_ports(count: int) -> int:
+    """The first of so many ports in a row of which nobody has any, nor those 20000 above."""
+    for _ in range(200):
+        first = _chance.choice(_FIRST_PORTS)
+        ports = [*range(first, first + count)]
+        ports += [port + _CLUSTER_PORTS_ABOVE for port in ports]
+        if all(map(_is_free, ports)):
+            return first
+    raise AssertionError("no free ports in a row")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def _port_of(command: Path) -> int:
+    words = shlex.split(command.read_text())
+    return int(words[words.index("--port") + 1])
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
