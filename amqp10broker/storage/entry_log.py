@@ -1,9 +1,9 @@
 """Entries by key on disk: one file of changes, written anew when most of it is out of date.
 
 An entry is a value under a key: JSON that means nothing here (`catalog_log` and `inventory` have such a
-file each). A record is one change, taken over as a whole or not at all: entries that are put, or keys that
-are forgotten. The present entries are kept in memory as well, as the bytes they have in the file, so that
-the file can be written anew without asking anybody.
+file each). A record is one change, taken over as a whole or not at all: entries that are put, keys that
+are forgotten, or both. The present entries are kept in memory as well, as the bytes they have in the file,
+so that the file can be written anew without asking anybody.
 
 A change is handed to the system when it is made, so it survives the process; it survives a loss of power
 when what `fds_to_sync` names has been synced. Nothing that depends on it may be confirmed before.
@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os.path
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -31,6 +32,8 @@ PUT: Final = 1
 """Kind of a record of entries: a line ``[key,value]`` for each."""
 FORGET: Final = 2
 """Kind of a record of keys: a line for each."""
+CHANGE: Final = 3
+"""Kind of a record of both: a line ``[key,value]`` for each entry, and ``[key]`` for each key that goes."""
 
 ALLOCATED_BYTES: Final = 256 * 1024
 """Room for so many bytes of changes is kept behind the end of the file."""
@@ -105,6 +108,7 @@ class EntryLog:
         self._file: LogFile | None = None
         self._syncing = (0, 0)
         self._rewrite_at = 0
+        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
 
     # --- entries ----------------------------------------------------------------------------------
 
@@ -178,6 +182,31 @@ class EntryLog:
             return
         self.when_written()
 
+    def change(self, puts: Sequence[tuple[Key, Value]], forgets: Sequence[Key]) -> None:
+        """Keep entries, and others no more, all at once: what has been decided elsewhere.
+
+        If that cannot be written now, it is written with the next change, or by `flush`. Who waits until it
+        is on the disk asks `when_durable`.
+
+        Args:
+            puts: in place of those of the same keys.
+            forgets: keys, none of them among the others; those that are not there are no fault.
+        """
+        put = {key: _encoded([key, value]) for key, value in puts}
+        gone = [key for key in dict.fromkeys(forgets) if key in self._live]
+        if not put and not gone:
+            return
+        self._append(CHANGE, [*put.values(), *(_encoded([key]) for key in gone)])
+        for key, encoded in put.items():
+            self._replace(key, encoded)
+        for key in gone:
+            self._live_bytes -= len(self._live.pop(key))
+        try:
+            self.flush()
+        except StorageError:
+            pass  # it stands in `trouble`, and whoever syncs tries again
+        self.when_written()
+
     def flush(self) -> None:
         """Write what could not be written before.
 
@@ -221,6 +250,18 @@ class EntryLog:
 
     # --- durability -------------------------------------------------------------------------------
 
+    def when_durable(self, told: Callable[[], None]) -> None:
+        """Have a function called once when all that was changed so far survives a loss of power.
+
+        It is called by `synced`, in the order of these calls; never, if storage fails.
+        """
+        self._waiting.append((self.changes, told))
+
+    def _tell(self) -> None:
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= self.durable_changes:
+            waiting.popleft()[1]()
+
     def fds_to_sync(self) -> list[int]:
         """Descriptors to sync, so that all that has been written is durable; tell `synced` then."""
         file = self._opened
@@ -245,6 +286,7 @@ class EntryLog:
         self._opened.synced_to(size)
         self.durable_changes = max(self.durable_changes, changes)
         self.tidy()
+        self._tell()
 
     def sync(self) -> None:
         """Write and sync everything here and now, which blocks.
@@ -477,7 +519,16 @@ class EntryLog:
                 for line in lines:
                     self._live_bytes -= len(self._live.pop(_key(line.decode("ascii"), 0), b""))
                 return
-        except (ValueError, TypeError) as error:
+            if record.kind == CHANGE:
+                for line in lines:
+                    text = line.decode("ascii")
+                    key = _key(text, 1)
+                    if text[_read_json(text, 1)[1]] == "]":
+                        self._live_bytes -= len(self._live.pop(key, b""))
+                    else:
+                        self._replace(key, line)
+                return
+        except (ValueError, TypeError, IndexError) as error:
             raise self._not_ours(record, f"cannot be understood: {error}") from error
         raise self._not_ours(record, f"is of kind {record.kind}, which nobody here knows")
 

@@ -115,6 +115,54 @@ def test_a_change_is_one_record(log: CatalogLog, disk: SimDisk) -> None:
         assert entries(opened(cut)) == expected
 
 
+def test_entries_and_keys_that_go_are_one_record(log: CatalogLog, disk: SimDisk) -> None:
+    """Also of values that look like the end of a key."""
+    log.put([(("a",), 1), (("b",), 2)])
+    log.change([(("c",), [["x"]]), (("b",), [])], [("a",), ("never",)])
+    assert entries(log) == {("b",): [], ("c",): [["x"]]}
+    again = opened(disk.after_kill())
+    assert (entries(again), again.found.records) == (entries(log), 2)
+    live = log.live_bytes
+    log.change([], [("never",)])
+    log.change([], [("b",)])
+    log.change([(("b",), [])], [])
+    assert log.live_bytes == live
+
+
+def test_whoever_waits_is_told_in_order_when_it_is_durable(log: CatalogLog, disk: SimDisk) -> None:
+    """Of what was changed before it asked, and not of what comes while a sync is under way."""
+    told: list[str] = []
+    log.change([(("a",), 1)], [])
+    log.when_durable(lambda: told.append("a"))
+    log.when_durable(lambda: told.append("a too"))
+    fds = log.fds_to_sync()
+    log.change([(("b",), 1)], [])
+    log.when_durable(lambda: told.append("b"))
+    for fd in fds:
+        disk.sync(fd)
+    assert told == []
+    log.synced()
+    assert told == ["a", "a too"]
+    sync(disk, log)
+    assert told == ["a", "a too", "b"]
+
+
+def test_who_is_told_may_change_more(log: CatalogLog, disk: SimDisk) -> None:
+    """And waits for that then."""
+    told: list[str] = []
+
+    def more() -> None:
+        log.change([(("b",), 1)], [])
+        log.when_durable(lambda: told.append("b"))
+
+    log.change([(("a",), 1)], [])
+    log.when_durable(more)
+    sync(disk, log)
+    assert told == []
+    sync(disk, log)
+    assert told == ["b"]
+
+
 def test_whoever_syncs_is_told_of_each_change(disk: SimDisk) -> None:
     """Once it is written."""
     told: list[int] = []
@@ -290,6 +338,22 @@ def test_what_cannot_be_written_is_refused_and_not_kept() -> None:
     assert entries(opened(disk.after_kill())) == {("a",): 1, ("c",): 1}
 
 
+def test_what_was_decided_elsewhere_waits_for_room() -> None:
+    """It counts at once, is written when there is room, and durable after that."""
+    disk = FullDisk()
+    log = opened(disk)
+    told: list[str] = []
+    disk.full = True
+    log.change([(("a",), "x" * 100_000)], [])
+    log.when_durable(lambda: told.append("a"))
+    sync(disk, log)
+    assert (entries(log), told) == ({("a",): "x" * 100_000}, [])
+    disk.full = False
+    sync(disk, log)
+    assert told == ["a"]
+    assert entries(opened(disk.after_power_loss(1))) == entries(log)
+
+
 def test_forgetting_needs_no_room() -> None:
     """It is written when there is some; deleting is how room is made."""
     disk = FullDisk()
@@ -408,7 +472,7 @@ class World:
         # What recovery found is durable from then on.
         self.possible = [now]
         for _ in range(steps):
-            kind = rng.randrange(4)
+            kind = rng.randrange(5)
             names = [(rng.choice("abcdef"),) for _ in range(rng.randrange(1, 4))]
             if kind < 2:
                 some = [(name, "x" * rng.randrange(1, 400)) for name in names]
@@ -417,6 +481,11 @@ class World:
             elif kind == 2:
                 self.possible.append({key: value for key, value in now.items() if key not in names})
                 log.forget(names)
+            elif kind == 3:
+                gone, there = names[1:], [(name, [name[0]]) for name in names[:1] if name not in names[1:]]
+                left = {key: value for key, value in now.items() if key not in gone}
+                self.possible.append({**left, **dict(there)})
+                log.change(there, gone)
             else:
                 sync(self.disk, log)
                 self.possible = [now]
