@@ -23,6 +23,9 @@ class JournalRecord(Protocol):
     def index(self) -> int: ...
 
     @property
+    def term(self) -> int: ...
+
+    @property
     def payload(self) -> bytes: ...
 
     @property
@@ -41,8 +44,13 @@ class JournalRecord(Protocol):
 class RecordLog(Accounts, Protocol):
     """The journal (`storage.journal.Journal`)."""
 
-    def append(self, group: int, kind: int, index: int, payload: Sequence[bytes]) -> tuple[int, int, int]:
+    def append(
+        self, group: int, kind: int, index: int, payload: Sequence[bytes], *, term: int = 0
+    ) -> tuple[int, int, int]:
         """Collect a record: ticket, file, offset."""
+
+    def read(self, file: int, offset: int) -> bytes:
+        """The payload of a record."""
 
     def read_run(self, file: int, offset: int, length: int) -> Sequence[JournalRecord]:
         """Consecutive records."""

@@ -13,7 +13,7 @@ Nothing here waits: what must be waited for calls `wake`, and the next wake goes
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from amqp10broker.persistence.admission import Admission, Room
 from amqp10broker.queues.commands import Command, PeerId
@@ -56,14 +56,24 @@ class HandOver(Protocol):
         effects: Mapping[PeerId, list[Effect]],
         dead_letters: Sequence[DeadLetters] = (),
         dead: Sequence[Any] = (),
+        *,
+        index: int = 0,
     ) -> None:
-        """Answers, messages to be handed on at most once, and those to be forwarded at least once."""
+        """Answers, messages to be handed on at most once, and those to be forwarded at least once.
+
+        Args:
+            effects: the answers.
+            dead_letters: at most once.
+            dead: at least once.
+            index: of the log's entry that did all this; 0: there is no log.
+        """
 
 
 class Keeper(Generic[MachineT]):
     """Keeps nothing: what was decided is told at once.
 
     Attributes:
+        by_log: what is asked is carried out when a log says so, in `keep`; until then it is the keeper's.
         queue: the machine.
         admission: what waits for room on the disk.
         kept: what the queue has is there after a restart.
@@ -75,6 +85,7 @@ class Keeper(Generic[MachineT]):
 
     __slots__ = ("admission", "due_ms", "hand_over", "kept", "queue", "recovered", "wake")
 
+    by_log: ClassVar[bool] = False
     wake: Callable[[], None]
     hand_over: HandOver
 
@@ -96,10 +107,22 @@ class Keeper(Generic[MachineT]):
         """Whether something was decided that has not been told."""
         return False
 
-    @property
-    def owed(self) -> int | None:
-        """When this ticket is durable, `tell` has more to tell; None: it waits for none."""
-        return None
+    def deadline(self) -> int | None:
+        """When time is to pass for the queue, in ms (see `QueueMachine.deadline`)."""
+        due_ms: int | None = self.queue.deadline()
+        return due_ms
+
+    def carried_out(self, commands: list[Command]) -> Sequence[Command]:
+        """What was carried out in this wake.
+
+        Args:
+            commands: what it was given.
+        """
+        return commands
+
+    def unheard(self) -> list[Command]:
+        """What was asked and is not carried out: whoever asks for it answers it from now on."""
+        return []
 
     def recover(self, now_ms: int) -> Iterator[int]:
         """Begin with what was there before the start, when the journal has been read: bytes read, in steps.

@@ -1,37 +1,71 @@
-"""How a quorum queue keeps what it decides: in memory, or as entries of a log in the journal.
+"""How a quorum queue keeps what it decides: in memory, or by the log of a Raft group.
 
-Without a data folder effects are told at once. With one, the commands of a wake are appended to the journal
-as one entry, and nobody hears what they did before that is durable; the next wakes are worked off meanwhile.
-So everybody who was told something may rely on it after a restart.
+Without a data folder effects are told at once. With one, the commands of a wake are proposed to the group as
+one entry; when it is committed, which for a group of one means durable, it is carried out, and what it did is
+told at once. The next wakes are proposed meanwhile. So everybody who was told something may rely on it.
+
+Who leads carries out with effects, who follows without: nothing is told, and nothing counted.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import ClassVar, Final, NamedTuple, Protocol
 
 from amqp10broker.persistence.keeper import Commits, Keeper
 from amqp10broker.persistence.quorum_store import QuorumStore
-from amqp10broker.queues.commands import TICK, Command, GiveBack, PeerId, Unsubscribe
-from amqp10broker.queues.effects import Confirmed, DeadLetters, Deliver, Effect, Unconfirmed
+from amqp10broker.queues.commands import TICK, Command, GiveBack, PeerId, Publish, Unsubscribe
+from amqp10broker.queues.effects import DeadLetters, Effect, Unconfirmed
 from amqp10broker.queues.outlook import Outlook, Progress
-from amqp10broker.queues.quorum.commands import CHANGES_NOTHING, QuorumCommand, joined
+from amqp10broker.queues.quorum.commands import CHANGES_NOTHING, Letters, QuorumCommand, joined
 from amqp10broker.queues.quorum.dead_letters import DeadMessage
 from amqp10broker.queues.quorum.queue import QuorumQueue
+from amqp10broker.raft.entries import Kind
+from amqp10broker.raft.errors import Full, NotLeader, NotReady
+from amqp10broker.raft.ready import Status
+
+APPLIED_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Of entries that are applied in one wake: a member that catches up with many lets others run between."""
+
+RETRY_MS: Final = 100
+"""After which what a leader could not propose is tried again, if nothing happens before."""
+
+
+class GroupMember(Protocol):
+    """The member of the queue's group (`replication.member.Member`).
+
+    Attributes:
+        leads: it takes proposals.
+    """
+
+    leads: bool
+
+    @property
+    def alone(self) -> bool:
+        """It is all of its group."""
+
+    def propose(self, payloads: Sequence[bytes]) -> int:
+        """Append entries; the index of the first."""
+
+    def campaign(self) -> None:
+        """Stand for election."""
+
+    def advance(self) -> None:
+        """Have done what is to be done."""
+
+    def stop(self) -> None:
+        """It takes no part any more."""
 
 
 class Told(NamedTuple):
-    """What one wake has to tell."""
+    """What one entry has to tell."""
 
-    ticket: int
-    """Of the entry that must be durable first."""
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs
     effects: dict[PeerId, list[Effect]]
     dead_letters: Sequence[DeadLetters]
     dead: list[DeadMessage]
-    at_ms: int
-    """When it was decided."""
 
 
 class QuorumInMemory(Keeper[QuorumQueue]):
@@ -44,7 +78,7 @@ class QuorumInMemory(Keeper[QuorumQueue]):
         if commands:
             decided = joined(commands)
             if isinstance(decided[0], CHANGES_NOTHING):
-                due_ms = self.queue.deadline()
+                due_ms = self.deadline()
                 if due_ms is not None and due_ms <= now_ms:
                     decided.insert(0, TICK)  # time does not pass with it, and passes before whatever follows
             self._decide(decided, now_ms)
@@ -55,126 +89,301 @@ class QuorumInMemory(Keeper[QuorumQueue]):
 
     def tell(self) -> None:
         """See `Keeper`."""
-        told = self._take(0, 0)
+        told = self._take(0)
         self.hand_over(told.effects, told.dead_letters, told.dead)
 
-    def _take(self, ticket: int, now_ms: int) -> Told:
+    def _take(self, index: int) -> Told:
         queue = self.queue
-        dead = [] if queue.deleted or not queue.dlx else queue.take_dlx()
-        return Told(ticket, queue.take_effects(), queue.take_dead_letters(), dead, now_ms)
+        dead = [] if queue.deleted or not queue.dlx or queue.replaying else queue.take_dlx()
+        return Told(index, queue.take_effects(), queue.take_dead_letters(), dead)
 
 
-class QuorumInJournal(QuorumInMemory):
-    """Appends an entry, has it applied, and tells what came of it when the entry is durable."""
+class QuorumInLog(QuorumInMemory):
+    """Has a group decide on the order of what is asked, and carries out what is committed.
 
-    __slots__ = ("_commits", "_seen", "_store", "_told")
+    Attributes:
+        on_lead: called with True when this member leads, and has carried out all that was committed before;
+            with False when it leads no more.
+    """
 
-    def __init__(self, queue: QuorumQueue, commits: Commits, store: QuorumStore) -> None:
+    __slots__ = (
+        "_begin",
+        "_carried_out",
+        "_commits",
+        "_committed",
+        "_leads",
+        "_member",
+        "_questions",
+        "_seen",
+        "_store",
+        "_told",
+        "_waiting",
+        "_waits_since_ms",
+        "on_lead",
+    )
+
+    by_log: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        queue: QuorumQueue,
+        commits: Commits,
+        store: QuorumStore,
+        begin: Callable[[QuorumInLog], GroupMember],
+    ) -> None:
         """Keep for a queue.
 
         Args:
             queue: only its settings are of use.
             commits: has the journal.
             store: the queue's part of it.
+            begin: makes this node's member of the queue's group, when what it had has been read.
         """
         super().__init__(queue, commits)
+        self.on_lead: Callable[[bool], None] = _nobody
         self._commits = commits
         self._store = store
+        self._begin = begin
+        self._member: GroupMember | None = None
+        self._committed = 0
+        self._leads = False
+        self._waiting: list[QuorumCommand] = []
+        """Cannot be proposed now."""
+        self._waits_since_ms: int | None = None
+        self._questions: deque[tuple[int, list[QuorumCommand]]] = deque()
+        """To be answered when the entry of this index has been applied."""
         self._told: deque[Told] = deque()
+        self._carried_out: list[QuorumCommand] = []
         self._seen = 0  # the ticket of which `keep` has heard
 
     @property
     def busy(self) -> bool:
-        """See `Keeper`: dead letters are handed on when they are durable."""
-        return bool(self._told)
+        """See `Keeper`: dead letters are handed on when they are committed."""
+        if self._told or self._waiting or self._questions:
+            return True
+        return any(entry.commands for entry in self._store.tail)
 
-    @property
-    def owed(self) -> int | None:
-        """See `Keeper`."""
-        return self._told[0].ticket if self._told else None
+    def deadline(self) -> int | None:
+        """See `Keeper`: none while time is on its way through the log, or cannot go there."""
+        due_ms = self.queue.deadline()
+        member, store = self._member, self._store
+        if due_ms is None or member is None or self._waiting or not member.leads:
+            return None
+        return None if store.tail and store.now_ms >= due_ms else due_ms
+
+    # --- beginning ----------------------------------------------------------------------------------
 
     def recover(self, now_ms: int) -> Iterator[int]:
         """See `Keeper`."""
         self.queue = self._store.recovered(self.queue.settings, now_ms)
         self.recovered = True
+        self._committed = self._store.applied
+        if not self.queue.deleted:
+            self._member = self._begin(self)
+            if self._store.alone:
+                self._member.campaign()
+                self._member.advance()
         self.wake()  # what came back may have died of it
         return iter(())
 
+    # --- proposing ----------------------------------------------------------------------------------
+
+    def carry_out(self, commands: list[Command], now_ms: int) -> None:
+        """See `Keeper`."""
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            commands = [*waiting, *commands]  # type: ignore[list-item]
+        super().carry_out(commands, now_ms)
+
     def _decide(self, commands: list[QuorumCommand], now_ms: int) -> None:
-        if all(isinstance(each, CHANGES_NOTHING) for each in commands):
-            super()._decide(commands, now_ms)
+        member, store = self._member, self._store
+        if member is None:
+            super()._decide(commands, now_ms)  # the queue is gone
+        elif not (member.leads or member.alone):
+            return  # their senders ask again when they know who leads
+        elif all(isinstance(each, CHANGES_NOTHING) for each in commands):
+            if any(entry.kind is Kind.COMMAND for entry in store.tail):
+                self._questions.append((store.last, commands))
+            else:
+                super()._decide(commands, now_ms)
+                self._note(store.applied)
         else:
-            self._store.carry_out(self._without_copies(commands), now_ms)
+            proposal = store.propose(self._without_copies(commands), now_ms)
+            try:
+                member.propose([proposal.payload])
+            except (NotLeader, NotReady, Full):
+                if self._waits_since_ms is None:
+                    self._waits_since_ms = now_ms
+                self._waiting = commands
+                self.due_ms = now_ms + RETRY_MS if member.leads else None
+            else:
+                self.due_ms = self._waits_since_ms = None
+                member.advance()
 
     def _without_copies(self, commands: list[QuorumCommand]) -> list[QuorumCommand]:
-        """Leave messages that come back and are here out of the log; settled ones may not be here."""
+        """Leave messages that come back and are here out of the log; settled ones may not be here.
+
+        Whether a consumer's deliveries are settled at once never changes. If it is gone when the entry is
+        applied, what it gives back is not taken, with or without copies.
+        """
         has = self.queue.has_copies_for
         for at, command in enumerate(commands):
-            if type(command) is GiveBack and command.messages and has(command.consumer):
+            if type(command) is Letters:
+                commands[at] = replace(command, commands=self._without_copies([*command.commands]))
+            elif type(command) is GiveBack and command.messages and has(command.consumer):
                 commands[at] = replace(command, messages=())
             elif type(command) is Unsubscribe and command.unsent_messages and has(command.consumer):
                 commands[at] = replace(command, unsent_messages=())
         return commands
 
-    def delete(self) -> None:
-        """See `Keeper`."""
-        self._store.delete()
-        self._commits.forget(self._store.group)
+    # --- what the group says ------------------------------------------------------------------------
+
+    def committed(self, index: int) -> None:
+        """Entries up to this one may be applied."""
+        self._committed = index
+        self.wake()
+
+    def status(self, status: Status) -> None:
+        """The member has another role, or takes proposals now."""
+        if not status.open and not self._store.alone:
+            self._follow()
+        self.wake()
+
+    def _follow(self) -> None:
+        """Who asked something that is not decided finds out who leads, and asks there."""
+        self.queue.follow()
+        self._waiting = []
+        self._waits_since_ms = self.due_ms = None
+        self._questions.clear()
+        if self._leads:
+            self._leads = False
+            self.on_lead(False)
+
+    def _lead(self) -> None:
+        if self.queue.replaying:
+            self.queue.lead()
+        self._leads = True
+        self.on_lead(True)
+
+    def snapshot_for(self, to: int) -> None:
+        """A group of one has nobody who needs a state."""
+        raise NotImplementedError
+
+    def read_done(self, token: int, index: int) -> None:
+        """Nothing is read so."""
+        raise NotImplementedError
+
+    # --- applying -----------------------------------------------------------------------------------
 
     def keep(self, now_ms: int) -> None:
-        """See `Keeper`."""
-        ticket = self._store.ticket
-        told = self._take(ticket, now_ms)
+        """See `Keeper`: carry out what is committed."""
+        store, queue = self._store, self.queue
+        size = 0
+        self._carried_out = []
+        while not queue.deleted and (entry := store.apply(self._committed)) is not None:
+            self._carried_out += entry.commands or ()
+            self._note(entry.index)
+            while self._questions and self._questions[0][0] <= entry.index:
+                super()._decide(self._questions.popleft()[1], now_ms)
+                self._note(entry.index)
+            size += len(entry.payload)
+            if size > APPLIED_BYTES_MAX:
+                self.wake()
+                break
+        if queue.deleted:
+            # What was asked behind that is too late.
+            super()._decide(self._under_way(), now_ms)
+            self._note(store.applied)
+        elif not self._leads and self._member is not None and self._member.leads and not self._behind:
+            self._lead()
+        if store.ticket > self._seen:
+            self._seen = store.ticket
+            self._commits.write_soon()
+
+    @property
+    def _behind(self) -> bool:
+        """Something is committed that was not applied."""
+        tail = self._store.tail
+        return bool(tail) and tail[0].index <= self._committed
+
+    def _note(self, index: int) -> None:
+        told = self._take(index)
         if told.effects or told.dead_letters or told.dead:
             self._told.append(told)
-            if ticket > self._commits.journal.durable:
-                self._commits.when_durable(ticket, self.wake)
-        elif ticket > self._seen:
-            self._commits.write_soon()
-        self._seen = ticket
 
     def tell(self) -> None:
         """See `Keeper`."""
-        durable = self._commits.journal.durable
-        while self._told and self._told[0].ticket <= durable:
+        while self._told:
             told = self._told.popleft()
-            self.hand_over(told.effects, told.dead_letters, told.dead)
+            self.hand_over(told.effects, told.dead_letters, told.dead, index=told.index)
+
+    # --- the end ------------------------------------------------------------------------------------
+
+    def _under_way(self) -> list[QuorumCommand]:
+        """All that was asked and not carried out: it is the caller's from now on."""
+        asked: list[QuorumCommand] = []
+        for entry in self._store.tail:
+            asked += entry.commands or ()
+            entry.commands = ()
+            while self._questions and self._questions[0][0] <= entry.index:
+                asked += self._questions.popleft()[1]
+        asked += self._waiting
+        self._waiting = []
+        return asked
+
+    def delete(self) -> None:
+        """See `Keeper`."""
+        if self._member is not None:
+            self._member.stop()
+            self._member = None
+        self._store.delete()
+        self._commits.forget(self._store.group)
+
+    def carried_out(self, commands: list[Command]) -> Sequence[Command]:
+        """See `Keeper`."""
+        return self._carried_out  # type: ignore[return-value]
+
+    def unheard(self) -> list[Command]:
+        """See `Keeper`."""
+        return self._under_way()  # type: ignore[return-value]
 
     def outlook(self) -> Outlook:
         """See `Keeper`."""
-        told = self._told
-        effects = [each for entry in told for batch in entry.effects.values() for each in batch]
-        since_ms = told[0].at_ms if told else None
+        entries = [entry for entry in self._store.tail if entry.commands]
+        asked = [each for entry in entries for each in entry.commands or ()] + self._waiting
+        published = sum(len(each.ids) for each in asked if type(each) is Publish)
+        since_ms = entries[0].now_ms if entries else self._waits_since_ms
         outlook = replace(
             self.queue.outlook(),
-            unsynced=sum(len(each.keys) for each in effects if isinstance(each, Deliver)),
-            unsynced_ms=since_ms,
-            unconfirmed=sum(len(each.ids) for each in effects if isinstance(each, Confirmed)),
-            unconfirmed_ms=since_ms,
+            unsynced=published,
+            unsynced_ms=since_ms if published else None,
+            unconfirmed=published,
+            unconfirmed_ms=since_ms if published else None,
         )
         return self.admission.told(outlook)
 
     def progress(self, *, busy: bool) -> Progress:
         """See `Keeper`."""
-        waits = bool(self._told or self.admission.waiting)
+        waits = self.busy or bool(self.admission.waiting)
         return self._commits.progress(busy=busy, waits=waits)
 
     def storage_failed(self) -> None:
-        """See `Keeper`: what has not been told, because it is not durable, never will be."""
-        for told in self._told:
-            for reply_to, batch in told.effects.items():
-                refused: list[Effect] = [
-                    Unconfirmed(each.publisher, each.ids, each.settled, failed=True, queue=self.queue.name)
-                    for each in batch
-                    if isinstance(each, Confirmed)
-                ]
-                if refused:
-                    self.hand_over({reply_to: refused})
-        self._told.clear()
+        """See `Keeper`: what is not durable never will be."""
+        for each in self._under_way():
+            if type(each) is Publish:
+                publisher = each.publisher
+                refused = Unconfirmed(publisher, each.ids, each.settled, failed=True, queue=self.queue.name)
+                self.hand_over({publisher.reply_to: [refused]})
 
     def abandon(self) -> None:
         """See `Keeper`."""
+        if self._member is not None:
+            self._member.stop()
+            self._member = None
         self._store.abandon()
         self._commits.abandoned(self._store.group)
         self.tell()
-        self.storage_failed()
+
+
+def _nobody(leads: bool) -> None:
+    """Nobody wants to know."""

@@ -3,24 +3,35 @@
 ==============  ======================  =========================================================
 kind            index                   payload, integers little-endian
 ==============  ======================  =========================================================
-`ENTRY`         number of the entry     places of messages; what `queues.quorum.command_codec` makes
-`STATE`         number of the last      what `queues.quorum.snapshot` makes
-                entry in it
-`RELOCATED`     of the first message    places of messages; batches of messages
+`EMPTY`,        of the entry in its     ``applied u64``; then of `COMMANDS`: places of messages and
+`COMMANDS`,     group's log; the        what `queues.quorum.command_codec` makes; of `CONFIG`: what
+`CONFIG`        record's term is its    `raft.codec.encode_config` makes
+`HARD`          0                       what `raft.codec.encode_hard` makes
+`STATE`         of the last entry       ``length u32``, so much of `raft.codec.encode_point`, then what
+                in it                   `queues.quorum.snapshot` makes
+`RELOCATED`     of the first message;   places of messages; batches of messages
+                the record's term is
+                what was applied
 ==============  ======================  =========================================================
 
-Entries are numbered without gaps, from 1. An entry whose number is not above that of the entry before takes
-the place of that one, which nobody has carried out.
+`applied` is the index of the last entry that the queue had carried out when the record was appended: what a
+start may carry out again while it reads. What it may do with the entries behind that, the group decides.
+
+An entry whose index is not above that of the entry before, and whose term is another one, takes the place of
+that one, and all behind it go. With the same term it is the same entry, appended again because its file was
+cleaned. Whatever is needed behind a state stands behind its record.
 
 Places say which messages the record holds, so that nobody has to understand the commands to find them:
 ``count u32``, then for each run ``index of the first u64 | messages u32 | where their batch begins u32 |
 bytes of it u32``.
 
-Before format 3 there were `OLD_COMMANDS` and `OLD_SNAPSHOT`, whose index is that of a message. They are
-read, and stay until their files are cleaned. In the places of the former a run may be of fewer messages
-than its batch holds: those that were not taken are at its end.
+Format 3 had `OLD_ENTRY` and `OLD_STATE`, numbered without gaps from 1, without term and `applied`; an entry
+whose number is not above that of the one before replaced that one. Before that there were `OLD_COMMANDS` and
+`OLD_SNAPSHOT`, whose index is that of a message. All are read, and stay until their files are cleaned. In the
+places of `OLD_COMMANDS` a run may be of fewer messages than its batch holds: those that were not taken are at
+its end.
 
-Kinds 16 to 31 are the quorum queues'.
+Kinds 16 to 47 are the quorum queues'.
 """
 
 from __future__ import annotations
@@ -30,33 +41,68 @@ from collections.abc import Sequence
 from typing import Final
 
 from amqp10broker.queues.quorum.command_codec import Place
+from amqp10broker.raft.codec import decode_point, encode_point
+from amqp10broker.raft.entries import Kind, Point
+from amqp10broker.raft.errors import BadBytes
 
 OLD_COMMANDS: Final = 16
 RELOCATED: Final = 17
 OLD_SNAPSHOT: Final = 18
-ENTRY: Final = 19
-STATE: Final = 20
+OLD_ENTRY: Final = 19
+OLD_STATE: Final = 20
 
+ENTRIES: Final = 32
+EMPTY: Final = ENTRIES + Kind.EMPTY
+COMMANDS: Final = ENTRIES + Kind.COMMAND
+CONFIG: Final = ENTRIES + Kind.CONFIG
+HARD: Final = 35
+STATE: Final = 36
+
+APPLIED: Final = struct.Struct("<Q")
 _COUNT: Final = struct.Struct("<I")
 _PLACE: Final = struct.Struct("<QIII")
 
 
 def encode_places(places: Sequence[Place]) -> bytes:
-    """What stands in front of a record's payload."""
+    """What stands in front of messages, or commands with messages."""
     return _COUNT.pack(len(places)) + b"".join(_PLACE.pack(*place) for place in places)
 
 
-def decode_places(payload: bytes) -> tuple[list[Place], int]:
+def decode_places(payload: bytes, at: int = 0) -> tuple[list[Place], int]:
     """The places, and where they end.
+
+    Args:
+        payload: of a record, or an entry.
+        at: where in it they begin.
 
     Raises:
         ValueError: they are cut off.
     """
     try:
-        count = _COUNT.unpack_from(payload)[0]
-        end = _COUNT.size + count * _PLACE.size
+        count = _COUNT.unpack_from(payload, at)[0]
+        start = at + _COUNT.size
+        end = start + count * _PLACE.size
         if end > len(payload):
             raise ValueError("places of messages are cut off")
-        return [Place(*values) for values in _PLACE.iter_unpack(payload[_COUNT.size : end])], end
+        return [Place(*values) for values in _PLACE.iter_unpack(payload[start:end])], end
     except struct.error as error:
         raise ValueError(f"no places of messages: {error}") from error
+
+
+def encode_state(point: Point, state: bytes) -> list[bytes]:
+    """A `STATE`, in pieces."""
+    head = encode_point(point)
+    return [_COUNT.pack(len(head)), head, state]
+
+
+def decode_state(payload: bytes) -> tuple[Point, bytes]:
+    """Read what `encode_state` made.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    try:
+        end = _COUNT.size + _COUNT.unpack_from(payload)[0]
+        return decode_point(payload[_COUNT.size : end]), payload[end:]
+    except (struct.error, BadBytes) as error:
+        raise ValueError(f"no state: {error}") from error

@@ -1,33 +1,47 @@
-"""A quorum queue's log in the journal: its entries, and now and then its state.
+"""A quorum queue's member of its Raft group, in the journal: entries, term and vote, now and then the state.
 
-What is asked in one wake is one entry: `propose` makes its bytes of the commands alone, `append` has them
-in the journal, and then `applied` carries it out. On one node that is at once (`carry_out`), and what comes
-of it is told when the entry is durable; in a replicated log it would be when the entry is committed.
+What is asked in one wake is one entry: `propose` makes its bytes of the commands alone, the group has them
+written (`write`), and when they are committed `apply` carries them out. In between they are the *tail*, of
+which several entries may be under way, and which another leader's entries may take the place of.
 
 The state is appended when the log since the last one is long enough, and whenever the file with the last one
-is cleaned; so the first state that is still in the journal has all entries behind it that there are, and
-recovery begins with it. What an older record holds are messages only, and those that live are found by their
-places.
+is cleaned; and behind it again the tail, so that all that is needed behind a state stands behind its record.
+So the first state that is still in the journal has all entries behind it that there are, and recovery begins
+with it. What an older record holds are messages only, and those that live are found by their places.
+
+In a group of one, what is in the journal is committed: nobody else can say otherwise. So a start carries it
+out, and appends who is gone, before the group begins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
 from amqp10broker.errors import DamagedFile
 from amqp10broker.message.batch import decode_batch, encode_batch
+from amqp10broker.persistence.entry_index import EntryIndex
 from amqp10broker.persistence.journal_face import JournalRecord, RecordLog
 from amqp10broker.persistence.quorum_bodies import JournalBodies
 from amqp10broker.persistence.quorum_records import (
-    ENTRY,
+    APPLIED,
+    COMMANDS,
+    CONFIG,
+    EMPTY,
+    ENTRIES,
+    HARD,
     OLD_COMMANDS,
+    OLD_ENTRY,
     OLD_SNAPSHOT,
+    OLD_STATE,
     RELOCATED,
     STATE,
     decode_places,
+    decode_state,
     encode_places,
+    encode_state,
 )
 from amqp10broker.queues.commands import Configure
 from amqp10broker.queues.quorum.bodies import Packs
@@ -36,11 +50,17 @@ from amqp10broker.queues.quorum.command_codec import (
     decode_commands,
     decode_old_commands,
     encode_commands,
+    entry_head,
 )
 from amqp10broker.queues.quorum.commands import NodeGone, QuorumCommand, split
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
-from amqp10broker.queues.settings import QueueSettings
+from amqp10broker.queues.settings import DEFAULTS, QueueSettings
+from amqp10broker.raft.codec import decode_config, decode_hard, encode_hard
+from amqp10broker.raft.config import Configuration
+from amqp10broker.raft.entries import Hard, Kind, Point, Run, Stored, run_of
+from amqp10broker.raft.errors import BadBytes
+from amqp10broker.raft.ready import Ready
 
 SNAPSHOT_AFTER_BYTES: Final = 32 * 1024 * 1024
 """Log after which the state is written again; carrying out so much takes below a second at start."""
@@ -48,48 +68,66 @@ SNAPSHOT_AFTER_BYTES: Final = 32 * 1024 * 1024
 SNAPSHOT_GROWTH: Final = 4
 """And not before the log is so many times as long as the last snapshot."""
 
+FOUNDER: Final = 1 << 32
+"""The member of a group of one on a node that is in no cluster (`replication.ids.member_id(1)`)."""
+
+WhenDurable = Callable[[int, Callable[[], None]], None]
+"""See `keeper.Commits.when_durable`."""
+
+
+class Proposal(NamedTuple):
+    """An entry before the group has it."""
+
+    payload: bytes
+    now_ms: int
+    """Its time."""
+    first: int
+    """Index of its first message."""
+    end: int
+    """Index of the first message behind it."""
+    places: Sequence[Place]
+    """Of its messages."""
+    commands: Sequence[QuorumCommand]
+    """With what changes nothing, to be answered in its place."""
+
 
 @dataclass(slots=True, eq=False)
 class LogEntry:
-    """One entry of a log. Nobody changes it.
+    """One entry of the log.
 
     Attributes:
-        number: in the log.
+        index: in the log.
+        term: in which it was proposed.
+        kind: what its payload is.
+        payload: its bytes.
         now_ms: its time.
-        first: index of its first message.
-        commands: what it says; where it was proposed, with what changes nothing, to be answered in its place.
-        places: of its messages.
-        payload: its bytes, in pieces.
         end: index of the first message behind it.
+        places: of its messages.
+        commands: as they were proposed here; None: they are only in the payload.
+        file: of the journal, where it is.
     """
 
-    number: int
+    index: int
+    term: int
+    kind: Kind
+    payload: bytes
     now_ms: int
-    first: int
-    commands: Sequence[QuorumCommand]
-    places: Sequence[Place]
-    payload: Sequence[bytes]
     end: int
-
-
-def read_entry(number: int, payload: bytes) -> LogEntry:
-    """The entry of these bytes.
-
-    Raises:
-        ValueError: they are none.
-    """
-    places, start = decode_places(payload)
-    decoded = decode_commands(payload[start:])
-    end = places[-1].first + places[-1].messages if places else decoded.first
-    return LogEntry(number, decoded.now_ms, decoded.first, decoded.commands, places, [payload], end)
+    places: Sequence[Place]
+    commands: Sequence[QuorumCommand] | None
+    file: int
 
 
 class QuorumStore:
-    """One queue's part of the journal.
+    """One member's part of the journal.
 
     Attributes:
         group: the queue's number.
-        bodies: its messages.
+        me: the member.
+        bodies: messages of what was applied.
+        tail: entries that are in the log and not applied, in order.
+        stored: what the group begins with, when `recovered` has been called.
+        on_compact: told the index up to which entries cannot be read any more.
     """
 
     def __init__(
@@ -99,6 +137,9 @@ class QuorumStore:
         log: RecordLog,
         packs: Packs | None = None,
         *,
+        when_durable: WhenDurable,
+        me: int = FOUNDER,
+        members: Sequence[int] = (),
         node: int = 0,
         incarnation: int = 1,
     ) -> None:
@@ -109,53 +150,84 @@ class QuorumStore:
             name: of the queue.
             log: the journal; it need not be recovered yet.
             packs: where messages are that nobody is near; None: in memory.
+            when_durable: has a function called when a ticket is.
+            me: id of this member.
+            members: all with which the group begins; none: this one alone.
             node: number of this node.
             incarnation: of this start of it; sessions of those before are gone (`recovered`).
         """
         self.group = group
+        self.me = me
         self.bodies = JournalBodies(log, packs)
+        self.tail: deque[LogEntry] = deque()
+        self.stored: Stored | None = None
+        self.on_compact: Callable[[int], None] = _nobody
         self._name = name
         self._log = log
+        self._when_durable = when_durable
         self._gone = NodeGone(node, incarnation - 1)
         self._queue: QuorumQueue | None = None
-        # Where the log ends: number and time of the last entry, index of the next message.
-        self._number = 0
-        self._now_ms = 0
+        self._hard = Hard(0, None, 0)
+        self._hard_file = 0
+        # What was applied: the place in the log, and where messages and time stood behind it.
+        self._point = Point(1, 0, Configuration(tuple(sorted(members)) or (me,)))
         self._next_index = 0
-        self._applied = 0
-        """Number of the last entry that was carried out."""
-        self._under_way: LogEntry | None = None
-        """Being carried out."""
+        self._now_ms = 0
+        self._last = 1
+        """Index of the last entry in the log."""
+        self._entries = EntryIndex()
+        self._base = self._point
+        """Behind this entries can be read."""
+        self._proposal: Proposal | None = None
+        self._failing: LogEntry | None = None
+        """Being applied."""
         self._held: tuple[JournalRecord, list[Place], int] | None = None
-        """The last entry read at start, its places, and where its commands begin: another may replace it."""
+        """The last entry of format 3 read at start, its places, and where its commands begin: another may
+        replace it."""
+        self._old = True
+        """No record of this format has been read."""
         self._snapshot: tuple[int, int] | None = None
         """File and length of the last state."""
         self._since = 0
         """Bytes of entries appended since then."""
         self._ticket = 0
 
-    # --- living -------------------------------------------------------------------------------------
-
-    def carry_out(self, commands: Sequence[QuorumCommand], now_ms: int) -> int:
-        """Append commands as one entry, and have the queue carry them out.
-
-        Args:
-            commands: at least one that changes something.
-            now_ms: when they are given.
-
-        Returns:
-            The ticket with which what was decided is durable.
-        """
-        entry = self.propose(commands, now_ms)
-        self.applied(entry, self.append(entry))
-        return self._ticket
+    # --- looking ------------------------------------------------------------------------------------
 
     @property
     def ticket(self) -> int:
         """When this is durable, all is that was appended here."""
         return self._ticket
 
-    def propose(self, commands: Sequence[QuorumCommand], now_ms: int) -> LogEntry:
+    @property
+    def applied(self) -> int:
+        """Index of the last entry that was applied."""
+        return self._point.index
+
+    @property
+    def last(self) -> int:
+        """Index of the last entry in the log."""
+        return self._last
+
+    @property
+    def now_ms(self) -> int:
+        """Time of the last entry in the log."""
+        return self.tail[-1].now_ms if self.tail else self._now_ms
+
+    @property
+    def next_index(self) -> int:
+        """Index of the first message behind the last entry in the log."""
+        return self.tail[-1].end if self.tail else self._next_index
+
+    @property
+    def alone(self) -> bool:
+        """Whether the group is this member, for certain."""
+        changing = any(entry.kind is Kind.CONFIG for entry in self.tail)
+        return self._point.config.members == (self.me,) and not changing
+
+    # --- the log ------------------------------------------------------------------------------------
+
+    def propose(self, commands: Sequence[QuorumCommand], now_ms: int) -> Proposal:
         """Commands as the next entry of the log; nothing is changed by it.
 
         Args:
@@ -163,57 +235,152 @@ class QuorumStore:
             now_ms: this node's clock; an entry is never of a time before that of the one before it.
         """
         commands = split(commands)
-        now_ms = max(now_ms, self._now_ms)
-        first = self._next_index
+        now_ms = max(now_ms, self.now_ms)
+        first = self.next_index
         encoded = encode_commands(commands, now_ms, first)
-        places = encoded.places
-        payload = [encode_places(places), *encoded.pieces]
-        return LogEntry(self._number + 1, now_ms, first, commands, places, payload, encoded.end)
+        payload = b"".join((encode_places(encoded.places), *encoded.pieces))
+        self._proposal = Proposal(payload, now_ms, first, encoded.end, encoded.places, commands)
+        return self._proposal
 
-    def append(self, entry: LogEntry) -> int:
-        """Have the journal collect an entry, the next one of the log.
-
-        Returns:
-            The number of the journal's file.
-        """
-        self._ticket, file, _ = self._log.append(self.group, ENTRY, entry.number, entry.payload)
-        self._number, self._now_ms, self._next_index = entry.number, entry.now_ms, entry.end
-        self._since += sum(map(len, entry.payload))
-        return file
-
-    def applied(self, entry: LogEntry, file: int) -> None:
-        """Have the queue carry out an entry; effects wait in it.
+    def write(self, ready: Ready, on_durable: Callable[[], None]) -> None:
+        """Append what a group wants written.
 
         Args:
-            entry: the next one that was appended.
-            file: as `append` said.
+            ready: term and vote, and entries; the first may have an index that is there.
+            on_durable: called when they are durable.
         """
+        if ready.hard is not None:
+            # What was applied is committed for sure; of what comes with this, a part may get lost.
+            self._write_hard(replace(ready.hard, commit=self._point.index))
+        for run in ready.entries:
+            if run.first <= self._last:
+                self._truncate(run.first)
+            for index, payload in enumerate(run.payloads, run.first):
+                self._append(self._entry(index, run.term, run.kind, payload))
+        self._proposal = None
+        self._when_durable(self._ticket, on_durable)
+
+    def _entry(self, index: int, term: int, kind: Kind, payload: bytes) -> LogEntry:
+        """An entry behind the last one, which is not in the journal yet."""
+        proposal = self._proposal
+        if proposal is not None and proposal.payload is payload:
+            return LogEntry(
+                index, term, kind, payload, proposal.now_ms, proposal.end, proposal.places,
+                proposal.commands, 0,
+            )  # fmt: skip
+        if kind is not Kind.COMMAND:
+            return LogEntry(index, term, kind, payload, self.now_ms, self.next_index, (), (), 0)
+        places, start = decode_places(payload)
+        now_ms, first = entry_head(payload, start)
+        end = places[-1].first + places[-1].messages if places else first
+        return LogEntry(index, term, kind, payload, now_ms, end, places, None, 0)
+
+    def _append(self, entry: LogEntry) -> None:
+        """An entry behind the last one."""
+        offset = self._append_record(entry)
+        self._entries.add(entry.index, entry.term, entry.kind, entry.file, offset)
+        self.tail.append(entry)
+        self._last = entry.index
+
+    def _append_record(self, entry: LogEntry) -> int:
+        payload = (APPLIED.pack(self._point.index), entry.payload)
+        self._ticket, entry.file, offset = self._log.append(
+            self.group, ENTRIES + entry.kind, entry.index, payload, term=entry.term
+        )
+        self._since += len(entry.payload)
+        return offset
+
+    def _truncate(self, first: int) -> None:
+        """Entries from this index on are another leader's, and were not committed."""
+        assert first > self._point.index, "an entry that was applied is replaced"
+        while self.tail and self.tail[-1].index >= first:
+            self.tail.pop()
+        self._entries.truncate(first)
+        self._last = first - 1
+
+    def _write_hard(self, hard: Hard) -> None:
+        self._hard = hard
+        self._ticket, self._hard_file, _ = self._log.append(self.group, HARD, 0, [encode_hard(hard)])
+
+    def read(self, first: int, last: int, size: int, /) -> Sequence[Run]:
+        """See `raft.entries.LogStore`."""
+        runs: list[Run] = []
+        payloads: list[bytes] = []
+        start, of = first, self._entries.kind(first)
+        for index, file, offset in self._entries.places(first, last):
+            kind = self._entries.kind(index)
+            if kind != of:
+                runs.append(run_of(start, *of, tuple(payloads)))
+                start, of, payloads = index, kind, []
+            payloads.append(self._log.read(file, offset)[APPLIED.size :])
+            size -= len(payloads[-1])
+            if size <= 0:
+                break
+        runs.append(run_of(start, *of, tuple(payloads)))
+        return runs
+
+    # --- the machine --------------------------------------------------------------------------------
+
+    def apply(self, committed: int) -> LogEntry | None:
+        """Have the queue carry out the next entry of the log; effects wait in it.
+
+        Args:
+            committed: entries up to this index are.
+
+        Returns:
+            The entry; None if there is none that is committed.
+        """
+        if not self.tail or self.tail[0].index > committed:
+            return None
         queue = self._queue
         assert queue is not None, "recover first"
-        assert entry.number == self._applied + 1, "entries are carried out in their order"
-        self._under_way = entry
-        for command in entry.commands:
-            queue.apply(command, entry.now_ms)
-        self._under_way = None
-        self._applied = entry.number
-        for first, end in self.bodies.placed(file, entry.places):
+        entry = self._failing = self.tail[0]
+        if entry.kind is Kind.COMMAND:
+            commands = entry.commands
+            if commands is None:
+                commands = decode_commands(entry.payload[decode_places(entry.payload)[1] :]).commands
+            queue.begin_entry(entry.index)
+            for command in commands:
+                queue.apply(command, entry.now_ms)
+        self._failing = None
+        self._applied(entry)
+        for first, end in self.bodies.placed(entry.file, entry.places):
             self._relocate(first, end)
         last = 0 if self._snapshot is None else self._snapshot[1]
         if self._since > max(SNAPSHOT_AFTER_BYTES, SNAPSHOT_GROWTH * last) and not queue.deleted:
-            self._write_snapshot(queue)
+            self._write_state(queue)
+        return entry
+
+    def _applied(self, entry: LogEntry) -> None:
+        self.tail.popleft()
+        config = decode_config(entry.payload) if entry.kind is Kind.CONFIG else self._point.config
+        self._point = Point(entry.index, entry.term, config)
+        self._next_index, self._now_ms = entry.end, entry.now_ms
 
     def _relocate(self, first: int, end: int) -> None:
         batch = encode_batch(self.bodies.fetch(range(first, end)))
         place = Place(first, end - first, 0, sum(map(len, batch)))
         payload = [encode_places([place]), *batch]
-        self._ticket, file, _ = self._log.append(self.group, RELOCATED, first, payload)
+        self._ticket, file, _ = self._log.append(
+            self.group, RELOCATED, first, payload, term=self._point.index
+        )
         self.bodies.relocated(file, [place])
 
-    def _write_snapshot(self, queue: QuorumQueue) -> None:
-        assert self._number == self._applied, "entries that wait would be before a state without them"
-        data = encode_snapshot(queue)
-        self._ticket, file, _ = self._log.append(self.group, STATE, self._applied, [data])
-        self._remember_snapshot(file, len(data))
+    def _write_state(self, queue: QuorumQueue) -> None:
+        """Append the state, and behind it again what was not applied yet."""
+        pieces = encode_state(self._point, encode_snapshot(queue))
+        self._ticket, file, _ = self._log.append(
+            self.group, STATE, self._point.index, pieces, term=self._point.term
+        )
+        self._remember_snapshot(file, sum(map(len, pieces)))
+        self._append_tail_again()
+        if self.alone:
+            self._compact(self._point.index)  # there is nobody to read entries
+
+    def _append_tail_again(self) -> None:
+        for entry in self.tail:
+            offset = self._append_record(entry)
+            self._entries.move(entry.index, entry.file, offset)
 
     def _remember_snapshot(self, file: int, length: int) -> None:
         if self._snapshot is not None:
@@ -222,15 +389,33 @@ class QuorumStore:
         self._log.add_live(file, length)
         self._since = 0
 
+    def _compact(self, index: int) -> None:
+        self._entries.forget_until(index)
+        self.on_compact(index)
+
+    # --- cleaning and the end -----------------------------------------------------------------------
+
     def relocate(self, file: int) -> Iterator[None]:
-        """Append again what lives in a file (see `tasks.journal_task.Kept`)."""
+        """Append again what is needed of a file (see `tasks.journal_task.Kept`)."""
+        # First what may be applied while this goes on: its messages would be in the file then.
+        if any(entry.file <= file for entry in self.tail):
+            self._append_tail_again()
+            yield
         for first, end in self.bodies.in_file(file):
             self._relocate(first, end)
             yield
-        # The commands behind the last snapshot may be in the file too.
-        if self._queue is not None and self._snapshot is not None and self._snapshot[0] <= file:
-            self._write_snapshot(self._queue)
+        if self._queue is None:
+            return
+        # The commands behind the last state may be in the file too.
+        if self._snapshot is not None and self._snapshot[0] <= file:
+            self._write_state(self._queue)
             yield
+        if 0 < self._hard_file <= file:
+            self._write_hard(self._hard)
+            yield
+        last = self._entries.last_in(file)
+        if last is not None:
+            self._compact(last)
 
     def delete(self) -> None:
         """The queue is gone."""
@@ -238,20 +423,23 @@ class QuorumStore:
         if self._snapshot is not None:
             self._log.add_dead(*self._snapshot)
             self._snapshot = None
+        self.tail.clear()
         self._queue = None
 
     def abandon(self) -> None:
         """The queue's state cannot be trusted any more: what is in the journal stays for the next start.
 
-        From now on nobody can say what of it lives; no file may be cleaned that has something of it. An entry
-        that the queue failed at is replaced by an empty one, or the next start would fail at it, too; whoever
-        asked for what is in it hears that it was not done.
+        From now on nobody can say what of it lives; no file may be cleaned that has something of it. In a
+        group of one, an entry that the queue failed at is replaced by an empty one, or the next start would
+        fail at it, too; so are those behind it: who asked for what is in them hears that it was not done.
         """
-        entry, self._under_way = self._under_way, None
-        if entry is not None:
-            nothing = encode_commands([], entry.now_ms, entry.first)
-            payload = [encode_places([]), *nothing.pieces]
-            self._ticket, _, _ = self._log.append(self.group, ENTRY, entry.number, payload)
+        entry, self._failing = self._failing, None
+        if entry is not None and self.alone:
+            term = max(self._hard.term, self.tail[-1].term) + 1
+            self._write_hard(Hard(term, self.me, self._point.index))
+            self._truncate(entry.index)
+            self._append(self._entry(entry.index, term, Kind.EMPTY, b""))
+        self.tail.clear()
         self.bodies.abandon()
         self._queue = None
 
@@ -267,10 +455,10 @@ class QuorumStore:
         for record in records:
             try:
                 self._restore(record)
-            except ValueError as error:
+            except (ValueError, BadBytes) as error:
                 raise self._damaged(record, error) from error
 
-    def _damaged(self, record: JournalRecord, error: ValueError) -> DamagedFile:
+    def _damaged(self, record: JournalRecord, error: Exception) -> DamagedFile:
         return DamagedFile(
             f"file {record.file} of the journal at offset {record.offset}",
             f"{error} (quorum queue '{self._name}')",
@@ -278,52 +466,140 @@ class QuorumStore:
         )
 
     def _restore(self, record: JournalRecord) -> None:
-        payload = record.payload
+        kind, payload = record.kind, record.payload
         held = self._held
-        if held is not None and not (record.kind == ENTRY and record.index <= held[0].index):
+        if held is not None and not (kind == OLD_ENTRY and record.index <= held[0].index):
             self._carry_out_held()
         self._held = None
-        if record.kind in (STATE, OLD_SNAPSHOT):
+        if kind in (EMPTY, COMMANDS, CONFIG):
+            self._restore_entry(record)
+        elif kind == HARD:
+            self._hard, self._hard_file = decode_hard(payload), record.file
+        elif kind == STATE:
+            self._restore_state(record, *decode_state(payload))
+        elif kind in (OLD_STATE, OLD_SNAPSHOT):
             if self._queue is None:
-                self._queue = decode_snapshot(self._name, payload, self.bodies)
-                self._queue.follow()
-                # An entry before that was replaced by an empty one may have had messages.
-                self.bodies.forget_from(self._queue.next_index)
-                self._applied = record.index if record.kind == STATE else 0
+                self._begin_with(decode_snapshot(self._name, payload, self.bodies))
+                self._point = replace(self._point, index=record.index if kind == OLD_STATE else 0)
             self._remember_snapshot(record.file, len(payload))
-            return
-        places, start = decode_places(payload)
-        if record.kind not in (ENTRY, OLD_COMMANDS, RELOCATED):
-            raise ValueError(f"a record has kind {record.kind}, which this version does not know")
-        if record.kind != RELOCATED and self._queue is not None:
+        elif kind in (OLD_ENTRY, OLD_COMMANDS) and self._queue is not None:
             self._since += len(payload)
-            if record.kind == OLD_COMMANDS:
+            places, start = decode_places(payload)
+            if kind == OLD_COMMANDS:
                 self._repeat_old(self._queue, record, places, start)
             else:
                 self._held = record, places, start
-            return
+        elif kind in (RELOCATED, OLD_ENTRY, OLD_COMMANDS):
+            if self._queue is not None:
+                self._replay(record.term)
+            self._find(record, 0)
+        else:
+            raise ValueError(f"a record has kind {kind}, which this version does not know")
+
+    def _find(self, record: JournalRecord, at: int) -> None:
+        """Take the messages of a record; what else is in it is in a state that comes."""
+        payload = record.payload
+        places, start = decode_places(payload, at)
         for place in places:
-            at = start + place.at
-            messages = decode_batch(payload[at : at + place.length])[: place.messages]
+            begin = start + place.at
+            messages = decode_batch(payload[begin : begin + place.length])[: place.messages]
             self.bodies.found(record.file, place, messages)
 
+    def _begin_with(self, queue: QuorumQueue) -> None:
+        self._queue = queue
+        queue.follow()
+        # An entry before that was replaced may have had messages.
+        self.bodies.forget_from(queue.next_index)
+        self._next_index, self._now_ms = queue.next_index, queue.now_ms
+
+    def _restore_state(self, record: JournalRecord, point: Point, state: bytes) -> None:
+        if self._queue is None:
+            self._begin_with(decode_snapshot(self._name, state, self.bodies))
+            self._point = self._base = point
+            self._last = point.index
+        elif self._old:
+            self._point = self._base = point
+            self._last = point.index
+        else:
+            self._replay(point.index)
+            if point.index != self._point.index:
+                raise ValueError(f"a state of entry {point.index} stands behind entry {self._point.index}")
+        self._old = False
+        self._remember_snapshot(record.file, len(record.payload))
+
+    def _restore_entry(self, record: JournalRecord) -> None:
+        if self._queue is None:
+            if record.kind == COMMANDS:
+                self._find(record, APPLIED.size)
+            return
+        (applied,) = APPLIED.unpack_from(record.payload)
+        self._replay(applied)
+        index, term, kind = record.index, record.term, Kind(record.kind - ENTRIES)
+        if self._base.index < index <= self._last and self._entries.kind(index)[0] == term:
+            self._entries.move(index, record.file, record.offset)
+            if index > self._point.index:
+                self.tail[index - self.tail[0].index].file = record.file
+            return
+        if index <= self._point.index:
+            raise ValueError(f"entry {index} of term {term} does not follow entry {self._point.index}")
+        if index <= self._last:
+            self._truncate(index)
+        elif index > self._last + 1:
+            self._skip_to(index)
+        entry = self._entry(index, term, kind, record.payload[APPLIED.size :])
+        entry.file = record.file
+        self._entries.add(index, term, kind, record.file, record.offset)
+        self.tail.append(entry)
+        self._last = index
+        self._since += len(entry.payload)
+
+    def _skip_to(self, index: int) -> None:
+        """Entries before this one are in a file that was given up (`amqp10broker storage accept`)."""
+        self._replay(self._last)
+        self._point = self._base = Point(index - 1, self._point.term, self._point.config)
+        self._entries.clear()
+
+    def _replay(self, until: int) -> None:
+        """Carry out again what was applied once, or is known to be committed."""
+        queue = self._queue
+        assert queue is not None
+        while self.tail and self.tail[0].index <= until:
+            entry = self.tail[0]
+            if entry.kind is Kind.COMMAND:
+                decoded = decode_commands(entry.payload[decode_places(entry.payload)[1] :])
+                if decoded.first < queue.next_index:
+                    raise ValueError(
+                        f"entry {entry.index} has message {decoded.first}, and before it was message "
+                        f"{queue.next_index - 1}"
+                    )
+                # Those between are missing only if a lost file was given up.
+                queue.skip_to(decoded.first)
+                queue.begin_entry(entry.index)
+                for command in decoded.commands:
+                    queue.apply(command, decoded.now_ms)
+            self._applied(entry)
+            if self.bodies.placed(entry.file, entry.places):
+                raise ValueError("an entry puts messages that its record does not say")
+
+    # --- journals of before
+
     def _carry_out_held(self) -> None:
-        """The last entry that was read is followed by another record: it counts."""
+        """The last entry of format 3 that was read is followed by another record: it counts."""
         queue, held = self._queue, self._held
         assert queue is not None
         assert held is not None
         record, places, start = held
         decoded = decode_commands(record.payload[start:])
-        if record.index <= self._applied or decoded.first < queue.next_index:
+        if record.index <= self._point.index or decoded.first < queue.next_index:
             raise ValueError(
-                f"entry {record.index} with message {decoded.first} does not follow entry {self._applied}, "
-                f"behind which message {queue.next_index} is the next"
+                f"entry {record.index} with message {decoded.first} does not follow entry "
+                f"{self._point.index}, behind which message {queue.next_index} is the next"
             )
         # Those between are missing only if a lost file was given up (`amqp10broker storage accept`).
         queue.skip_to(decoded.first)
         for command in decoded.commands:
             queue.apply(command, decoded.now_ms)
-        self._applied = record.index
+        self._point = replace(self._point, index=record.index)
         if self.bodies.placed(record.file, places):
             raise ValueError("an entry puts messages that its record does not say")
 
@@ -337,6 +613,8 @@ class QuorumStore:
         queue.old_rules = False
         if self.bodies.placed(record.file, places):
             raise ValueError("commands put messages that their record does not say")
+
+    # --- when all was read
 
     def recovered(self, settings: QueueSettings, now_ms: int) -> QuorumQueue:
         """The queue, when all records have been read: as it was, with nobody attached; or new.
@@ -355,15 +633,17 @@ class QuorumStore:
             except ValueError as error:
                 raise self._damaged(held[0], error) from error
             self._held = None
+        if self._queue is None:
+            return self._begin_new(settings, now_ms)
         queue = self._queue
-        if queue is None:
-            self.bodies.keep_only([])
-            queue = self._queue = QuorumQueue(
-                self._name, settings=settings, now_ms=now_ms, bodies=self.bodies
-            )
-            self._now_ms = now_ms
-            self._write_snapshot(queue)
-            return queue
+        # Alone, everything that is there is committed; else what it knew of.
+        known = self._last if self.alone else self._hard.commit
+        try:
+            self._replay(known)
+        except ValueError as error:
+            raise DamagedFile(
+                "the journal", f"{error} (quorum queue '{self._name}')", "restore the data folder from a copy"
+            ) from error
         missing = self.bodies.keep_only(queue.live_indexes())
         if missing:
             raise DamagedFile(
@@ -372,13 +652,65 @@ class QuorumStore:
                 f"with index {missing[0]}",
                 "restore the data folder from a copy",
             )
-        queue.lead()
-        self._number, self._now_ms, self._next_index = self._applied, queue.now_ms, queue.next_index
         # The power went between the record of what a queue decided, and those of the messages it put again.
         for first, end in self.bodies.unplaced():
             self._relocate(first, end)
+        if self._old:
+            self._point = self._base = replace(self._point, index=max(self._point.index, 1))
+            self._last = self._point.index
+            self._next_index, self._now_ms = queue.next_index, queue.now_ms
+            if not queue.deleted:
+                self._write_state(queue)
+        if self.alone:
+            queue.lead()
+            self._begin_alone(queue, settings, now_ms)
+        self.stored = self._what_is_stored()
+        return queue
+
+    def _begin_new(self, settings: QueueSettings, now_ms: int) -> QuorumQueue:
+        """All first members begin with the same state: with no time and no settings, if they are several."""
+        self.bodies.keep_only([])
+        if not self.alone:
+            settings, now_ms = DEFAULTS, 0
+        queue = self._queue = QuorumQueue(self._name, settings=settings, now_ms=now_ms, bodies=self.bodies)
+        if not self.alone:
+            queue.follow()
+        self._now_ms = now_ms
+        self._write_state(queue)
+        self.stored = self._what_is_stored()
+        return queue
+
+    def _begin_alone(self, queue: QuorumQueue, settings: QueueSettings, now_ms: int) -> None:
+        """Sessions of before are gone: an entry of a new term, as if this member had been elected already.
+
+        Nothing that comes of it is told before a later record is durable, and this one with it.
+        """
+        term = self._hard.term + 1
+        self._write_hard(Hard(term, self.me, self._point.index))
         commands: list[QuorumCommand] = [self._gone]
         if settings != queue.settings:
             commands.append(Configure(settings))
-        self.carry_out(commands, now_ms)
-        return queue
+        payload = self.propose(commands, now_ms).payload
+        self._append(self._entry(self._last + 1, term, Kind.COMMAND, payload))
+        self._proposal = None
+        self.apply(self._last)
+        self._base = self._point
+        self._entries.clear()
+
+    def _what_is_stored(self) -> Stored:
+        base = self._base
+        stretches = list(self._entries.terms(base.index))
+        configs = [
+            (index, decode_config(self._log.read(file, offset)[APPLIED.size :]))
+            for at, (first, _, kind) in enumerate(stretches)
+            if kind is Kind.CONFIG
+            for index, file, offset in self._entries.places(
+                first, stretches[at + 1][0] - 1 if at + 1 < len(stretches) else self._last
+            )
+        ]
+        hard = replace(self._hard, commit=max(self._hard.commit, self._point.index))
+        return Stored(base, hard, self._last, [(first, term) for first, term, _ in stretches], configs)
+
+
+def _nobody(index: int) -> None:
+    """The group has not begun."""

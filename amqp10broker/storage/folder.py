@@ -3,7 +3,7 @@
 ::
 
     DIR/                mode 0700
-      format            "amqp10broker data folder, format 3"
+      format            "amqp10broker data folder, format 4"
       lock              held with flock by the one broker that runs; says which process that is
       inventory.log     which files there must be (`inventory`); since format 2
       journal/          the journal's numbered files
@@ -16,8 +16,8 @@ so one that has any of them and no format was changed by somebody. Nothing is ev
 with other things in it.
 
 A folder of format 1 is taken over as it is: what it lacks cannot be told, and an inventory of what is there
-begins. One of format 2 is taken over, too: in format 3 quorum queues write records that an earlier broker
-does not know.
+begins. One of format 2 or 3 is taken over, too: with each, quorum queues began to write records that an
+earlier broker does not know.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from amqp10broker.storage.inventory import Inventory, open_inventory
 from amqp10broker.storage.logfile import FULL
 from amqp10broker.storage.reader import BRING_BACK
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 _INVENTORY_SINCE: Final = 2
 _FORMAT_LINE: Final = f"amqp10broker data folder, format {FORMAT}\n".encode()
 _FORMAT: Final = re.compile(rb"amqp10broker data folder, format ([1-9]\d{0,8})\n")

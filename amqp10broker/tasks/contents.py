@@ -102,8 +102,13 @@ class _Host:
 class _Nowhere:
     """A journal that takes everything and has nothing: what is in it was read already."""
 
-    def append(self, group: int, kind: int, index: int, payload: Sequence[bytes]) -> tuple[int, int, int]:
+    def append(
+        self, group: int, kind: int, index: int, payload: Sequence[bytes], *, term: int = 0
+    ) -> tuple[int, int, int]:
         return 0, 0, 0
+
+    def read(self, file: int, offset: int) -> bytes:
+        raise AssertionError("nothing is read again")
 
     def read_run(self, file: int, offset: int, length: int) -> Sequence[Record]:
         raise AssertionError("nothing is read again")
@@ -118,7 +123,7 @@ class _Nowhere:
 _STORES: Final[Mapping[str, Callable[[QueueSpec, Spool, int], ClassicStore | QuorumStore]]] = {
     CLASSIC.name: lambda spec, spool, _: ClassicStore(spec.number, _Nowhere(), spool, RECORD_BYTES),
     QUORUM.name: lambda spec, spool, incarnation: QuorumStore(
-        spec.number, spec.name, _Nowhere(), incarnation=incarnation
+        spec.number, spec.name, _Nowhere(), when_durable=lambda *_: None, incarnation=incarnation
     ),
 }
 """Of the kinds that have records in the journal."""

@@ -5,7 +5,8 @@ What is of quorum queues and streams is imported for the first of its kind: the 
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from random import random
+from typing import TYPE_CHECKING, Any, Protocol
 
 from amqp10broker.alarms import AlarmCause
 from amqp10broker.catalog.queue import QueueSpec
@@ -19,6 +20,9 @@ from amqp10broker.tasks.dead_letter import DeadLetterOffice
 from amqp10broker.tasks.journal_task import JournalTask
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.surroundings import Surroundings
+
+if TYPE_CHECKING:
+    from amqp10broker.replication.groups import Groups
 
 _log = Log("amqp10broker.queues")
 
@@ -39,8 +43,9 @@ class QueueSurroundings(Surroundings, Protocol):
 class Keepers:
     """Makes them, for all queues of a broker."""
 
-    def __init__(self, surroundings: QueueSurroundings) -> None:
+    def __init__(self, surroundings: QueueSurroundings, groups: Groups | None = None) -> None:
         self._surroundings = surroundings
+        self._groups = groups
         self._full_streams: set[Keeper[Any]] = set()
         self._makers = {CLASSIC.name: self._classic, QUORUM.name: self._quorum, STREAM.name: self._stream}
 
@@ -60,25 +65,39 @@ class Keepers:
         return ClassicInJournal(lambda before: self._classic_queue(spec, store, before), journal_task, store)
 
     def _quorum(self, spec: QueueSpec, journal_task: JournalTask | None) -> Keeper[Any]:
-        from amqp10broker.persistence.quorum_keeper import QuorumInJournal, QuorumInMemory
+        from amqp10broker.persistence.quorum_keeper import GroupMember, QuorumInLog, QuorumInMemory
         from amqp10broker.persistence.quorum_store import QuorumStore
         from amqp10broker.persistence.spool import SpoolPacks
         from amqp10broker.queues.quorum.queue import QuorumQueue
+        from amqp10broker.replication.member import Member
 
         queue = QuorumQueue(spec.name, settings=spec.settings, now_ms=self._surroundings.clock.now_ms())
         if journal_task is None:
             return QuorumInMemory(queue)
+        if self._groups is None:
+            from amqp10broker.replication.groups import Groups
+
+            # Without a cluster each group is of one, which sends nothing.
+            self._groups = Groups(self._surroundings.clock.now_ms, lambda *_: None)
+        groups = self._groups
         askers = self._surroundings.askers
         store = QuorumStore(
             spec.number,
             spec.name,
             journal_task.journal,
             SpoolPacks(journal_task.spool),
+            when_durable=journal_task.when_durable,
             node=askers.node,
             incarnation=askers.incarnation,
         )
         journal_task.add(store)
-        return QuorumInJournal(queue, journal_task, store)
+
+        def begin(machine: QuorumInLog) -> GroupMember:
+            member = Member(spec.number, store.me, store, machine, groups, random)
+            groups.add(member)
+            return member
+
+        return QuorumInLog(queue, journal_task, store, begin)
 
     def _stream(self, spec: QueueSpec, journal_task: JournalTask | None) -> Keeper[Any]:
         from amqp10broker.persistence.stream_keeper import StreamKeeper

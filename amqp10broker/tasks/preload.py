@@ -22,6 +22,8 @@ MODULES: Final = (
     "amqp10broker.persistence.spool",
     "amqp10broker.queues.quorum.commands",
     "amqp10broker.queues.quorum.queue",
+    "amqp10broker.replication.groups",
+    "amqp10broker.replication.member",
     "amqp10broker.queues.stream.queue",
     "amqp10broker.storage.stream_log",
     "amqp10broker.storage.stream_memory",

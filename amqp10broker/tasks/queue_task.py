@@ -157,7 +157,6 @@ class QueueTask(LetterBox):
                 self._outlook = None
                 self.begun.set()
             await self._work()
-            await self._tell_the_rest()
         finally:
             self.keeper.close()
         self._end()
@@ -193,11 +192,16 @@ class QueueTask(LetterBox):
                 commands = [*commands, TICK]
             self._outlook = None
             keeper.carry_out(commands, now_ms)
-            if keeper.queue.deleted:
+            if keeper.by_log:
+                self._at_work = []
+            gone = keeper.queue.deleted
+            if gone:
+                self._forget()
+            keeper.keep(now_ms)
+            if keeper.queue.deleted and not gone:
                 self._forget()
             if self._at_least_once is not None:
-                self._at_least_once.look_after(commands, keeper.queue)
-            keeper.keep(now_ms)
+                self._at_least_once.look_after(keeper.carried_out(commands), keeper.queue)
             if self._delay_s and any(type(command) is Publish for command in commands):
                 await trio.sleep(self._delay_s)
             keeper.tell()
@@ -208,7 +212,7 @@ class QueueTask(LetterBox):
 
     async def _next_commands(self) -> list[Command]:
         """Wait for letters; none if something else is due first."""
-        due_ms = self.keeper.queue.deadline()
+        due_ms = self.keeper.deadline()
         if self.keeper.due_ms is not None:
             due_ms = self.keeper.due_ms if due_ms is None else min(due_ms, self.keeper.due_ms)
         self._due_ms = due_ms
@@ -235,6 +239,8 @@ class QueueTask(LetterBox):
         effects: Mapping[PeerId, list[Effect]],
         dead_letters: Sequence[DeadLetters] = (),
         dead: Sequence[DeadMessage] = (),
+        *,
+        index: int = 0,
     ) -> None:
         if dead_letters:
             self._on_dead_letters(dead_letters)
@@ -243,12 +249,6 @@ class QueueTask(LetterBox):
                 self._at_least_once = AtLeastOnce(lambda destination: self._start_worker(self, destination))
             self._at_least_once.offer(dead, self.keeper.queue.settings)
         self._askers.post(effects)
-
-    async def _tell_the_rest(self) -> None:
-        """The queue is gone: its last words wait for the disk as all others did."""
-        while self._journal_task is not None and (ticket := self.keeper.owed) is not None:
-            await self._journal_task.committer.wait_durable(ticket)
-            self.keeper.tell()
 
     def _tell_at_once(self) -> None:
         self._hand_over(self.queue.take_effects(), self.queue.take_dead_letters())
@@ -275,9 +275,12 @@ class QueueTask(LetterBox):
         commands = [command for letter in self._mailbox.close() for command in letter]
         now_ms = self._clock.now_ms()
         keeper.carry_out(keeper.admission.admitted(commands, now_ms), now_ms)
-        if keeper.queue.deleted:
+        gone = keeper.queue.deleted
+        if gone:
             keeper.delete()
         keeper.keep(now_ms)
+        if keeper.queue.deleted and not gone:
+            keeper.delete()
 
     def begin_again(self) -> None:
         """Nobody can trust the state any more: go on with another, and what is kept."""
@@ -288,8 +291,9 @@ class QueueTask(LetterBox):
 
     def fail(self) -> None:
         """Nobody can trust the state any more: end as if deleted, so that links hear of it."""
+        at_work = [*self.keeper.unheard(), *self._at_work, *self.keeper.admission.take()]
         self.keeper.abandon()
-        self.queue.break_down([*self._at_work, *self.keeper.admission.take()])
+        self.queue.break_down(at_work)
         self._tell_at_once()
         self._end()
 

@@ -36,6 +36,7 @@ from amqp10broker.queues.quorum.commands import DlxSettle, NodeGone, QuorumComma
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import DeadLetterStrategy, Overflow, QueueSettings
+from tests.support.quorum_alone import Alone, store_on
 from tests.support.small_journal import SmallJournal
 
 NORMAL = make_head(None, None, "", "q")
@@ -69,9 +70,8 @@ class Life:
         self.incarnation += 1
         self.reply_to = ReplyTo(PeerId(0, self.incarnation, 1), "s")
         self.publisher = self.reply_to.publisher()
-        self.store = QuorumStore(7, "q", self.journal, incarnation=self.incarnation)
-        self.store.restore(self.journal.records)
-        self.queue = self.store.recovered(self.settings, self.now)
+        self.alone = Alone(self.journal, self.settings, self.now, incarnation=self.incarnation)
+        self.store, self.queue = self.alone.store, self.alone.queue
         self.held: dict[ConsumerRef, list[tuple[int, Message]]] = {}
         self.settled: set[ConsumerRef] = set()
         self.seen: dict[ConsumerRef, int] = {}
@@ -81,7 +81,7 @@ class Life:
         """Some commands as one record, and what sessions make of the effects."""
         self.now += self.dice.choice([0, 1, 20, 20, -15])  # a clock may be set back
         commands = [each for _ in range(self.dice.randint(1, 4)) for each in self.command()]
-        self.store.carry_out(commands or [Tick()], self.now)
+        self.alone.carry_out(commands or [Tick()], self.now)
         self.queue.take_dead_letters()
         assert self.queue.consumers == len(self.held)
         for effect in self.queue.take_effects().get(self.reply_to.id, []):
@@ -170,7 +170,7 @@ class Life:
         state = encode_snapshot(self.queue)
         expected = decode_snapshot("q", state, bodies)
         journal = self.journal.again()
-        store = QuorumStore(7, "q", journal, incarnation=self.incarnation + 1)
+        store = store_on(journal, incarnation=self.incarnation + 1)
         store.restore(journal.records)
         found = store.recovered(self.settings, self.now)
         indexes = [index for index in expected.live_indexes() if not self.sent_settled(index)]

@@ -18,6 +18,7 @@ class FakeRecord(NamedTuple):
     file: int
     offset: int
     length: int
+    term: int = 0
 
 
 class FakeLog:
@@ -34,7 +35,9 @@ class FakeLog:
         self._records_max = records_max
         self._ticket = 0
 
-    def append(self, group: int, kind: int, index: int, payload: Sequence[bytes]) -> tuple[int, int, int]:
+    def append(
+        self, group: int, kind: int, index: int, payload: Sequence[bytes], *, term: int = 0
+    ) -> tuple[int, int, int]:
         """Collect a record."""
         number = max(self.files)
         if len(self.files[number]) >= self._records_max:
@@ -44,9 +47,15 @@ class FakeLog:
         records = self.files[number]
         offset = records[-1].offset + records[-1].length if records else 32
         data = b"".join(payload)
-        records.append(FakeRecord(group, kind, index, data, number, offset, RECORD_BYTES + len(data)))
+        length = RECORD_BYTES + len(data)
+        records.append(FakeRecord(group, kind, index, data, number, offset, length, term))
         self._ticket += 1
         return self._ticket, number, offset
+
+    def read(self, file: int, offset: int) -> bytes:
+        """The payload of a record."""
+        (record,) = [each for each in self.files[file] if each.offset == offset]
+        return record.payload
 
     def read_run(self, file: int, offset: int, length: int) -> Sequence[FakeRecord]:
         """Consecutive records."""

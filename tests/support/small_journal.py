@@ -16,6 +16,12 @@ class SmallRecord:
     payload: bytes
     file: int
     offset: int
+    term: int = 0
+
+    @property
+    def length(self) -> int:
+        """Bytes in the file."""
+        return len(self.payload) + 29
 
 
 class SmallJournal:
@@ -38,7 +44,9 @@ class SmallJournal:
         """All that is there, in order."""
         return [record for records in self.files.values() for record in records]
 
-    def append(self, group: int, kind: int, index: int, payload: Sequence[bytes]) -> tuple[int, int, int]:
+    def append(
+        self, group: int, kind: int, index: int, payload: Sequence[bytes], *, term: int = 0
+    ) -> tuple[int, int, int]:
         """See `storage.journal.Journal`."""
         file = max(self.files)
         if self._end >= self._file_bytes:
@@ -48,10 +56,19 @@ class SmallJournal:
             self._end = 0
         data = b"".join(payload)
         offset = self._end
-        self.files[file].append(SmallRecord(group, kind, index, data, file, offset))
+        self.files[file].append(SmallRecord(group, kind, index, data, file, offset, term))
         self._end += len(data) + 29
         self.ticket += 1
         return self.ticket, file, offset
+
+    def read(self, file: int, offset: int) -> bytes:
+        """See `storage.journal.Journal`."""
+        (record,) = [each for each in self.files[file] if each.offset == offset]
+        return record.payload
+
+    def read_run(self, file: int, offset: int, length: int) -> Sequence[SmallRecord]:
+        """See `storage.journal.Journal`."""
+        return [each for each in self.files[file] if offset <= each.offset < offset + length]
 
     def add_live(self, file: int, length: int) -> None:
         """See `storage.journal.Journal`."""

@@ -70,5 +70,5 @@ async def test_an_earlier_broker_refuses_the_folder_from_now_on(tmp_path: Path) 
     assert (folder / "format").read_text().strip().endswith("format 2")
     async with Broker(Config(port=0, data_dir=str(folder), admin_socket="")):
         pass
-    assert FORMAT == 3
-    assert (folder / "format").read_text().strip().endswith("format 3")
+    assert FORMAT == 4
+    assert (folder / "format").read_text().strip().endswith("format 4")

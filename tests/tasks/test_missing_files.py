@@ -193,7 +193,7 @@ def test_a_folder_of_format_1_is_taken_over_with_everything_in_it(node: Node) ->
     node.disk = disk
     node.live(random.Random(0), STEPS)
     assert node.refused is None
-    assert disk.contents(f"{FOLDER}/format") == b"amqp10broker data folder, format 3\n"
+    assert disk.contents(f"{FOLDER}/format") == b"amqp10broker data folder, format 4\n"
     verdicts = Verdicts(node)
     for path in _files(node):
         assert verdicts.agree(lambda disk, path=path: disk.unlink(path)) is not None

@@ -308,6 +308,23 @@ def decode_commands(payload: bytes) -> Decoded:
         raise ValueError(f"no commands of a quorum queue: {error!r}") from error
 
 
+def entry_head(payload: bytes, at: int) -> tuple[int, int]:
+    """Time and first index of an entry, without reading its commands.
+
+    Args:
+        payload: has the entry.
+        at: where in it the entry begins.
+
+    Raises:
+        ValueError: it is cut off.
+    """
+    try:
+        now_ms, first = _ENTRY.unpack_from(payload, at)
+    except struct.error as error:
+        raise ValueError(f"no commands of a quorum queue: {error!r}") from error
+    return now_ms, first
+
+
 def decode_old_commands(payload: bytes) -> Decoded:
     """What journals had before format 3; raises likewise.
 

@@ -11,16 +11,28 @@ import pytest
 from amqp10broker.errors import DiskFull
 from amqp10broker.message.message import make_head
 from amqp10broker.persistence.keeper import Keeper
-from amqp10broker.persistence.quorum_keeper import QuorumInJournal, QuorumInMemory
-from amqp10broker.persistence.quorum_records import ENTRY
-from amqp10broker.persistence.quorum_store import QuorumStore, read_entry
+from amqp10broker.persistence.quorum_keeper import GroupMember, QuorumInLog, QuorumInMemory
+from amqp10broker.persistence.quorum_records import APPLIED, COMMANDS, decode_places
+from amqp10broker.persistence.quorum_store import QuorumStore
 from amqp10broker.persistence.stream_keeper import RETRY_MS, StreamKeeper
-from amqp10broker.queues.commands import AttachPublisher, Command, Inspect, PeerId, Publish, Tick, Touch
+from amqp10broker.queues.commands import (
+    AttachPublisher,
+    Command,
+    Delete,
+    Inspect,
+    PeerId,
+    Publish,
+    Tick,
+    Touch,
+)
 from amqp10broker.queues.effects import Answer, Confirmed, DeadLetters, Effect, Unconfirmed
 from amqp10broker.queues.outlook import Progress
+from amqp10broker.queues.quorum.command_codec import decode_commands
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 from amqp10broker.queues.stream.queue import StreamQueue
+from amqp10broker.replication.groups import Groups
+from amqp10broker.replication.member import Member
 from amqp10broker.storage.stream_log import StreamLog
 from amqp10broker.storage.stream_memory import MemoryShelf
 from tests.support.askers import new_asker
@@ -42,11 +54,16 @@ class Journal:
         self.left_alone: list[int] = []
         self.entries: list[bytes] = []
 
-    def append(self, group: int, kind: int, index: int, payload: Sequence[bytes]) -> tuple[int, int, int]:
+    def append(
+        self, group: int, kind: int, index: int, payload: Sequence[bytes], *, term: int = 0
+    ) -> tuple[int, int, int]:
         self.ticket += 1
-        if kind == ENTRY:
-            self.entries.append(b"".join(payload))
+        if kind == COMMANDS:
+            self.entries.append(b"".join(payload)[APPLIED.size :])
         return self.ticket, 1, self.ticket
+
+    def read(self, file: int, offset: int) -> bytes:
+        raise AssertionError("nobody else needs an entry")
 
     @property
     def journal(self) -> Journal:
@@ -59,6 +76,11 @@ class Journal:
         for callback in ready:
             callback()
 
+    def sync_all(self) -> None:
+        """Until nothing that is durable makes something be written."""
+        while self.durable < self.ticket:
+            self.sync(self.ticket)
+
     def when_durable(self, ticket: int, callback: Callable[[], None]) -> None:
         self.waiting.append((ticket, callback))
 
@@ -70,6 +92,9 @@ class Journal:
 
     def add_dead(self, file: int, length: int) -> None:
         """Not counted."""
+
+    def forget(self, group: int) -> None:
+        """It is cleaned away some day."""
 
     def abandoned(self, group: int) -> None:
         self.left_alone.append(group)
@@ -98,6 +123,8 @@ class Bench:
         effects: Mapping[PeerId, list[Effect]],
         dead_letters: Sequence[DeadLetters] = (),
         dead: Sequence[object] = (),
+        *,
+        index: int = 0,
     ) -> None:
         for effect in effects.get(PUBLISHER.reply_to, ()):
             assert isinstance(effect, Confirmed | Unconfirmed | Answer)
@@ -115,37 +142,96 @@ class Bench:
 
 def quorum(settings: QueueSettings = DEFAULTS) -> tuple[Bench, Journal]:
     journal = Journal()
-    store = QuorumStore(7, "q", journal)
+    store = QuorumStore(7, "q", journal, when_durable=journal.when_durable)  # type: ignore[arg-type]
     queue = QuorumQueue("q", settings=settings, now_ms=NOW_MS)
-    return Bench(QuorumInJournal(queue, journal, store)), journal  # type: ignore[arg-type]
+    groups = Groups(lambda: NOW_MS, lambda *_: None)
+
+    def begin(machine: QuorumInLog) -> GroupMember:
+        member = Member(7, store.me, store, machine, groups, lambda: 0.5)
+        groups.add(member)
+        return member
+
+    return Bench(QuorumInLog(queue, journal, store, begin)), journal  # type: ignore[arg-type]
 
 
-def test_a_quorum_queue_tells_what_is_durable_and_in_the_order_in_which_it_was_decided() -> None:
-    bench, journal = quorum()
+def opened(settings: QueueSettings = DEFAULTS) -> tuple[Bench, Journal]:
+    """A quorum queue whose group of one takes proposals."""
+    bench, journal = quorum(settings)
+    journal.sync_all()
+    bench.wake()
+    assert not bench.keeper.busy
+    return bench, journal
+
+
+def test_a_quorum_queue_tells_what_is_durable_and_in_the_order_in_which_it_was_asked() -> None:
+    bench, journal = opened()
     tickets = []
     for number in (1, 2, 3):
         bench.publish(number)
         tickets.append(journal.ticket)
-    assert bench.keeper.queue.ready == 3, "applied at once"
+    assert bench.keeper.queue.ready == 0, "carried out when it is committed"
     assert bench.told == []
+    assert (bench.keeper.outlook().unconfirmed, bench.keeper.outlook().unconfirmed_ms) == (3, NOW_MS)
     assert bench.keeper.busy
     wakes = bench.wakes
     journal.sync(tickets[1])
     assert bench.wakes > wakes
     bench.wake()
     assert bench.told == [("Confirmed", [1]), ("Confirmed", [2])]
-    assert bench.keeper.owed == tickets[2]
+    assert bench.keeper.busy
     journal.sync(tickets[2])
     bench.wake()
     assert bench.told[2:] == [("Confirmed", [3])]
-    assert (bench.keeper.busy, bench.keeper.owed) == (False, None)
+    assert not bench.keeper.busy
+    assert bench.keeper.outlook().unconfirmed_ms is None
+
+
+def test_what_is_asked_before_the_group_has_begun_waits_for_it() -> None:
+    bench, journal = quorum()
+    bench.publish(1)
+    bench.wake(Inspect(ASKER.request()))
+    assert (bench.told, journal.entries) == ([], [])
+    assert bench.keeper.busy
+    assert bench.keeper.deadline() is None
+    journal.sync_all()
+    bench.wake()
+    journal.sync_all()
+    bench.wake()
+    assert bench.told == [("Confirmed", [1]), ("Answer", [1])]
+
+
+def test_time_that_is_on_its_way_through_the_log_is_not_sent_again() -> None:
+    bench, journal = opened(replace(DEFAULTS, message_ttl_ms=100))
+    bench.publish(1)
+    journal.sync_all()
+    bench.wake()
+    assert bench.keeper.deadline() == NOW_MS + 100
+    bench.wake(Tick(), now_ms=NOW_MS + 99)
+    assert bench.keeper.deadline() == NOW_MS + 100, "that was too early"
+    bench.wake(Tick(), now_ms=NOW_MS + 100)
+    assert bench.keeper.deadline() is None
+    journal.sync_all()
+    assert bench.keeper.queue.ready == 1
+    bench.wake(now_ms=NOW_MS + 100)
+    assert (bench.keeper.queue.ready, bench.keeper.deadline()) == (0, None)
+
+
+def test_what_was_asked_behind_the_end_of_a_queue_is_answered_as_too_late() -> None:
+    bench, journal = opened()
+    bench.wake(Delete(ASKER.request()))
+    bench.publish(1)
+    assert not bench.keeper.queue.deleted, "not before it is committed"
+    journal.sync_all()
+    bench.wake()
+    assert bench.keeper.queue.deleted
+    assert bench.told == [("Answer", [0]), ("Unconfirmed", [1])]
+    bench.keeper.delete()
+    assert not bench.keeper.busy
 
 
 def test_a_question_to_a_quorum_queue_is_answered_in_its_place_and_is_not_in_the_journal() -> None:
     """Behind what its sender sent before, before what it sent after; told when what it counts is durable."""
-    bench, journal = quorum()
-    journal.sync(journal.ticket)
-    bench.wake()
+    bench, journal = opened()
     at_rest = journal.ticket
     bench.wake(Inspect(ASKER.request()), Touch())
     assert bench.told == [("Answer", [0])], "nothing waits for the disk"
@@ -161,15 +247,14 @@ def test_a_question_to_a_quorum_queue_is_answered_in_its_place_and_is_not_in_the
         *(("Confirmed", [2]), ("Answer", [2])),
         ("Answer", [2]),
     ]
-    assert (bench.keeper.busy, bench.keeper.owed) == (False, None)
+    assert not bench.keeper.busy
 
 
 def test_a_question_waits_for_what_was_decided_before_though_there_was_nothing_to_tell() -> None:
-    bench, journal = quorum()
+    bench, journal = opened()
     bench.wake(AttachPublisher(PUBLISHER))
-    assert not bench.keeper.busy
     bench.wake(Inspect(ASKER.request()))
-    assert (bench.told, bench.keeper.owed) == ([], journal.ticket)
+    assert (bench.told, bench.keeper.busy) == ([], True)
     wakes = bench.wakes
     journal.sync(journal.ticket)
     assert bench.wakes > wakes
@@ -180,30 +265,38 @@ def test_a_question_waits_for_what_was_decided_before_though_there_was_nothing_t
 def test_what_is_due_happens_before_a_question_is_answered() -> None:
     """As time passed with the question while that was in the log; the entry says only that it passed."""
     settings = replace(DEFAULTS, message_ttl_ms=100)
-    in_journal, journal = quorum(settings)
+    in_journal, journal = opened(settings)
     for bench in (in_journal, Bench(QuorumInMemory(QuorumQueue("q", settings=settings, now_ms=NOW_MS)))):
         bench.publish(1)
+        journal.sync_all()
+        bench.wake()
         for late, count in ((99, 1), (100, 0)):
             bench.wake(Inspect(ASKER.request()), now_ms=NOW_MS + late)
             journal.sync(journal.ticket)
             bench.wake(now_ms=NOW_MS + late)
             assert bench.told[-1] == ("Answer", [count])
-    entries = [read_entry(number, payload).commands for number, payload in enumerate(journal.entries)]
+    entries = [decode_commands(each[decode_places(each)[1] :]).commands for each in journal.entries]
     assert [type(each) for (each,) in entries] == [Publish, Tick]
 
 
 @pytest.mark.parametrize("end", ["storage_failed", "abandon"])
 def test_what_a_quorum_queue_has_not_told_is_refused_when_it_cannot_be_kept(end: str) -> None:
-    bench, journal = quorum()
+    bench, journal = opened()
     bench.publish(1)
     first = journal.ticket
     bench.publish(2)
     journal.sync(first)
+    bench.keeper.keep(NOW_MS)
     if end == "storage_failed":
-        bench.wake()
-    getattr(bench.keeper, end)()
+        bench.keeper.tell()
+        bench.keeper.storage_failed()
+    else:
+        (unheard,) = bench.keeper.unheard()
+        assert isinstance(unheard, Publish)
+        assert unheard.ids == [2]
+        bench.keeper.abandon()
     # What was durable is told all the same, and first.
-    assert bench.told == [("Confirmed", [1]), ("Unconfirmed", [2])]
+    assert bench.told == [("Confirmed", [1]), ("Unconfirmed", [2])][: 1 if end == "abandon" else 2]
     assert not bench.keeper.busy
     assert journal.left_alone == ([7] if end == "abandon" else [])
 

@@ -1,9 +1,10 @@
-"""Journals of before format 3: what their commands did then they do again, and everything is there.
+"""Journals of before format 4: what their commands did then they do again, and everything is there.
 
 ``tests/folders/quorum-records.json.gz`` has the records of six queues of random lives, with a clock that was
 set back now and then, files that were cleaned, and (the last one) a log that ends between a decision and the
-message that was put again by it; and what a consumer got of each after a start. They were written by the code
-that wrote such journals, and cannot be made anew.
+message that was put again by it; and what a consumer got of each after a start. They are of before format 3.
+``quorum-records-3.json.gz`` has such lives of format 3. Both were written by the code that wrote such
+journals, and cannot be made anew.
 """
 
 from __future__ import annotations
@@ -18,7 +19,13 @@ from typing import Any
 import pytest
 
 from amqp10broker.message.message import Message
-from amqp10broker.persistence.quorum_records import ENTRY, OLD_COMMANDS, OLD_SNAPSHOT, STATE
+from amqp10broker.persistence.quorum_records import (
+    OLD_COMMANDS,
+    OLD_ENTRY,
+    OLD_SNAPSHOT,
+    OLD_STATE,
+    RELOCATED,
+)
 from amqp10broker.persistence.quorum_store import QuorumStore
 from amqp10broker.queues.commands import NO_BOUND, ConsumerRef, Credit, Subscribe
 from amqp10broker.queues.effects import Deliver
@@ -27,6 +34,7 @@ from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.quorum.snapshot import encode_snapshot
 from amqp10broker.queues.settings import DeadLetterStrategy, Overflow, QueueSettings
 from tests.support.askers import new_asker
+from tests.support.quorum_alone import store_on
 from tests.support.small_journal import SmallJournal, SmallRecord
 
 FOLDERS = Path(__file__).parents[2] / "folders"
@@ -41,7 +49,13 @@ SETTINGS = [
         dead_letter_strategy=DeadLetterStrategy.AT_LEAST_ONCE,
     ),
 ]
-LIVES: list[dict[str, Any]] = json.loads(gzip.decompress((FOLDERS / "quorum-records.json.gz").read_bytes()))
+FILES = {"quorum-records": {OLD_COMMANDS, OLD_SNAPSHOT}, "quorum-records-3": {OLD_ENTRY, OLD_STATE}}
+LIVES: dict[str, list[dict[str, Any]]] = {
+    name: json.loads(gzip.decompress((FOLDERS / f"{name}.json.gz").read_bytes())) for name in FILES
+}
+EACH = pytest.mark.parametrize(
+    ("name", "number"), [(name, number) for name, lives in LIVES.items() for number in range(len(lives))]
+)
 
 
 def journal_of(life: dict[str, Any]) -> SmallJournal:
@@ -59,7 +73,7 @@ def journal_of(life: dict[str, Any]) -> SmallJournal:
 
 
 def opened(journal: SmallJournal, life: dict[str, Any]) -> tuple[QuorumQueue, QuorumStore]:
-    store = QuorumStore(7, "q", journal)
+    store = store_on(journal)
     store.restore(journal.records)
     return store.recovered(SETTINGS[life["settings"]], life["now_ms"]), store
 
@@ -73,13 +87,13 @@ def delivered(queue: QuorumQueue, now_ms: int) -> list[Message]:
     return [message for each in told if isinstance(each, Deliver) for message in each.messages]
 
 
-@pytest.mark.parametrize("number", range(len(LIVES)))
-def test_an_old_journal_is_read(number: int) -> None:
-    life = LIVES[number]
+@EACH
+def test_an_old_journal_is_read(name: str, number: int) -> None:
+    life = LIVES[name][number]
     journal = journal_of(life)
     kinds = {record.kind for record in journal.records}
-    assert kinds >= {OLD_COMMANDS, OLD_SNAPSHOT}
-    assert not kinds & {ENTRY, STATE}
+    assert kinds >= FILES[name]
+    assert kinds <= FILES[name] | {RELOCATED}
     queue, _ = opened(journal, life)
     expected = [(b64decode(head), body.encode()) for head, body in life["waiting"]]
     assert [each.message[1].decode() for each in queue.take_dlx()] == life["dead"]
@@ -87,10 +101,10 @@ def test_an_old_journal_is_read(number: int) -> None:
     assert delivered(queue, life["now_ms"]) == expected
 
 
-@pytest.mark.parametrize("number", range(len(LIVES)))
-def test_it_goes_on_as_a_new_one(number: int) -> None:
+@EACH
+def test_it_goes_on_as_a_new_one(name: str, number: int) -> None:
     """Old records and new ones together are read again; then the old ones are cleaned away."""
-    life = LIVES[number]
+    life = LIVES[name][number]
     journal = journal_of(life)
     old_files = sorted(journal.files)
     queue, _ = opened(journal, life)
@@ -101,7 +115,7 @@ def test_it_goes_on_as_a_new_one(number: int) -> None:
         for _ in store.relocate(file):
             pass
         journal.drop_oldest()
-    assert {record.kind for record in journal.records}.isdisjoint({OLD_COMMANDS, OLD_SNAPSHOT})
+    assert {record.kind for record in journal.records}.isdisjoint(FILES[name])
     last, _ = opened(journal.again(), life)
     assert encode_snapshot(last) == encode_snapshot(queue)
     assert delivered(last, life["now_ms"]) == delivered(queue, life["now_ms"])

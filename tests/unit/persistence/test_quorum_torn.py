@@ -15,6 +15,7 @@ from amqp10broker.queues.quorum.commands import QuorumCommand
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 from tests.support.askers import new_asker
+from tests.support.quorum_alone import Alone, store_on
 from tests.support.small_journal import SmallJournal
 
 HEAD = make_head(None, None, "", "q")
@@ -24,7 +25,7 @@ NOW_MS = 1000
 
 
 def opened(journal: SmallJournal, settings: QueueSettings) -> tuple[QuorumQueue, QuorumStore]:
-    store = QuorumStore(7, "q", journal)
+    store = store_on(journal)
     store.restore(journal.records)
     return store.recovered(settings, NOW_MS), store
 
@@ -36,10 +37,10 @@ def bodies(queue: QuorumQueue, store: QuorumStore) -> list[bytes]:
 def check_torn(settings: QueueSettings, commands: list[list[QuorumCommand]]) -> None:
     """Lose what stands behind the last record of commands; then restart, clean, and restart again."""
     journal = SmallJournal(10**6)
-    queue, store = opened(journal, settings)
+    alone = Alone(journal, settings, NOW_MS)
     for each in commands:
-        store.carry_out(each, NOW_MS)
-    expected = bodies(queue, store)
+        alone.carry_out(each, NOW_MS)
+    expected = bodies(alone.queue, alone.store)
     torn = journal.again()
     assert torn.files[1].pop().kind == RELOCATED
 

@@ -27,7 +27,7 @@ def test_a_folder_is_made_for_its_owner_only_and_opens_again(tmp_path: Path) -> 
         folder.close()
     for each in (path, path / "journal", path / "catalog", path / "streams"):
         assert stat.S_IMODE(each.stat().st_mode) == 0o700
-    assert (path / "format").read_text() == "amqp10broker data folder, format 3\n"
+    assert (path / "format").read_text() == "amqp10broker data folder, format 4\n"
 
 
 def test_a_second_broker_is_told_who_has_the_folder(tmp_path: Path) -> None:
@@ -66,21 +66,21 @@ def test_a_folder_made_half_is_finished(tmp_path: Path, half: list[str]) -> None
     for name in half:
         (tmp_path / name).write_text("amqp10br")
     open_data_folder(DISK, str(tmp_path), "us").close()
-    assert (tmp_path / "format").read_text().endswith("format 3\n")
+    assert (tmp_path / "format").read_text().endswith("format 4\n")
     assert not (tmp_path / "format.new").exists()
 
 
 def test_a_newer_format_is_refused_and_a_garbled_one_too(tmp_path: Path) -> None:
     path = str(tmp_path / "data")
     open_data_folder(DISK, path, "us").close()
-    (tmp_path / "data" / "format").write_text("amqp10broker data folder, format 4\n")
-    with pytest.raises(StorageError, match="has format 4, and this broker knows formats up to 3"):
+    (tmp_path / "data" / "format").write_text("amqp10broker data folder, format 5\n")
+    with pytest.raises(StorageError, match="has format 5, and this broker knows formats up to 4"):
         open_data_folder(DISK, path, "us")
     (tmp_path / "data" / "format").write_text("nonsense\n")
     with pytest.raises(StorageError, match="does not say which format"):
         open_data_folder(DISK, path, "us")
     # The refusals have let go of the lock.
-    (tmp_path / "data" / "format").write_text("amqp10broker data folder, format 3\n")
+    (tmp_path / "data" / "format").write_text("amqp10broker data folder, format 4\n")
     open_data_folder(DISK, path, "us").close()
 
 
@@ -94,7 +94,7 @@ def test_format_2_is_taken_over_and_its_inventory_must_be_there(tmp_path: Path) 
     inspected.close()
     entries = (path / "inventory.log").read_bytes()
     open_data_folder(DISK, str(path), "us").close()
-    assert (path / "format").read_text() == "amqp10broker data folder, format 3\n"
+    assert (path / "format").read_text() == "amqp10broker data folder, format 4\n"
     assert (path / "inventory.log").read_bytes().startswith(entries)
     (path / "format").write_text("amqp10broker data folder, format 2\n")
     (path / "inventory.log").unlink()

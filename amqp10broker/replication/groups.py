@@ -1,0 +1,173 @@
+"""All members of a node: each gets its messages, its time, and news of the nodes where its peers are.
+
+A group in which nothing happens costs nothing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from heapq import heappop, heappush
+
+from amqp10broker.raft.codec import decode_message, encode_message
+from amqp10broker.raft.config import Configuration
+from amqp10broker.raft.messages import Message
+from amqp10broker.replication.ids import node_of
+from amqp10broker.replication.member import Member
+
+Send = Callable[[int, int, bytes], object]
+"""Sends a message to a node: node, group, bytes; or loses it."""
+
+
+class Groups:
+    """See the module.
+
+    Attributes:
+        now_ms: milliseconds of a clock that never runs back.
+        suspected: nodes that cannot be reached, or cannot reach this one.
+        on_unknown: called with node, group and message for a member that this node does not have. The sender
+            must come to suspect it (see `raft.core`).
+        on_deadline: called when `deadline` is earlier than before.
+    """
+
+    def __init__(self, now_ms: Callable[[], int], send: Send) -> None:
+        """Begin with none.
+
+        Args:
+            now_ms: the clock.
+            send: sends.
+        """
+        self.now_ms = now_ms
+        self.suspected: set[int] = set()
+        self.on_unknown: Callable[[int, int, Message], None] = _ignore
+        self.on_deadline: Callable[[], None] = _nothing
+        self._send = send
+        self._members: dict[int, Member] = {}
+        self._configs: dict[int, Configuration] = {}
+        self._dues: dict[int, int] = {}
+        self._heap: list[tuple[int, int]] = []
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(list(self._members.values()))
+
+    def add(self, member: Member) -> None:
+        """A member begins: it is told whom this node suspects."""
+        assert member.group not in self._members, f"group {member.group} has a member here"
+        self._members[member.group] = member
+        member.advance()
+
+    def remove(self, group: int) -> None:
+        """A member has stopped; twice is fine."""
+        if self._members.pop(group, None) is not None:
+            self._configs.pop(group, None)
+            self._dues.pop(group, None)
+
+    def get(self, group: int) -> Member | None:
+        """The node's member of a group."""
+        return self._members.get(group)
+
+    # --- what comes ---------------------------------------------------------------------------------
+
+    def received(self, node: int, messages: Iterable[tuple[int, bytes]]) -> None:
+        """Messages have come from a node, all that came at once: each group works them off in one go.
+
+        Args:
+            node: the sender.
+            messages: group and bytes.
+
+        Raises:
+            BadBytes: one is none; those before it have been taken.
+        """
+        touched: dict[int, Member] = {}
+        try:
+            for group, data in messages:
+                message = decode_message(data)
+                member = self._members.get(group)
+                if member is None or message.to != member.me:
+                    self.on_unknown(node, group, message)
+                elif node_of(message.sender) == node:
+                    member.step(message)
+                    touched[group] = member
+        finally:
+            for member in touched.values():
+                member.advance()
+
+    def suspect(self, node: int) -> None:
+        """A node cannot be reached, or cannot reach this one."""
+        self.suspected.add(node)
+        for member in self:
+            peers = [peer for peer in member.raft.config.members if node_of(peer) == node]
+            for peer in peers:
+                member.raft.suspect(peer, self.now_ms())
+            if peers:
+                member.advance()
+
+    def heard(self, node: int) -> None:
+        """It can be reached again. Of a node that was started anew, tell `suspect` first."""
+        self.suspected.discard(node)
+        for member in self:
+            peers = [peer for peer in member.raft.config.members if node_of(peer) == node]
+            for peer in peers:
+                member.raft.heard(peer, self.now_ms())
+            if peers:
+                member.advance()
+
+    # --- time ---------------------------------------------------------------------------------------
+
+    @property
+    def deadline(self) -> int | None:
+        """When `tick` is due, in ms; None: nothing is awaited."""
+        heap = self._heap
+        while heap and self._dues.get(heap[0][1]) != heap[0][0]:
+            heappop(heap)
+        return heap[0][0] if heap else None
+
+    def tick(self) -> None:
+        """Time has come to `deadline`."""
+        now_ms = self.now_ms()
+        while (due := self.deadline) is not None and due <= now_ms:
+            _, group = heappop(self._heap)
+            del self._dues[group]
+            member = self._members[group]
+            member.tick()
+            member.advance()
+
+    # --- what members ask ---------------------------------------------------------------------------
+
+    def send(self, group: int, messages: Sequence[Message]) -> None:
+        """Send messages of a group, or lose them."""
+        for message in messages:
+            self._send(node_of(message.to), group, encode_message(message))
+
+    def noted(self, member: Member) -> None:
+        """The member may have another deadline, or other members."""
+        group = member.group
+        if self._members.get(group) is not member:
+            return
+        config = member.raft.config
+        if self._configs.get(group) is not config:
+            self._configs[group] = config
+            suspected = [peer for peer in config.members if node_of(peer) in self.suspected]
+            if suspected:
+                for peer in suspected:
+                    member.raft.suspect(peer, self.now_ms())
+                member.advance()
+                return
+        due = member.raft.deadline
+        if due == self._dues.get(group):
+            return
+        if due is None:
+            del self._dues[group]
+            return
+        earlier = self.deadline
+        self._dues[group] = due
+        heappush(self._heap, (due, group))
+        if earlier is None or due < earlier:
+            self.on_deadline()
+
+
+def _ignore(node: int, group: int, message: Message) -> None:
+    """Without a cluster nobody writes."""
+
+
+def _nothing() -> None:
+    """Nobody waits."""
