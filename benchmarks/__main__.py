@@ -30,7 +30,7 @@ def _questions_of(module: str) -> Sequence[Benchmark]:
 _MODULES: Final = (
     *("protocols", "durability", "millions", "topic", "filters", "storage", "spark_stream", "spark_queue"),
     *("connection_setup", "article", "sweep", "recommendation"),
-    *("recording_cost", "versus", "analyse"),
+    *("recording_cost", "versus", "analyse", "cluster"),
 )
 BENCHMARKS: Final[dict[str, Benchmark]] = {
     one.name: one for one in (*QUESTIONS, *chain.from_iterable(map(_questions_of, _MODULES)))

@@ -87,6 +87,8 @@ HEADINGS: Final[dict[str, tuple[str, str]]] = {
     "open_s": ("start to open s", ".3f"),
     "rss_kb_connection": ("RSS KB/connection", ".1f"),
     "idle_cpu_percent": ("idle CPU %", ".2f"),
+    "pause_p50_s": ("pause p50 s", ".3f"),
+    "pause_max_s": ("longest pause s", ".3f"),
     "isolation": ("isolation", ".3f"),
     "to_best": ("of the best", ".3f"),
     "to_best_low": ("of the best, at least", ".3f"),
