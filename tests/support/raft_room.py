@@ -66,15 +66,23 @@ def mutant(name: str, patches: Sequence[Patch]) -> Room:
             if patch.module == module:
                 assert source.count(patch.old) == 1, f"{name}: {module}.py has not exactly one {patch.old!r}"
                 source = source.replace(patch.old, patch.new)
-        modules.append(_load(f"{package}.{module}", source.replace("amqp10broker.raft.", f"{package}.")))
+        source = source.replace("amqp10broker.raft.", f"{package}.")
+        modules.append(load(f"{package}.{module}", source, "amqp10broker.raft."))
     return Room(modules)
 
 
-def _load(name: str, source: str) -> ModuleType:
+def load(name: str, source: str, real: str) -> ModuleType:
+    """A module of a room.
+
+    Args:
+        name: of the module.
+        source: its text, if it is not a real one.
+        real: how names of real ones begin.
+    """
     known = sys.modules.get(name)
     if known is not None:
         return known
-    if name.startswith("amqp10broker.raft."):
+    if name.startswith(real):
         __import__(name)
         return sys.modules[name]
     spec = spec_from_loader(name, loader=None)

@@ -1,0 +1,544 @@
+"""What a quorum queue must do when its leader, or a node, is lost: one scenario for each rule.
+
+Each takes the room of the queue, so that it can be told of one with a fault planted in it (`quorum_mutants`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from amqp10broker.message.amqp10 import decode_head, header_of
+from amqp10broker.message.redelivery import X_ACQUIRED_COUNT
+from amqp10broker.queues.commands import (
+    TICK,
+    AttachPublisher,
+    Cancel,
+    Command,
+    Configure,
+    ConsumerRef,
+    Credit,
+    GiveBack,
+    Inspect,
+    PeerId,
+    Publish,
+    Purge,
+    ReplyTo,
+    Settle,
+    Subscribe,
+    Verdict,
+)
+from amqp10broker.queues.effects import (
+    ActiveChanged,
+    Answer,
+    CreditReply,
+    Deliver,
+    Effect,
+    Rejected,
+    TimedOut,
+)
+from amqp10broker.queues.settings import DeadLetterStrategy, Overflow, QueueSettings
+from tests.support.quorum_bench import message
+from tests.support.raft_room import Room
+
+ONE, TWO = (ReplyTo(PeerId(node, 4, 1), "s") for node in (1, 2))
+"""A session at each of two nodes."""
+NEW = ReplyTo(PeerId(1, 5, 1), "s")
+"""One of the next start of the first of them."""
+T12: Final = 60_000
+
+
+class Group:
+    """A queue with a leader and a follower."""
+
+    def __init__(self, room: Room, **settings: Any) -> None:
+        self.room = room
+        self.now = 1_000_000
+        self.index = 0
+        self.settings = QueueSettings(**settings)
+        self.leader = room.QuorumQueue("q", settings=self.settings, now_ms=self.now)
+        self.follower = room.QuorumQueue("q", settings=self.settings, now_ms=self.now)
+        self.follower.follow()
+        self.sent: dict[tuple[int, int], int] = {}
+
+    def entry(self, *commands: Any, back: int = 0) -> list[Effect]:
+        """An entry for both, `back` ms before now; what the leader tells."""
+        self.index += 1
+        encoded = self.room.encode_commands(commands, self.now - back, self.leader.next_index)
+        for queue, inner in (
+            (self.leader, commands),
+            (self.follower, self.room.decode_commands(b"".join(encoded.pieces)).commands),
+        ):
+            queue.begin_entry(self.index)
+            for command in inner:
+                queue.apply(command, self.now - back)
+        assert not self.follower.take_effects()
+        assert not self.follower.take_dead_letters()
+        assert self.room.encode_snapshot(self.follower) == self.room.encode_snapshot(self.leader)
+        return [each for told in self.leader.take_effects().values() for each in told]
+
+    def says(self, who: ReplyTo, *commands: Command, heard: int = 0) -> list[Effect]:
+        """The next letters of a node."""
+        key = who.id[:2]
+        first = self.sent.get(key, 0) + 1
+        self.sent[key] = first + len(commands) - 1
+        return self.entry(self.room.Letters(*key, first, self.sent[key], heard, commands))
+
+    def fail_over(self) -> None:
+        """The follower leads, after a start with a snapshot."""
+        data = self.room.encode_snapshot(self.follower)
+        restored = self.room.decode_snapshot("q", data, self.follower.parts()[0].bodies)
+        assert self.room.encode_snapshot(restored) == data
+        restored.follow()
+        self.leader.follow()
+        self.leader, self.follower = restored, self.leader
+        restored.lead()
+
+    def wait(self, ms: int) -> list[Effect]:
+        self.now += ms
+        return self.entry(TICK)
+
+    def resume(self, who: ReplyTo, seen: dict[ConsumerRef, int] | None = None, *, heard: int = 0) -> Any:
+        return self.leader.resume(*who.id[:2], heard, seen or {})
+
+
+def publish(who: ReplyTo, *bodies: str) -> Publish:
+    return Publish(who.publisher(), range(len(bodies)), [message(each) for each in bodies], False)
+
+
+def reader(who: ReplyTo, credit: int, **options: Any) -> tuple[ConsumerRef, tuple[Command, ...]]:
+    """A consumer, and the letters with which it comes."""
+    ref = who.consumer()
+    settled = options.pop("settled", False)
+    return ref, (Subscribe(ref, settled, **options), Credit(ref, 0, credit, False, 0))
+
+
+def bodies(told: list[Effect], ref: ConsumerRef | None = None) -> list[str]:
+    found = [each for each in told if isinstance(each, Deliver) and ref in (None, each.consumer)]
+    return [body.decode() for each in found for _, body in each.messages]
+
+
+def counts(told: list[Effect]) -> list[tuple[int, int]]:
+    """How often each delivered message was delivered before, and how often that failed."""
+    heads = [head for each in told if isinstance(each, Deliver) for head, _ in each.messages]
+    return [
+        (decode_head(head)[1].get(X_ACQUIRED_COUNT, 0), header_of(head).delivery_count or 0)  # type: ignore[misc]
+        for head in heads
+    ]
+
+
+SCENARIOS: dict[str, Callable[[Room], None]] = {}
+
+
+def scenario(function: Callable[[Room], None]) -> Callable[[Room], None]:
+    SCENARIOS[function.__name__] = function
+    return function
+
+
+@scenario
+def letters_are_known_after_a_start(room: Room) -> None:
+    group = Group(room)
+    group.says(ONE, publish(ONE, "a"), publish(ONE, "b"))
+    group.fail_over()
+    assert group.resume(ONE).last == 2
+    group.entry(room.Letters(*ONE.id[:2], 2, 2, 0, [publish(ONE, "b")]))
+    assert group.leader.ready == 2
+
+
+@scenario
+def letters_that_come_twice_do_nothing(room: Room) -> None:
+    group = Group(room)
+    letters = room.Letters(*ONE.id[:2], 1, 2, 0, [publish(ONE, "a"), Purge(ONE.request()), publish(ONE, "b")])
+    assert len(group.entry(letters)) == 3
+    assert not group.entry(letters)
+    assert group.leader.ready == 1
+
+
+@scenario
+def letters_behind_a_gap_do_nothing(room: Room) -> None:
+    group = Group(room)
+    group.says(ONE, publish(ONE, "a"))
+    assert not group.entry(room.Letters(*ONE.id[:2], 3, 3, 0, [publish(ONE, "c")]))
+    assert not group.entry(room.Letters(*TWO.id[:2], 2, 2, 0, [publish(TWO, "c")]))
+    assert (group.leader.ready, group.leader.lane_last(*ONE.id[:2]), len(group.leader.lanes)) == (1, 1, 1)
+
+
+@scenario
+def a_node_speaks_for_itself(room: Room) -> None:
+    group = Group(room)
+    ref, letters = reader(TWO, 5)
+    group.says(TWO, *letters, publish(TWO, "a"))
+    group.says(ONE, Settle(ref, [0], Verdict.ACCEPT), Cancel(ref), publish(TWO, "b"))
+    assert (group.leader.unsettled, group.leader.consumers, group.leader.ready) == (1, 1, 0)
+
+
+@scenario
+def what_was_seen_is_not_sent_again(room: Room) -> None:
+    group = Group(room)
+    ref, letters = reader(ONE, 5)
+    group.says(ONE, *letters, publish(ONE, "a", "b"))
+    group.says(ONE, publish(ONE, "c"))
+    group.fail_over()
+    (deliver,) = group.resume(ONE, {ref: 2}).deliveries
+    assert bodies([deliver]) == ["c"]
+    assert not group.resume(ONE, {ref: 3}).deliveries
+    assert bodies(group.resume(ONE).deliveries) == ["a", "b", "c"]
+
+
+@scenario
+def what_went_out_settled_is_sent_again(room: Room) -> None:
+    group = Group(room)
+    ref, letters = reader(ONE, 5, settled=True)
+    group.says(ONE, *letters, publish(ONE, "a", "b", "c"))
+    group.fail_over()
+    assert bodies(group.resume(ONE, {ref: 1}).deliveries) == ["b", "c"]
+    group.says(ONE, Credit(ref, 1, 5, False, 1))
+    group.fail_over()
+    assert bodies(group.resume(ONE, {ref: 1}).deliveries) == ["b", "c"]
+    group.says(ONE, Credit(ref, 3, 5, False, 3))
+    assert not group.resume(ONE, {ref: 3}).deliveries
+    group.says(ONE, publish(ONE, "d"))
+    group.says(ONE, GiveBack(ref, [], [], 3, 3, 1), Cancel(ref))
+    found = group.resume(ONE, {ref: 3})
+    assert (found.deliveries, found.unknown, group.leader.ready) == ([], [ref], 1)
+
+
+@scenario
+def what_is_sent_again_is_marked_as_it_was(room: Room) -> None:
+    group = Group(room)
+    ref, letters = reader(ONE, 2)
+    group.says(ONE, *letters, publish(ONE, "a", "b"))
+    told = group.says(
+        ONE,
+        Settle(ref, [0], Verdict.REQUEUE_FAILED),
+        GiveBack(ref, [], [], 2, 2, 3),
+        Credit(ref, 2, 2, False, 2),
+    )
+    first = [each for each in told if isinstance(each, Deliver)]
+    assert counts(told) == [(1, 1)]
+    group.fail_over()
+    (again,) = group.resume(ONE, {ref: 2}).deliveries
+    assert (again.keys, again.messages, again.epoch, again.again) == (
+        first[0].keys,
+        first[0].messages,
+        3,
+        True,
+    )
+
+
+@scenario
+def counts_survive(room: Room) -> None:
+    group = Group(room, delivery_limit=2)
+    ref, letters = reader(ONE, 1)
+    group.says(ONE, *letters, publish(ONE, "a"))
+    for attempt in (1, 2):
+        group.says(ONE, Settle(ref, [0], Verdict.REQUEUE_FAILED))
+        group.fail_over()
+        told = group.says(ONE, Credit(ref, attempt, 1, False, attempt))
+        assert counts(told) == [(attempt, attempt)]
+    group.says(ONE, Settle(ref, [0], Verdict.REQUEUE_FAILED))
+    assert (group.leader.ready, group.leader.unsettled) == (0, 0)
+
+
+@scenario
+def what_comes_back_has_one_order(room: Room) -> None:
+    """Of consumers that got messages in turns: from a node that is gone, or was away for long."""
+    for lost in (room.NodeGone(*ONE.id[:2]), room.NodeSuspect(*ONE.id[:2])):
+        group = Group(room)
+        for _ in range(3):
+            group.says(ONE, *reader(ONE, 2)[1])
+        group.says(TWO, publish(TWO, "a", "b", "c", "d", "e", "f"))
+        group.entry(lost)
+        group.wait(T12)
+        ref, letters = reader(TWO, 10)
+        assert bodies(group.says(TWO, *letters), ref) == ["a", "b", "c", "d", "e", "f"]
+
+
+@scenario
+def time_never_runs_back(room: Room) -> None:
+    group = Group(room, message_ttl_ms=1000)
+    group.says(ONE, publish(ONE, "a"))
+    group.now += 900
+    group.entry(TICK)
+    group.says(ONE, publish(ONE, "b"))
+    group.entry(TICK, back=800)
+    assert group.leader.now_ms == group.now
+    assert group.leader.deadline() == group.now + 100
+    group.entry(room.Letters(*ONE.id[:2], 3, 3, 0, [publish(ONE, "c")]), back=800)
+    group.wait(1000)
+    assert group.leader.ready == 0
+
+
+@scenario
+def time_passes_by_the_log_alone(room: Room) -> None:
+    group = Group(room, message_ttl_ms=1000)
+    group.says(ONE, publish(ONE, "a"))
+    group.now += 1001
+    group.leader.apply(Inspect(ONE.request()), group.now)
+    assert room.encode_snapshot(group.leader) == room.encode_snapshot(group.follower)
+    group.entry(TICK)
+    assert group.leader.ready == 0
+
+
+@scenario
+def a_node_that_is_not_heard_of_keeps_what_it_holds(room: Room) -> None:
+    """For T12. Then it comes back, and that was no failure."""
+    group = Group(room)
+    ref, letters = reader(ONE, 1)
+    group.says(ONE, *letters, publish(ONE, "a"))
+    other, others = reader(TWO, 10)
+    group.says(TWO, *others)
+    assert not bodies(group.entry(room.NodeSuspect(*ONE.id[:2])))
+    group.wait(1000)
+    assert not bodies(group.entry(room.NodeSuspect(*ONE.id[:2])))
+    assert group.leader.deadline() == group.now - 1000 + T12
+    group.fail_over()
+    assert not bodies(group.wait(T12 - 1001))
+    assert group.leader.unsettled == 1
+    told = group.wait(1)
+    assert bodies(told, other) == ["a"]
+    assert counts(told) == [(1, 0)]
+    assert group.leader.deadline() is None or group.leader.deadline() > group.now + T12
+    assert not any(isinstance(each, TimedOut) for each in told)
+    assert group.leader.consumers == 2
+    # What it says of it later has no effect, and it has missed nothing when it is back.
+    group.says(ONE, Settle(ref, [0], Verdict.ACCEPT))
+    assert (group.leader.unsettled, group.resume(ONE, {ref: 1}).consumers[ref].missed) == (1, 0)
+    assert group.resume(ONE, {ref: 0}).consumers[ref].missed == 1
+    group.entry(room.NodeBack(*ONE.id[:2]))
+    group.says(TWO, Settle(other, [0], Verdict.ACCEPT), Cancel(other))
+    assert bodies(group.says(ONE, Credit(ref, 1, 1, False, 1), publish(ONE, "b")), ref) == ["b"]
+
+
+@scenario
+def a_node_that_is_back_goes_on(room: Room) -> None:
+    group = Group(room)
+    ref, letters = reader(ONE, 5)
+    group.says(ONE, *letters, publish(ONE, "a"))
+    group.entry(room.NodeSuspect(*ONE.id[:2]))
+    late, _ = reader(ONE, 5)
+    told = group.says(ONE, publish(ONE, "b"), Credit(ref, 1, 5, False, 1), Subscribe(late, False))
+    assert not bodies(told)
+    assert [each.credit for each in told if isinstance(each, CreditReply)] == [5]
+    told = group.says(ONE, Credit(late, 0, 5, False, 0))
+    assert not bodies(told)
+    group.fail_over()
+    group.wait(T12 - 1)
+    told = group.entry(room.NodeBack(*ONE.id[:2]))
+    assert (bodies(told), counts(told)) == (["b"], [(0, 0)])
+    assert not bodies(group.wait(T12))
+    assert not group.leader.suspects
+    told = group.entry(room.NodeBack(*ONE.id[:2]))
+    assert not told
+
+
+@scenario
+def the_wait_for_a_node_is_the_queues_own(room: Room) -> None:
+    group = Group(room, consumer_disconnected_timeout_ms=500)
+    _, letters = reader(ONE, 1)
+    group.says(ONE, *letters, publish(ONE, "a"))
+    group.entry(room.NodeSuspect(*ONE.id[:2]))
+    group.wait(499)
+    assert group.leader.unsettled == 1
+    group.entry(Configure(QueueSettings(consumer_disconnected_timeout_ms=499)))
+    assert group.leader.unsettled == 0
+    group = Group(room, consumer_disconnected_timeout_ms=0)
+    group.says(ONE, *letters, publish(ONE, "a"))
+    group.entry(room.NodeSuspect(*ONE.id[:2]))
+    assert (group.leader.unsettled, group.leader.ready) == (0, 1)
+
+
+@scenario
+def what_a_suspect_got_settled_stays_its_own(room: Room) -> None:
+    group = Group(room)
+    ref, letters = reader(ONE, 5, settled=True)
+    group.says(ONE, *letters, publish(ONE, "a"))
+    group.entry(room.NodeSuspect(*ONE.id[:2]))
+    group.wait(T12)
+    assert group.leader.ready == 0
+    group.entry(room.NodeBack(*ONE.id[:2]))
+    assert bodies(group.resume(ONE, {ref: 0}).deliveries) == ["a"]
+
+
+@scenario
+def the_active_consumer_stays_until_it_is_given_up(room: Room) -> None:
+    group = Group(room, single_active_consumer=True)
+    ref, letters = reader(ONE, 5)
+    group.says(ONE, *letters)
+    other, others = reader(TWO, 5)
+    group.says(TWO, *others)
+    group.entry(room.NodeSuspect(*ONE.id[:2]))
+    assert not bodies(group.says(TWO, publish(TWO, "a")))
+    assert not any(isinstance(each, ActiveChanged) for each in group.wait(T12 - 1))
+    assert group.resume(ONE, {ref: 0}).consumers[ref].active is True
+    group.fail_over()
+    told = group.wait(1)
+    assert [(each.consumer, each.active) for each in told if isinstance(each, ActiveChanged)] == [
+        (ref, False),
+        (other, True),
+    ]
+    assert bodies(told, other) == ["a"]
+    group.entry(room.NodeBack(*ONE.id[:2]))
+    assert group.resume(ONE, {ref: 0}).consumers[ref].active is False
+    group.says(TWO, Settle(other, [0], Verdict.ACCEPT), GiveBack(other, [], [], 1, 1, 1), Cancel(other))
+    assert group.resume(ONE, {ref: 0}).consumers[ref].active is True
+
+
+@scenario
+def one_that_is_not_heard_of_does_not_become_the_active_one(room: Room) -> None:
+    group = Group(room, single_active_consumer=True)
+    ref, letters = reader(ONE, 5)
+    group.says(ONE, *letters)
+    best, others = reader(TWO, 5, priority=3)
+    group.entry(room.NodeSuspect(*TWO.id[:2]))
+    told = group.says(TWO, *others)
+    assert [(each.consumer, each.active) for each in told if isinstance(each, ActiveChanged)] == [
+        (best, False)
+    ]
+    assert bodies(group.says(ONE, publish(ONE, "a")), ref) == ["a"]
+    group.says(ONE, Settle(ref, [0], Verdict.ACCEPT))
+    told = group.entry(room.NodeBack(*TWO.id[:2]))
+    assert [(each.consumer, each.active) for each in told if isinstance(each, ActiveChanged)] == [
+        (ref, False),
+        (best, True),
+    ]
+
+
+@scenario
+def an_older_start_takes_nothing_from_a_newer_one(room: Room) -> None:
+    group = Group(room)
+    ref, letters = reader(ONE, 1)
+    new, news = reader(NEW, 1)
+    group.says(ONE, AttachPublisher(ONE.publisher()), *letters, publish(ONE, "a"))
+    group.says(NEW, AttachPublisher(NEW.publisher()), *news, publish(NEW, "b"))
+    group.entry(room.NodeSuspect(*ONE.id[:2]), room.NodeSuspect(*NEW.id[:2]))
+    told = group.entry(room.NodeGone(*ONE.id[:2]))
+    assert not bodies(told)
+    assert list(group.leader.lanes) == [NEW.id[:2]]
+    assert list(group.leader.suspects) == [NEW.id[:2]]
+    assert (group.leader.consumers, group.leader.publishers, group.leader.unsettled) == (1, 1, 1)
+    found = group.resume(NEW, {new: 1})
+    assert (found.last, len(found.publishers), found.unknown) == (4, 1, [])
+    assert group.resume(ONE, {ref: 1}).unknown == [ref]
+
+
+@scenario
+def who_is_gone_comes_no_more(room: Room) -> None:
+    """A subscription that is committed late must not leave a consumer that is nobody's."""
+    group = Group(room)
+    group.entry(room.NodeGone(*ONE.id[:2]))
+    group.fail_over()
+    group.says(ONE, *reader(ONE, 5)[1])
+    assert (group.leader.consumers, len(group.leader.lanes)) == (0, 0)
+    group.says(NEW, *reader(NEW, 5)[1])
+    assert group.leader.consumers == 1
+
+
+@scenario
+def what_was_given_back_before_is_of_another_epoch(room: Room) -> None:
+    group = Group(room)
+    ref, letters = reader(ONE, 2)
+    group.says(ONE, *letters, publish(ONE, "a", "b", "c"))
+    group.says(ONE, GiveBack(ref, [], [], 1, 1, 6))
+    group.fail_over()
+    told = group.says(ONE, Credit(ref, 1, 1, False, 1))
+    assert [each.epoch for each in told if isinstance(each, Deliver | CreditReply)] == [6, 6]
+    found = group.resume(ONE, {ref: 1})
+    assert [each.epoch for each in found.deliveries] == [6]
+    assert found.consumers[ref].epoch == 6
+    assert bodies(found.deliveries) == ["b"]
+
+
+@scenario
+def credit_counts_once(room: Room) -> None:
+    group = Group(room)
+    ref, letters = reader(ONE, 3)
+    group.says(ONE, *letters, publish(ONE, "a", "b"))
+    group.fail_over()
+    facts = group.resume(ONE, {ref: 2}).consumers[ref]
+    assert (facts.delivery_count, facts.credit, facts.available) == (2, 1, 0)
+    told = group.says(ONE, Credit(ref, 0, 3, False, 0), publish(ONE, "c", "d", "e"))
+    assert bodies(told) == ["c"]
+    (reply,) = [each for each in told if isinstance(each, CreditReply)]
+    assert (reply.delivery_count, reply.credit) == (2, 1)
+
+
+@scenario
+def a_refused_publish_stays_refused(room: Room) -> None:
+    group = Group(room, max_length=1, overflow=Overflow.REJECT_PUBLISH)
+    sent = publish(ONE, "a", "b", "c")
+    group.says(ONE, sent)
+    group.says(TWO, publish(TWO, "d"))
+    group.fail_over()
+    ((index, peer, effect),) = group.resume(ONE).kept
+    assert (index, peer) == (1, ONE.id)
+    assert isinstance(effect, Rejected)
+    assert (effect.publisher, list(effect.ids), effect.queue) == (sent.publisher, [1, 2], "q")
+    assert len(group.resume(TWO).kept) == 1
+    assert not group.resume(ONE, heard=1).kept
+    group.says(ONE, heard=1)
+    assert not group.resume(ONE).kept
+    group.says(TWO, heard=1)
+    assert len(group.resume(TWO).kept) == 1
+
+
+@scenario
+def an_answer_is_kept(room: Room) -> None:
+    group = Group(room)
+    request = ONE.request()
+    group.says(ONE, publish(ONE, "a", "b"), Purge(request))
+    group.fail_over()
+    assert [effect for _, _, effect in group.resume(ONE).kept] == [Answer(request, 2, 0)]
+
+
+@scenario
+def a_time_out_is_kept(room: Room) -> None:
+    group = Group(room, consumer_timeout_ms=1000)
+    ref, letters = reader(ONE, 2)
+    group.says(ONE, *letters, publish(ONE, "a", "b"))
+    group.wait(1000)
+    group.fail_over()
+    found = group.resume(ONE, {ref: 1})
+    assert [effect for _, _, effect in found.kept] == [TimedOut(ref, [0, 1], "q")]
+    assert (found.deliveries, found.consumers[ref].missed) == ([], 1)
+    # The node counts it from now on, and so do the letters that it sends again.
+    told = group.says(ONE, Credit(ref, 2, 2, False, 2))
+    assert (bodies(told), counts(told)) == (["a", "b"], [(1, 0), (1, 0)])
+    assert bodies(group.resume(ONE, {ref: 2}).deliveries) == ["a", "b"]
+    found = group.resume(ONE, {ref: 0})
+    assert (bodies(found.deliveries), found.consumers[ref].missed) == (["a", "b"], 2)
+
+
+@scenario
+def dead_letters_are_offered_anew(room: Room) -> None:
+    """At least once by who leads, also what another had under way; never by who follows."""
+    group = Group(
+        room,
+        dead_letter_exchange="dlx",
+        dead_letter_strategy=DeadLetterStrategy.AT_LEAST_ONCE,
+        overflow=Overflow.REJECT_PUBLISH,
+    )
+    ref, letters = reader(ONE, 9)
+    group.says(ONE, *letters, publish(ONE, "a", "b", "c"))
+    group.says(ONE, Settle(ref, [0, 1, 2], Verdict.DISCARD))
+    assert not group.follower.take_dlx()
+    first = group.leader
+    assert [each.key for each in first.take_dlx()] == [0, 1, 2]
+    group.entry(room.DlxSettle([1]))
+    group.fail_over()
+    assert not first.take_dlx()
+    assert [each.key for each in group.leader.take_dlx()] == [0, 2]
+    group.leader.follow()
+    group.leader.lead()
+    assert [each.key for each in group.leader.take_dlx()] == [0, 2]
+
+
+@scenario
+def dead_letters_at_most_once_are_the_leaders(room: Room) -> None:
+    group = Group(room, dead_letter_exchange="dlx")
+    ref, letters = reader(ONE, 9)
+    group.says(ONE, *letters, publish(ONE, "a"))
+    group.says(ONE, Settle(ref, [0], Verdict.DISCARD))
+    assert len(group.leader.take_dead_letters()) == 1
+    group.fail_over()
+    assert not group.leader.take_dead_letters()
