@@ -149,6 +149,7 @@ HARMLESS: Final = frozenset(
     {"os.PathLike", "os.fspath"}
     # A context is a value: making one reads certificate files, and touches no socket.
     | {f"ssl.{name}" for name in ("SSLContext", "TLSVersion", "PROTOCOL_TLS_SERVER", "SSLError")}
+    | {f"ssl.{name}" for name in ("PROTOCOL_TLS_CLIENT", "PEM_cert_to_DER_cert")}
     | {f"ssl.{name}" for name in ("CERT_NONE", "CERT_OPTIONAL", "CERT_REQUIRED")}
 )
 HARMFUL: Final = frozenset(
@@ -165,6 +166,7 @@ LONG_TASKS: Final[Mapping[str, str]] = {
     "data.py": "one data folder from its taking to its leaving, and what of it is the node's own",
     "flow_sampler.py": "one look at everything, in steps that give others their turn",
     "journal_task.py": "the journal of a running broker, for queues of all kinds",
+    "peers.py": "the table of other nodes: their connections, and all that is done over them",
     "queue_task.py": "the one loop of every kind of queue, with the order of its ends",
     "recorder.py": "one recording from its first run to its last, whatever fails on the way",
     "recorder_child.py": "a process of its own, which can import little of the others",

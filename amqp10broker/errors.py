@@ -6,6 +6,7 @@ to do instead. A protocol room translates those that a peer can cause into its o
 
     BrokerError
     |-- ConfigError             a setting is unknown, of the wrong type or out of range
+    |-- PeerUnreachable         another node of the cluster does not answer
     |-- AdminSocketError        the local socket for `amqp10broker status` is unsafe or not there
     |-- StorageError            a file of the data folder cannot be used; says which, where, what to do
     |   |-- DamagedFile         what stands there is not what was written
@@ -53,6 +54,10 @@ class ConfigError(BrokerError):
         self.source = source
         self.problem = problem
         self.allowed = allowed
+
+
+class PeerUnreachable(BrokerError):
+    """Another node of the cluster does not answer, or not in time; the message names it."""
 
 
 class AdminSocketError(BrokerError):

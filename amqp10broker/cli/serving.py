@@ -21,7 +21,18 @@ _FIRST: Final = (
     "admin_socket",
     "container_id",
 )
-_CLUSTER: Final = ("node_name", "cluster_port", "cluster_nodes", "cluster_secret_file", "discard_my_data")
+_CLUSTER: Final = (
+    "node_name",
+    "cluster_port",
+    "cluster_nodes",
+    "cluster_secret_file",
+    "cluster_suspect_ms",
+    "cluster_plaintext",
+    "cluster_tls_cert_file",
+    "cluster_tls_key_file",
+    "cluster_tls_ca_file",
+    "discard_my_data",
+)
 _TESTING: Final = ("test_mode",)
 # The settings whose default reads badly: an empty or missing value that stands for something.
 _DEFAULTS_IN_WORDS: Final = {
@@ -31,6 +42,9 @@ _DEFAULTS_IN_WORDS: Final = {
     "node_name": "none",
     "cluster_nodes": "none",
     "cluster_secret_file": "none",
+    "cluster_tls_cert_file": "none",
+    "cluster_tls_key_file": "in cluster_tls_cert_file",
+    "cluster_tls_ca_file": "none",
     "record": "none",
     "record_run": "broker-TIME-NUMBER",
     "disk_free_limit": "50MB, and without a data folder none",

@@ -397,6 +397,21 @@ class Config:
     cluster_secret_file: str | None = text(
         None, "file with the secret that the nodes share, readable by its owner only"
     )
+    cluster_suspect_ms: int = number(
+        1_000, 200, 60_000, "silence after which another node is taken for dead, in ms"
+    )
+    cluster_plaintext: bool = switch(
+        False, "nodes on other machines are spoken to without TLS: whoever is between can read all"
+    )
+    cluster_tls_cert_file: str | None = text(
+        None, "PEM file with this node's certificate; given: nodes speak TLS and demand one of each other"
+    )
+    cluster_tls_key_file: str | None = text(
+        None, "PEM file with its private key; default: in cluster_tls_cert_file"
+    )
+    cluster_tls_ca_file: str | None = text(
+        None, "PEM file with who may have signed the certificates of the nodes"
+    )
     discard_my_data: bool = switch(
         False, "a node with data of its own that joins a cluster loses it; without this it is refused"
     )

@@ -33,8 +33,8 @@ class BadFrame(BrokerError):
     """What came is no frame that this version knows: the connection cannot go on."""
 
 
-def encode(kind: FrameKind, group: int, body: Sequence[bytes], flags: int = 0) -> bytes:
-    """A frame as bytes.
+def encode(kind: FrameKind, group: int, body: Sequence[bytes], flags: int = 0) -> list[bytes]:
+    """A frame as bytes, in pieces: what is large is copied once, when it is sent.
 
     Args:
         kind: of the body.
@@ -52,7 +52,7 @@ def encode(kind: FrameKind, group: int, body: Sequence[bytes], flags: int = 0) -
     checksum = crc32(head[_LENGTH.size :])
     for piece in body:
         checksum = crc32(piece, checksum)
-    return b"".join((head, *body, _CRC.pack(checksum)))
+    return [head, *body, _CRC.pack(checksum)]
 
 
 class Decoder:

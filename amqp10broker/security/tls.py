@@ -1,11 +1,21 @@
-"""TLS of the listening side: the context from settings, and the user that a client's certificate names."""
+"""TLS: contexts for clients and between nodes, and the user that a client's certificate names."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from ssl import CERT_NONE, CERT_OPTIONAL, CERT_REQUIRED, PROTOCOL_TLS_SERVER, SSLContext, SSLError, TLSVersion
+from ssl import (
+    CERT_NONE,
+    CERT_OPTIONAL,
+    CERT_REQUIRED,
+    PROTOCOL_TLS_CLIENT,
+    PROTOCOL_TLS_SERVER,
+    PEM_cert_to_DER_cert,
+    SSLContext,
+    SSLError,
+    TLSVersion,
+)
 from typing import Any, Final
 
 from amqp10broker.errors import ConfigError
@@ -62,6 +72,8 @@ _VERIFY_MODES: Final = {
     Verify.OPTIONAL: CERT_OPTIONAL,
     Verify.REQUIRED: CERT_REQUIRED,
 }
+_PEM_BEGIN: Final = "-----BEGIN CERTIFICATE-----"
+_PEM_END: Final = "-----END CERTIFICATE-----"
 _VERSIONS: Final = {"1.2": TLSVersion.TLSv1_2, "1.3": TLSVersion.TLSv1_3}
 
 
@@ -81,20 +93,69 @@ def server_context(settings: TlsSettings) -> SSLContext:
         raise ConfigError(
             "tls_ca", "is not given", "must name who signs clients' certificates, or turn verifying off"
         )
-    for name, file in (
-        ("tls_certificate", settings.certificate_file),
-        ("tls_key", settings.key_file),
-        ("tls_ca", settings.ca_file),
-    ):
+    names = ("tls_certificate", "tls_key", "tls_ca")
+    return _context(PROTOCOL_TLS_SERVER, settings, names)
+
+
+@dataclass(frozen=True, slots=True)
+class MutualTls:
+    """TLS between nodes: each shows a certificate and demands one of the other.
+
+    Names in certificates are not looked at: that the other side is a node, and no third stands between, is
+    proved by the cluster's secret over both certificates.
+
+    Attributes:
+        server: what connections are accepted with.
+        client: what they are made with.
+        certificate: ours, as DER.
+    """
+
+    server: SSLContext
+    client: SSLContext
+    certificate: bytes
+
+
+def mutual_tls(certificate_file: str, key_file: str | None, ca_file: str | None) -> MutualTls:
+    """TLS between nodes; reads the files.
+
+    Args:
+        certificate_file: PEM: ours, followed by those between it and the root.
+        key_file: PEM: our private key; None if it is in `certificate_file`.
+        ca_file: PEM: who may have signed the nodes' certificates.
+
+    Raises:
+        ConfigError: a file cannot be read or does not hold what it should; names the setting.
+    """
+    if ca_file is None:
+        raise ConfigError(
+            "cluster_tls_ca_file", "is not given", "must name who signs the certificates of the nodes"
+        )
+    settings = TlsSettings(
+        certificate_file, key_file, ca_file=ca_file, verify=Verify.REQUIRED, minimum_version="1.3"
+    )
+    names = ("cluster_tls_cert_file", "cluster_tls_key_file", "cluster_tls_ca_file")
+    server = _context(PROTOCOL_TLS_SERVER, settings, names)
+    client = _context(PROTOCOL_TLS_CLIENT, settings, names)
+    with open(certificate_file, encoding="ascii", errors="replace") as stream:
+        first = stream.read()
+    begin, end = first.index(_PEM_BEGIN), first.index(_PEM_END) + len(_PEM_END)
+    return MutualTls(server, client, PEM_cert_to_DER_cert(first[begin:end]))
+
+
+def _context(protocol: int, settings: TlsSettings, names: tuple[str, str, str]) -> SSLContext:
+    """A context of either side; `names` are those of the settings that name certificate, key and CA."""
+    files = (settings.certificate_file, settings.key_file, settings.ca_file)
+    for name, file in zip(names, files, strict=True):
         if file is not None:
             _check_readable(name, file)
-    context = SSLContext(PROTOCOL_TLS_SERVER)
+    context = SSLContext(protocol)
     context.minimum_version = _VERSIONS[settings.minimum_version]
+    context.check_hostname = False
     try:
         context.load_cert_chain(settings.certificate_file, settings.key_file, password=_password_of(settings))
     except SSLError as error:
         raise ConfigError(
-            "tls_certificate",
+            names[0],
             f"and its key cannot be used: {error.reason or 'not in PEM format, or without a key'}",
             "must be a PEM certificate and the private key that belongs to it",
         ) from error
@@ -103,7 +164,7 @@ def server_context(settings: TlsSettings) -> SSLContext:
             context.load_verify_locations(settings.ca_file)
         except SSLError as error:
             raise ConfigError(
-                "tls_ca",
+                names[2],
                 f"holds no certificate: {error.reason or 'not in PEM format'}",
                 "must be PEM certificates",
             ) from error

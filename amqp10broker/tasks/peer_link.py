@@ -1,0 +1,152 @@
+"""One connection to another node, from the end of its greeting to its own end."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import trio
+
+from amqp10broker.replication.asking import BadDocument
+from amqp10broker.replication.frames import BODY_BYTES_MAX, BadFrame, Decoder
+from amqp10broker.replication.hello import Hello
+from amqp10broker.replication.liveness import BadHeartbeat
+from amqp10broker.replication.wire import Frame
+from amqp10broker.tasks.log import Log
+from amqp10broker.tasks.peer_streams import close
+from amqp10broker.tasks.socket_transport import Stream
+
+_log = Log("amqp10broker.peers")
+
+READ_BYTES: Final = 65_536
+
+
+class PeerLink:
+    """A connection whose other side is known and welcome.
+
+    Attributes:
+        peer: what the other side proved to be.
+        backlog_bytes: put and not sent.
+        read_at: when bytes came last, by Trio's clock.
+        facts_told: what the last heartbeat said beside (`Heartbeat.facts`).
+        end: how it ended, for the log.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        peer: Hello,
+        rest: bytes,
+        on_frames: Callable[[PeerLink, Sequence[Frame]], None],
+        *,
+        body_bytes_max: int = BODY_BYTES_MAX,
+    ) -> None:
+        """Begin.
+
+        Args:
+            stream: the transport, greeted.
+            peer: the other side's hello.
+            rest: bytes that came behind the greeting.
+            on_frames: told the frames of each read.
+            body_bytes_max: a larger body ends the connection.
+        """
+        self.peer = peer
+        self.backlog_bytes = 0
+        self.read_at = trio.current_time()
+        self.facts_told = b""
+        self.end = "closed by the other node"
+        self._stream = stream
+        self._rest = rest
+        self._on_frames = on_frames
+        self._decoder = Decoder(body_bytes_max)
+        self._queue: deque[bytes] = deque()
+        self._wake = trio.Event()
+        self._sent = trio.Event()
+        self._scope = trio.CancelScope()
+
+    def put(self, pieces: Sequence[bytes], *, first: bool = False) -> None:
+        """Send a frame, never waiting.
+
+        Args:
+            pieces: of the frame (`frames.encode`).
+            first: before all that waits.
+        """
+        if first:
+            self._queue.extendleft(reversed(pieces))
+        else:
+            self._queue.extend(pieces)
+        self.backlog_bytes += sum(map(len, pieces))
+        self._wake.set()
+
+    async def wait_room(self, most_bytes: int) -> None:
+        """Wait until less is waiting to be sent, or the connection is over."""
+        while self.backlog_bytes >= most_bytes and not self._scope.cancel_called:
+            await self._sent.wait()
+
+    def close(self, reason: str) -> None:
+        """End it, from any task."""
+        if not self._scope.cancel_called:
+            self.end = reason
+            self._scope.cancel()
+            self._sent.set()
+
+    async def run(self) -> None:
+        """Serve until it is over, for whatever reason; closes the stream."""
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._write)
+                    await self._read()
+                    self.close(self.end)
+        finally:
+            self.close("the node stops")
+            await close(self._stream)
+
+    async def _read(self) -> None:
+        data = self._rest
+        self._rest = b""
+        try:
+            while True:
+                if data:
+                    self._take(data)
+                data = bytes(await self._stream.receive_some(READ_BYTES))
+                if not data:
+                    return
+                self.read_at = trio.current_time()
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            self.close(f"lost: {error}")
+        except (BadFrame, BadHeartbeat, BadDocument) as error:
+            _log.error(
+                "node sent what this version does not understand", peer=self.peer.name, reason=str(error)
+            )
+            self.close(str(error))
+
+    def _take(self, data: bytes) -> None:
+        frames = self._decoder.feed(data)
+        if not frames or self._scope.cancel_called:  # that it is over was told already
+            return
+        try:
+            self._on_frames(self, frames)
+        except (BadFrame, BadHeartbeat, BadDocument):
+            raise
+        except Exception as error:
+            # It must not end the other connections. What was lost with this one is asked for on the next.
+            _log.error(
+                "frames of a node failed by a fault in the broker", node=self.peer.name, exc_info=error
+            )
+            self.close("a fault in the broker")
+
+    async def _write(self) -> None:
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake = trio.Event()
+                data = b"".join(self._queue)
+                self._queue.clear()
+                await self._stream.send_all(data)
+                self.backlog_bytes -= len(data)
+                self._sent.set()
+                self._sent = trio.Event()
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            self.close(f"lost: {error}")
