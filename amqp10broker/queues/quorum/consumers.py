@@ -358,9 +358,9 @@ class QuorumConsumers:
         """Put deliveries that never reached the client back to their places, as they are."""
         self._outbox.withdraw(consumer)
         unsettled = consumer.unsettled
-        on_its_way = consumer.handed_out - seen
+        on_its_way = max(0, consumer.handed_out - seen)
         back = list(unsettled)[-on_its_way:] if on_its_way else []
-        consumer.handed_out = seen
+        consumer.handed_out -= on_its_way
         back += [key for key in keys if key in unsettled]
         if consumer.settled:
             # What is trimmed is not here any more: the session's copy is all there is.

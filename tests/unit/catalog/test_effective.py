@@ -79,6 +79,7 @@ def test_every_argument_of_a_quorum_queue_acts() -> None:
         overflow="reject-publish",
         delivery_limit=7,
         consumer_timeout=8,
+        consumer_disconnected_timeout=11,
         delayed_retry_type="failed",
         delayed_retry_min=9,
         delayed_retry_max=10,
@@ -88,6 +89,7 @@ def test_every_argument_of_a_quorum_queue_acts() -> None:
         overflow=Overflow.REJECT_PUBLISH,
         delivery_limit=7,
         consumer_timeout_ms=8,
+        consumer_disconnected_timeout_ms=11,
         retry_type=RetryType.FAILED,
         retry_min_ms=9,
         retry_max_ms=10,
@@ -205,6 +207,7 @@ def test_an_operator_policy_bounds_an_argument_too() -> None:
         ("max-length", "max_length"),
         ("max-length-bytes", "max_length_bytes"),
         ("consumer-timeout", "consumer_timeout_ms"),
+        ("consumer-disconnected-timeout", "consumer_disconnected_timeout_ms"),
     ],
 )
 def test_of_policy_and_argument_the_smaller_limit_counts(key: str, attribute: str) -> None:

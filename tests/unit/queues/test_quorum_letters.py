@@ -12,6 +12,7 @@ from amqp10broker.queues.commands import (
     Command,
     Credit,
     Delete,
+    GiveBack,
     Inspect,
     PeerId,
     Publish,
@@ -292,6 +293,16 @@ def test_a_lane_ends_with_its_node() -> None:
     assert (bench.queue.publishers, bench.queue.ready) == (0, 2)
     assert not bench.entry(letters(1, publish("late")))
     assert bench.queue.ready == 2
+
+
+def test_who_says_to_have_seen_more_than_there_was_gives_nothing_back() -> None:
+    bench = Entries()
+    consumer = SESSION.consumer()
+    bench.entry(letters(1, Subscribe(consumer, False), Credit(consumer, 0, 2, False, 0), publish("a", "b")))
+    bench.entry(letters(4, GiveBack(consumer, [], [], 2, 7, 1), Credit(consumer, 2, 1, False, 7)))
+    assert (bench.queue.ready, bench.queue.unsettled) == (0, 2)
+    assert bench.bodies(bench.entry(letters(6, publish("c")))) == ["c"]
+    assert not bench.queue.resume(NODE, START, 0, {consumer: 3}).deliveries
 
 
 def test_a_deleted_queue_says_so() -> None:
