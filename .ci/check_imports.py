@@ -180,7 +180,10 @@ CHANGES_OF_CATALOG: Final[Mapping[str, tuple[str, ...]]] = {
         for verb in ("put", "drop")
         for noun in ("binding", "exchange", "permission", "policy", "queue", "topic_permission", "user")
     },
-    "catalog.apply": ("catalog/definitions.py", "catalog/restore.py"),
+    "catalog.apply": (
+        *("catalog/definitions.py", "catalog/restore.py"),
+        *("replication/proposals.py", "replication/system.py"),
+    ),
 }
 
 # Spelled so that these patterns do not match themselves.

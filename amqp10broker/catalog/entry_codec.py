@@ -191,6 +191,18 @@ _Encode = Callable[[Key, Any, Conceal], Any]
 _Decode = Callable[[Key, Any], Record]
 
 _CODEC: Final[Mapping[str, tuple[_Encode, _Decode]]] = {
+    "node": (
+        lambda key, node, conceal: node_entry(node),
+        lambda key, value: read_node(key[1], value),
+    ),
+    "node_numbers": (
+        lambda key, number, conceal: {"highest": number},
+        lambda key, value: value["highest"],
+    ),
+    "cluster": (
+        lambda key, cluster, conceal: {"id": cluster.id, "name": cluster.name},
+        lambda key, value: ClusterFacts(value["id"], value["name"]),
+    ),
     "vhost": (
         lambda key, facts, conceal: vhost_entry(facts),
         lambda key, value: read_vhost(_place(key, value)),
@@ -239,18 +251,6 @@ _CODEC: Final[Mapping[str, tuple[_Encode, _Decode]]] = {
     "queue_numbers": (
         lambda key, number, conceal: {"highest": number},
         lambda key, value: value["highest"],
-    ),
-    "node": (
-        lambda key, node, conceal: node_entry(node),
-        lambda key, value: read_node(key[1], value),
-    ),
-    "node_numbers": (
-        lambda key, number, conceal: {"highest": number},
-        lambda key, value: value["highest"],
-    ),
-    "cluster": (
-        lambda key, cluster, conceal: {"id": cluster.id, "name": cluster.name},
-        lambda key, value: ClusterFacts(value["id"], value["name"]),
     ),
 }
 

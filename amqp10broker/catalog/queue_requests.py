@@ -193,20 +193,25 @@ class QueueEnded:
     Attributes:
         vhost: where.
         name: of the queue.
-        handle: it; one of that name that is there now may be another.
+        handle: it, or its number in a cluster; one of that name that is there now may be another.
+        farewell: it is told to delete itself.
     """
 
     vhost: str
     name: str
-    handle: QueueHandle
+    handle: QueueHandle | int
+    farewell: bool = False
 
     def plan(self, catalog: Catalog) -> Plan[None]:
         """See `plan`."""
         vhost = catalog.find_vhost(self.vhost)
         queue = None if vhost is None else vhost.find(self.name)
-        if vhost is None or queue is None or queue.handle is not self.handle:
+        if vhost is None or queue is None:
             return Plan(None)
-        return Plan(None, forgets=keys_of_queues(vhost, [self.name]), farewell=False)
+        it = queue.number if isinstance(self.handle, int) else queue.handle
+        if it != self.handle:
+            return Plan(None)
+        return Plan(None, forgets=keys_of_queues(vhost, [self.name]), farewell=self.farewell)
 
 
 @dataclass(frozen=True, slots=True)

@@ -260,8 +260,8 @@ class SystemMachine:
         return None if found is None else [found[0], json.loads(found[1])]
 
     def entries(self) -> Iterator[tuple[Key, Value]]:
-        """The catalog's entries."""
-        for key, (_, text) in self._state.items():
+        """The catalog's entries, in the order in which they were changed last."""
+        for key, (_, text) in sorted(self._state.items(), key=lambda item: item[1][0]):
             if key[0] not in MARKS and key[0] != LAST:
                 yield key, json.loads(text)
 

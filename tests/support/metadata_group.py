@@ -185,16 +185,7 @@ class Agreement:
         done = self.nodes[transaction.origin.node - 1].decided
         assert not any(each is asked.request for each in done), f"{asked.request} was answered before"
         done.append(asked.request)
-        try:
-            plan = asked.request.plan(self.truth)
-        except RefusedError as refusal:
-            raise AssertionError(f"{asked.request} is applied where it is refused") from refusal
-        assert plan.answer == asked.plan.answer, f"{asked.request}: {asked.plan.answer} and {plan.answer}"
-        assert sorted(plan.forgets) == sorted(transaction.forgets), f"{asked.request} forgets otherwise"
-        now = {put.key: _unnumbered(encoded(put.key, put.record, conceal)) for put in plan.puts}
-        then = {key: _unnumbered(value) for key, value in transaction.puts}
-        assert now == then, f"{asked.request} puts {then} instead of {now}"
-        _change(self.truth, puts, transaction)
+        explain(self.truth, asked.request, asked.plan, transaction, puts)
 
     def finish(self) -> None:
         """Everything is decided, at all nodes, which are the same then."""
@@ -212,6 +203,30 @@ class Agreement:
             assert state(again) == state(node.catalog), "the machine has other entries"
 
 
+def explain(
+    truth: Catalog, request: Request[Any], planned: Plan[Any], transaction: Transaction, puts: Any
+) -> None:
+    """A request, asked where its transaction is applied, comes to the same as where it was planned.
+
+    Args:
+        truth: what was applied before; changed.
+        request: what was asked for.
+        planned: what it came to, on an older copy perhaps.
+        transaction: made of it.
+        puts: what is applied.
+    """
+    try:
+        plan = request.plan(truth)
+    except RefusedError as refusal:
+        raise AssertionError(f"{request} is applied where it is refused") from refusal
+    assert plan.answer == planned.answer, f"{request}: {planned.answer} and {plan.answer}"
+    assert sorted(plan.forgets) == sorted(transaction.forgets), f"{request} forgets otherwise"
+    now = {put.key: _unnumbered(encoded(put.key, put.record, conceal)) for put in plan.puts}
+    then = {key: _unnumbered(value) for key, value in transaction.puts}
+    assert now == then, f"{request} puts {then} instead of {now}"
+    _change(truth, puts, transaction)
+
+
 def _change(catalog: Catalog, puts: Any, transaction: Transaction) -> None:
     catalog.apply(
         [Put(key, decoded(key, value)) for key, value in puts],
@@ -224,4 +239,5 @@ def _unnumbered(value: Any) -> Any:
     """Without what is decided when it is applied, and where a queue is, which may have been chosen before."""
     if not isinstance(value, dict):
         return value
-    return {name: each for name, each in value.items() if name not in ("number", "home", "incarnation")}
+    left_out = ("number", "home", "members", "incarnation")
+    return {name: each for name, each in value.items() if name not in left_out}

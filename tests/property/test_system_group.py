@@ -1,0 +1,115 @@
+"""Three nodes, with losses of power, cuts and late messages: their catalogs agree, nothing is done twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from amqp10broker.replication import system_store
+from amqp10broker.replication.proposals import Proposals
+from amqp10broker.replication.transactions import SystemMachine, Transaction
+from tests.property.test_transactions import some_request
+from tests.support.journals import LONG
+from tests.support.system_group import World
+
+SEEDS = 600 if LONG else 25
+
+
+def live(seed: int, **kinds: Any) -> World:
+    """Some hundred steps with faults, then half a minute without."""
+    world = World(seed, **kinds)
+    chance = world.chance
+    for _ in range(700):
+        kind = chance.random()
+        node = chance.choice(world.nodes)
+        if kind < 0.15:
+            if node.up and node.caught_up:
+                node.ask(some_request(chance))
+        elif kind < 0.16:
+            if node.up:
+                world.kill(node)
+            else:
+                world.restart(node)
+        elif kind < 0.17:
+            if world.cut:
+                world.heal()
+            else:
+                world.cut_off(node, others=[chance.choice(world.nodes)])
+        elif kind < 0.18:
+            world.pass_time(chance.choice([100, 1000]))
+        else:
+            world.step()
+    for node in world.nodes:
+        if not node.up:
+            world.restart(node)
+    world.heal()
+    world.pass_time(40_000)
+    for node in world.nodes:
+        assert node.caught_up, f"{node.name} does not get on"
+        assert not len(node.system._proposals), "something is never decided"
+        assert len(node.heard) == node.requests, "somebody has heard nothing"
+    world.check_same()
+    return world
+
+
+@pytest.fixture(autouse=True)
+def short_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that states are sent."""
+    monkeypatch.setattr(system_store, "COMPACT_AFTER", 5)
+
+
+def test_nodes_agree_whatever_happens() -> None:
+    for seed in range(SEEDS):
+        try:
+            live(seed)
+        except BaseException as error:
+            error.add_note(f"seed {seed}")
+            raise
+
+
+# --- planted faults -----------------------------------------------------------------------------------
+
+
+class Blind(SystemMachine):
+    """42: a transaction is applied though a key that it has read has a newer revision."""
+
+    def _holds(self, transaction: Transaction) -> bool:
+        return True
+
+
+def stubborn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """43: after a conflict the same is proposed, with what the keys' revisions are now."""
+
+    def again(self: Proposals) -> None:
+        lost, self._lost = self._lost, []
+        for pending in lost:
+            self._propose(pending.request, pending.ref, pending.due_ms, pending.plan)
+
+    monkeypatch.setattr(Proposals, "plan_again", again)
+
+
+def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was sent to a leader that is gone is not sent to the next."""
+    monkeypatch.setattr(Proposals, "unsent", lambda self: None)
+    monkeypatch.setattr("amqp10broker.replication.proposals.AGAIN_AFTER_MS", 10**9)
+
+
+def caught(**kinds: Any) -> bool:
+    """Whether one of the seeds fails."""
+    for seed in range(SEEDS):
+        try:
+            live(seed, **kinds)
+        except (AssertionError, KeyError):
+            return True
+    return False
+
+
+def test_a_fault_of_the_machine_is_found() -> None:
+    assert caught(machine=Blind)
+
+
+@pytest.mark.parametrize("plant", [stubborn, forgetful])
+def test_a_fault_of_the_proposer_is_found(plant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    assert caught()
