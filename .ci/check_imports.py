@@ -75,7 +75,7 @@ ROOMS: Final[Mapping[str, Room]] = {
     ),
     "security": _room("catalog", "errors", why="who may connect, and who may do what"),
     "management": _room(
-        "amqp10", "message", "routing", "queues", "catalog", "security", "errors",
+        "amqp10", "message", "routing", "queues", "catalog", "replication", "security", "errors",
         why="one table of operations: what people declare and ask, whatever the door",
     ),
     "service": _room(

@@ -37,6 +37,7 @@ from amqp10broker.catalog.queue import (
 from amqp10broker.catalog.usage import Usage
 from amqp10broker.catalog.users import Users
 from amqp10broker.catalog.vhost import RESERVED_PREFIX, VirtualHost
+from amqp10broker.catalog.whereabouts import Whereabouts
 from amqp10broker.errors import NotFound
 from amqp10broker.queues.commands import TOUCH
 from amqp10broker.routing.exchange import Choose
@@ -76,6 +77,7 @@ class Catalog:
         highest_node: no number above it was given to a node; grows only.
         cluster: which one it is; None without one.
         placement: says where new queues are; None: at this node, which is in no cluster.
+        whereabouts: says who leads queues and which nodes run; None: this node is in no cluster.
         on_members: called when a queue has other members; must not raise.
         changes: told of all that must outlive the process.
         relaxed_quorum_checks: a quorum queue may be declared again as a classic one.
@@ -111,6 +113,7 @@ class Catalog:
         self.highest_node = 0
         self.cluster: ClusterFacts | None = None
         self.placement: Placement | None = None
+        self.whereabouts: Whereabouts | None = None
         self.on_members: Callable[[DeclaredQueue], None] = lambda queue: None
         self.relaxed_quorum_checks = relaxed_quorum_checks
         self._host = host
@@ -131,6 +134,17 @@ class Catalog:
     def node_of(self, number: int) -> NodeFacts | None:
         """The node of this number, or None if it is in the cluster no more."""
         return next((node for node in self.nodes.values() if node.number == number), None)
+
+    def leader_of(self, queue: DeclaredQueue) -> NodeFacts | None:
+        """The node that leads a queue, or has it; None: none is known, or this node is in no cluster."""
+        leader = queue.home or None
+        if queue.members and self.whereabouts is not None:
+            leader = self.whereabouts.leader(queue)
+        return None if leader is None else self.node_of(leader)
+
+    def runs(self, node: int) -> bool:
+        """Whether a node of the cluster can be reached."""
+        return self.whereabouts is not None and self.whereabouts.runs(node)
 
     def find_vhost(self, name: str) -> VirtualHost | None:
         """The virtual host of this name, or None."""

@@ -38,6 +38,7 @@ class QueueKind:
         global_prefetch: a limit of a whole channel may hold its deliveries back.
         conditional_delete: it can be deleted only if it is unused, or empty.
         own_files: what it keeps is in files of its own, and not in the node's journal.
+        replicated: it has members, on as many nodes of a cluster, which agree on all that it does.
         unsent_max: deliveries that a session or channel may have of it beyond what was written, whatever its
             own limit is, and without a bound of bytes; None: the limits of the session or channel count.
         held_max: deliveries that a consumer of AMQP 0-9-1 may hold without a prefetch; None: no limit.
@@ -56,6 +57,7 @@ class QueueKind:
     global_prefetch: bool = True
     conditional_delete: bool = True
     own_files: bool = False
+    replicated: bool = False
     unsent_max: int | None = None
     held_max: int | None = None
 
@@ -70,6 +72,7 @@ QUORUM: Final = QueueKind(
     exclusive_consumers=False,
     global_prefetch=False,
     conditional_delete=False,
+    replicated=True,
     held_max=QUORUM_PREFETCH_MAX,
 )
 STREAM: Final = QueueKind(

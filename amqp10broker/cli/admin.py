@@ -26,8 +26,17 @@ if TYPE_CHECKING:
 
 TIMEOUT_S: Final = 10.0
 """A broker that does not answer for so long is reported as stuck."""
-PATIENCE_S: Final[Mapping[str, float]] = {"record-start": 60.0, "record-stop": 60.0}
-"""Of operations that take their time: starting loads pyarrow, and stopping completes files."""
+PATIENCE_S: Final[Mapping[str, float]] = {
+    "record-start": 60.0,
+    "record-stop": 60.0,
+    "add-member": 620.0,
+    "delete-member": 620.0,
+    **dict.fromkeys(("grow", "grow-to-count", "shrink", "rebalance"), 3_600.0),
+    "await-online-quorum-plus-one": 3_700.0,
+    "drain": 120.0,
+}
+"""Of operations that take their time: starting loads pyarrow, stopping completes files, and what is done to
+one queue after the other, or waits itself, ends by itself."""
 
 
 # What to do about a refusal, by its kind; one about something that is not there, by what it is.
@@ -40,6 +49,7 @@ _ADVICE: Final[Mapping[str, str]] = {
     "NotFound vhost": "see 'amqp10broker list-vhosts'",
     "NotFound user": "see 'amqp10broker list-users'",
     "NotFound connection": "see 'amqp10broker list-connections'",
+    "NotFound node": "see 'amqp10broker cluster-status'",
 }
 
 
@@ -148,7 +158,10 @@ def _result(path: str, line: bytes) -> Any:
         reason = str(answer["error"])
     except (ValueError, KeyError, TypeError) as error:
         raise AdminSocketError(f"what answers at {path} is no amqp10broker of this version") from error
-    raise RefusedByBroker(f"the broker refuses: {reason}{_advice(answer)}")
+    kind = answer.get("kind")
+    raise RefusedByBroker(
+        f"the broker refuses: {reason}{_advice(answer)}", kind if isinstance(kind, str) else ""
+    )
 
 
 def _advice(answer: Mapping[str, Any]) -> str:

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from amqp10broker.cli import tables
 from amqp10broker.cli.commands import Command, Parser, add_arguments_option, add_vhost, add_where, ask, pairs
-from amqp10broker.cli.exits import EXIT_OK
+from amqp10broker.cli.exits import EXIT_OK, RefusedByBroker
 from amqp10broker.cli.passwords import add_password, new_password
 from amqp10broker.errors import ConfigError
 from amqp10broker.management.arguments import Argument, Kind
@@ -35,6 +38,8 @@ class Call:
         more: adds options that the operation does not have.
         prepare: changes what the operation is given, after asking the broker something perhaps.
         code: makes the exit code of the result.
+        of_cluster: it has RabbitMQ's exit codes, and shows its result as `--formatter` says.
+        columns: of a result in rows.
         description: for its own help; empty takes the table's.
     """
 
@@ -45,6 +50,8 @@ class Call:
     more: Callable[[Parser], object] = lambda parser: None
     prepare: Callable[[argparse.Namespace, dict[str, Any]], object] = _nothing
     code: Callable[[Any], int] = lambda result: EXIT_OK
+    of_cluster: bool = False
+    columns: tuple[str, ...] = ()
     description: str = ""
 
     def add_to(self, parser: Parser) -> None:
@@ -56,6 +63,8 @@ class Call:
         self.more(parser)
         if operation.in_vhost:
             add_vhost(parser)
+        if self.of_cluster:
+            add_formatter(parser)
         add_where(parser)
 
     def run(self, arguments: argparse.Namespace) -> int:
@@ -63,15 +72,42 @@ class Call:
         offered = [each for each in OPERATIONS[self.operation].arguments if each.name not in self.without]
         given = {each.name: _value(each, arguments) for each in offered}
         self.prepare(arguments, given)
-        result = ask(arguments, self.operation, **given)
-        told = self.said(arguments, result)
+        try:
+            result = ask(arguments, self.operation, **given)
+        except RefusedByBroker as error:
+            error.of_cluster = self.of_cluster
+            raise
+        told = self._shown(arguments, result)
         if told is not None:
             print(told)
         return self.code(result)
 
+    def _shown(self, arguments: argparse.Namespace, result: Any) -> str | None:
+        if self.of_cluster and self.columns:
+            sys.stdout.write(tables.render(self.columns, result, arguments.format, **on_terminal()))
+            return None
+        if self.of_cluster and arguments.format == "json":
+            sys.stdout.write(tables.as_json(result))
+            return None
+        return self.said(arguments, result)
+
     def command(self, name: str) -> Command:
         """It, under a name."""
         return Command(name, self.add_to, self.run, self.description)
+
+
+def add_formatter(parser: Parser) -> None:
+    """How a result is shown; RabbitMQ's tools call it so."""
+    parser.add_argument(
+        "--format", "--formatter", dest="format", choices=tables.FORMATS, default="table",
+        type=lambda written: "table" if written == "pretty_table" else written, help="default: table",
+    )  # fmt: skip
+
+
+def on_terminal() -> dict[str, Any]:
+    """How `tables.render` draws for standard output: a program that reads gets each row on one line."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    return {"encoding": sys.stdout.encoding, "width": width}
 
 
 def command_of_kinds(name: str, calls: Mapping[str, Call], metavar: str, description: str = "") -> Command:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from amqp10broker.errors import AdminSocketError, BrokerError
@@ -16,9 +17,32 @@ EXIT_UNREACHABLE: Final = 3
 EXIT_INTERRUPTED: Final = 130
 """Ctrl-C."""
 
+EXIT_USAGE_OF_TOOL: Final = 64
+EXIT_NO_SUCH: Final = 67
+EXIT_UNAVAILABLE: Final = 69
+EXIT_SOFTWARE: Final = 70
+EXIT_TRY_AGAIN: Final = 75
+"""Of commands of a cluster, as scripts know them from RabbitMQ's tools."""
+_OF_CLUSTER: Final[Mapping[str, int]] = {
+    "BadRequest": EXIT_USAGE_OF_TOOL,
+    "InvalidArgument": EXIT_USAGE_OF_TOOL,
+    "NotFound": EXIT_NO_SUCH,
+    "Unavailable": EXIT_TRY_AGAIN,
+}
+
 
 class RefusedByBroker(AdminSocketError):
-    """The broker is there and does not do what was asked; the message says why."""
+    """The broker is there and does not do what was asked; the message says why.
+
+    Attributes:
+        kind: name of the class of the refusal; empty if it has none.
+        of_cluster: a command of the cluster was refused, which has exit codes of its own.
+    """
+
+    def __init__(self, text: str, kind: str = "") -> None:
+        super().__init__(text)
+        self.kind = kind
+        self.of_cluster = False
 
 
 class Unreachable(BrokerError):
@@ -32,5 +56,5 @@ class Failed(BrokerError):
 def exit_code(error: BrokerError) -> int:
     """The exit code of a command that ended with this error."""
     if isinstance(error, RefusedByBroker):
-        return EXIT_FAILED
+        return _OF_CLUSTER.get(error.kind, EXIT_SOFTWARE) if error.of_cluster else EXIT_FAILED
     return EXIT_UNREACHABLE if isinstance(error, AdminSocketError | Unreachable) else EXIT_FAILED

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,9 +10,11 @@ from functools import partial
 from typing import Any, Final
 
 from amqp10broker.cli import rows, tables
+from amqp10broker.cli.calls import add_formatter, on_terminal
 from amqp10broker.cli.commands import Command, Parser, add_vhost, add_where, ask
 from amqp10broker.cli.exits import EXIT_OK
 from amqp10broker.errors import ConfigError, hint
+from amqp10broker.management.arguments import Argument, Kind
 from amqp10broker.management.table import OPERATIONS
 
 Row = dict[str, Any]
@@ -71,13 +72,21 @@ class Listing:
         return operation is not None and any(each.name == "vhost" for each in operation.arguments)
 
     @property
+    def flags(self) -> tuple[Argument, ...]:
+        """What its operation lists only if asked for."""
+        operation = OPERATIONS.get(self.command)
+        arguments = () if operation is None else operation.arguments
+        return tuple(each for each in arguments if each.kind is Kind.FLAG)
+
+    @property
     def help(self) -> str:
         """A sentence."""
         return OPERATIONS[self.command].help if not self.what else f"List {self.what}."
 
 
 _OWNER: Final = """
-    connection: number of the connection
+    node: to which the client is connected
+    connection: number of the connection there
     user, vhost
     channel: its number
 """
@@ -128,7 +137,10 @@ LISTINGS: Final = (
             messages_unacknowledged: delivered and not settled
             consumers
             publishers: links of AMQP 1.0 with this target
-            leader: the broker that has it
+            leader: the node that leads it, or has it
+            members: nodes that have it
+            online: of these, those that run
+            state: running, or down: its leader, or node, cannot be reached
             policy: that counts for it
             operator_policy: likewise
             effective_policy_definition: what the two set
@@ -195,10 +207,12 @@ LISTINGS: Final = (
     ),
     Listing("policies", *_POLICY),
     Listing("operator-policies", *_POLICY),
+    Listing("alarms", columns_of("node, alarm"), ("node", "alarm")),
     Listing(
         "connections",
         columns_of(f"""
-            id: its number, for close-connection
+            node: to which the client is connected
+            id: its number there, for close-connection
             protocol
             peer: the client's address
             user, vhost, state
@@ -304,7 +318,9 @@ def _arguments(listing: Listing, parser: Parser) -> None:
     columns.completions = tuple(listing.columns)  # type: ignore[attr-defined]
     if listing.takes_vhost:
         add_vhost(parser)
-    parser.add_argument("--format", choices=tables.FORMATS, default="table", help="default: table")
+    for each in listing.flags:
+        parser.add_argument(f"--{each.name}", action="store_true", help=each.help)
+    add_formatter(parser)
     parser.add_argument("--no-header", action="store_true", help="leave out the names of the columns")
     add_where(parser)
 
@@ -312,15 +328,8 @@ def _arguments(listing: Listing, parser: Parser) -> None:
 def _list(listing: Listing, arguments: argparse.Namespace) -> int:
     columns = chosen_columns(listing, arguments.columns)
     found = _rows(listing, arguments)
-    text = tables.render(
-        columns,
-        found,
-        arguments.format,
-        header=not arguments.no_header,
-        encoding=sys.stdout.encoding,
-        # Whoever reads it by a program gets each row on one line.
-        width=shutil.get_terminal_size().columns if sys.stdout.isatty() else None,
-    )
+    header = not arguments.no_header
+    text = tables.render(columns, found, arguments.format, header=header, **on_terminal())
     sys.stdout.write(text)
     return EXIT_OK
 
@@ -344,9 +353,11 @@ def chosen_columns(listing: Listing, written: Sequence[str]) -> tuple[str, ...]:
 
 def _rows(listing: Listing, arguments: argparse.Namespace) -> list[Row]:
     if listing.from_status is None:
-        given = {"vhost": arguments.vhost} if listing.names_vhost else {}
+        given: dict[str, Any] = {each.name: True for each in listing.flags if getattr(arguments, each.name)}
+        if listing.names_vhost:
+            given["vhost"] = arguments.vhost
         return [listing.row(each) for each in ask(arguments, listing.command, **given)]
-    found = list(listing.from_status(ask(arguments, "status")))
+    found = list(listing.from_status(ask(arguments, "status", everywhere=True)))
     if arguments.vhost is not None:
         found = [row for row in found if row["vhost"] == arguments.vhost]
     return found

@@ -23,7 +23,8 @@ from amqp10broker.management.table import OPERATIONS
 
 _EPILOG: Final = (
     "Exit codes: 0 in order; 1 refused or failed; 2 used or configured wrongly; 3 no broker answers "
-    "(ping: 1); 130 interrupted."
+    "(ping: 1); 130 interrupted. Commands of a cluster: 64 used wrongly, 67 no such thing, 69 a check fails, "
+    "70 refused, 75 try again."
 )
 
 
@@ -75,6 +76,15 @@ HOMES: Final[Mapping[str, Mapping[str, str]]] = {
         **_told("close-connection", "set", "alarm"),
         "set-vm-memory-high-watermark": "change how much memory a running broker may use",
         "set-disk-free-limit": "change how much disk a running broker leaves free",
+    },
+    "clustering": {
+        **_told("quorum-status", "add-member", "delete-member", "grow", "grow-to-count", "shrink"),
+        **_told("transfer-leadership", "rebalance", "force-shrink-member-to-current-member"),
+        **_told("drain", "revive", "check-if-node-is-quorum-critical", "await-online-quorum-plus-one"),
+        **_told(
+            "check-for-quorum-queues-without-an-elected-leader",
+            "check-if-new-quorum-queue-replicas-have-finished-initial-sync",
+        ),
     },
     "publishing": {
         "publish": "send messages to a queue or an exchange",

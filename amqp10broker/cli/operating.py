@@ -210,7 +210,9 @@ CALLS: Final[Mapping[str, Call]] = {
         "clear-operator-policy", lambda a, done: f"operator policy '{a.name}' cleared"
     ),
     "close-connection": Call(
-        "close-connection", lambda a, closed: f"connection {a.id} closed", by_itself=("reason",)
+        "close-connection",
+        lambda a, closed: f"connection {a.id}{'' if a.node is None else f' at node {a.node}'} closed",
+        by_itself=("reason",),
     ),
     "set": Call(
         "set",

@@ -18,7 +18,7 @@ def queue_row(queue: Document) -> Row:
     return {
         **queue,
         # A stream keeps what it has delivered: that is among the ready messages.
-        "messages": ready if queue["type"] == "stream" else ready + unsettled,
+        "messages": ready if queue["type"] == "stream" or ready is None else ready + unsettled,
         "messages_ready": ready,
         "messages_unacknowledged": unsettled,
         "consumers": queue["consumer_count"],
@@ -129,4 +129,9 @@ def _counted(thing: Document) -> Row:
 
 
 def _owner(connection: Document) -> Row:
-    return {"connection": connection["id"], "user": connection["user"], "vhost": connection["vhost"]}
+    return {
+        "node": connection.get("node"),
+        "connection": connection["id"],
+        "user": connection["user"],
+        "vhost": connection["vhost"],
+    }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from amqp10broker.management.cluster_node import ClusterNode
 from amqp10broker.management.snapshot import BrokerView, RecordingsView, RecordingView, TraceView
 
 
@@ -30,6 +31,10 @@ class Node(Protocol):
     After a `RefusedError` or a `ConfigError` nothing was changed; what fails on the
     way is another `BrokerError`.
     """
+
+    @property
+    def cluster(self) -> ClusterNode:
+        """It as one of a cluster, or alone."""
 
     def view(self, choose: Mapping[str, Any]) -> BrokerView:
         """What it is doing.

@@ -8,11 +8,21 @@ from typing import Any
 
 from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.catalog.queue_requests import Declared, DeclareQueue, DeleteQueue
-from amqp10broker.errors import BadRequest, InUse, InvalidArgument, NotFound, NotSupported, Unavailable
-from amqp10broker.management.caller import Ask, Caller, Proposal
+from amqp10broker.errors import (
+    BadRequest,
+    InUse,
+    InvalidArgument,
+    NotFound,
+    NotSupported,
+    RefusedError,
+    Unavailable,
+)
+from amqp10broker.management.caller import Ask, Caller, Job, Proposal
+from amqp10broker.management.members import others
 from amqp10broker.management.names import check_name, check_not_reserved
 from amqp10broker.queues.commands import Delete, Inspect, Purge
 from amqp10broker.queues.effects import Answer, Refusal
+from amqp10broker.replication.ids import node_of
 from amqp10broker.routing.declaration import check_not_direct_reply_to
 
 DEAD_LETTER_EXCHANGE = "x-dead-letter-exchange"
@@ -172,35 +182,112 @@ def purge_queue(caller: Caller, name: str) -> Ask:
     return Ask(queue.handle, Purge, then)
 
 
-def list_queues(caller: Caller) -> list[dict[str, Any]]:
-    """All queues of the virtual host on which the user has any permission, by name.
+def list_queues(
+    caller: Caller, online: bool = False, offline: bool = False, local: bool = False
+) -> list[dict[str, Any]] | Job:
+    """Queues of the virtual host on which the user has any permission, by name.
 
     The counts are those of this moment; commands on their way to a queue are not in them. Beside what
-    `describe` gives there are ``messages_unsettled``, ``publishers``, ``counters``, ``full``,
-    ``dead_lettered``, and what policies make of it: ``policy``, ``operator_policy``,
-    ``effective_policy_definition``, ``ineffective_policy_keys``.
+    `describe` gives there are ``members``, ``online`` and ``state``, and where the queue can be asked
+    ``messages_unsettled``, ``publishers``, ``counters``, ``full``, ``dead_lettered``, ``limits``; and what
+    policies make of it: ``policy``, ``operator_policy``, ``effective_policy_definition``,
+    ``ineffective_policy_keys``. Of a queue whose leader does not answer the counts are None.
+
+    Args:
+        caller: on whose behalf.
+        online: only those whose leader, or node, can be reached.
+        offline: only the others.
+        local: only those that this node leads, or has.
+
+    Raises:
+        BadRequest: no queue is online and offline.
     """
-    result = []
-    for queue in sorted(caller.vhost, key=lambda each: each.name):
-        if caller.sees("queue", queue.name):
-            figures = queue.handle.figures()
-            described = describe(caller, queue, figures.messages_ready, figures.consumers)
-            described["messages_unsettled"] = figures.messages_unsettled
-            described["publishers"] = figures.publishers
-            described["dead_lettered"] = dict(queue.handle.counters.dead_lettered)
-            described["full"] = figures.full
-            described["limits"] = None if figures.limits is None else asdict(figures.limits)
-            described["counters"] = queue.counted()
-            described["policy"] = queue.effective.policy
-            described["operator_policy"] = queue.effective.operator_policy
-            described["effective_policy_definition"] = dict(queue.effective.definition)
-            described["ineffective_policy_keys"] = list(queue.effective.ineffective)
-            result.append(described)
-    return result
+    if online + offline + local > 1:
+        raise BadRequest("queue", "queues are listed online, offline or local: give one of them, or none")
+    queues = [
+        queue
+        for queue in sorted(caller.vhost, key=lambda each: each.name)
+        if caller.sees("queue", queue.name)
+        and (not local or _is_here(caller, queue))
+        and (not (online or offline) or _is_up(caller, queue) is online)
+    ]
+    remote = [queue for queue in queues if not _is_here(caller, queue)]
+    if not remote or caller.node is None:
+        return [_listed(caller, queue, known=True) for queue in queues]
+    cluster = caller.node.cluster
+
+    async def gather() -> list[dict[str, Any]]:
+        rows = {queue.name: _listed(caller, queue, known=queue not in remote) for queue in queues}
+        for number in others(caller, cluster):
+            try:
+                there = await cluster.run_at(number, "list-queues", {"local": True}, caller.vhost.name)
+            except RefusedError:
+                continue  # its queues are shown as the catalog knows them
+            rows |= {row["name"]: row for row in there if row["name"] in rows}
+        return list(rows.values())
+
+    return Job(gather)
 
 
-def describe(caller: Caller, queue: DeclaredQueue, ready: int, consumers: int) -> dict[str, Any]:
-    """A queue as every door shows it."""
+def _listed(caller: Caller, queue: DeclaredQueue, *, known: bool) -> dict[str, Any]:
+    """A queue's row; `known`: its counts are here."""
+    figures = queue.handle.figures() if known else None
+    ready, consumers = (None, None) if figures is None else (figures.messages_ready, figures.consumers)
+    described = describe(caller, queue, ready, consumers)
+    described["members"] = described["replicas"]
+    described["online"] = _online(caller, queue)
+    described["state"] = "running" if _is_up(caller, queue) else "down"
+    described["messages_unsettled"] = None
+    described["counters"] = {}
+    if figures is not None:
+        described["messages_unsettled"] = figures.messages_unsettled
+        described["publishers"] = figures.publishers
+        described["dead_lettered"] = dict(queue.handle.counters.dead_lettered)
+        described["full"] = figures.full
+        described["limits"] = None if figures.limits is None else asdict(figures.limits)
+        described["counters"] = queue.counted()
+    described["policy"] = queue.effective.policy
+    described["operator_policy"] = queue.effective.operator_policy
+    described["effective_policy_definition"] = dict(queue.effective.definition)
+    described["ineffective_policy_keys"] = list(queue.effective.ineffective)
+    return described
+
+
+def _nodes(queue: DeclaredQueue) -> tuple[int, ...]:
+    """Numbers of the nodes where a queue is; 0 is one in no cluster."""
+    return tuple(map(node_of, queue.members)) or (queue.home,)
+
+
+def _named(caller: Caller, number: int) -> str:
+    node = caller.catalog.node_of(number)
+    return caller.node_name if number == 0 else f"node {number}" if node is None else node.name
+
+
+def _online(caller: Caller, queue: DeclaredQueue) -> list[str]:
+    catalog = caller.catalog
+    return [_named(caller, each) for each in _nodes(queue) if each == 0 or catalog.runs(each)]
+
+
+def _leader(caller: Caller, queue: DeclaredQueue) -> str | None:
+    if not queue.members and not queue.home:
+        return caller.node_name
+    leader = caller.catalog.leader_of(queue)
+    return None if leader is None else leader.name
+
+
+def _is_here(caller: Caller, queue: DeclaredQueue) -> bool:
+    return _leader(caller, queue) == caller.node_name
+
+
+def _is_up(caller: Caller, queue: DeclaredQueue) -> bool:
+    return _leader(caller, queue) in _online(caller, queue)
+
+
+def describe(
+    caller: Caller, queue: DeclaredQueue, ready: int | None, consumers: int | None
+) -> dict[str, Any]:
+    """A queue as every door shows it; one without a leader does not say who leads."""
+    leader = _leader(caller, queue)
     return {
         "name": queue.name,
         "vhost": caller.vhost.name,
@@ -211,8 +298,8 @@ def describe(caller: Caller, queue: DeclaredQueue, ready: int, consumers: int) -
         "arguments": dict(queue.arguments),
         "message_count": ready,
         "consumer_count": consumers,
-        "leader": caller.node_name,
-        "replicas": [caller.node_name],
+        **({} if leader is None else {"leader": leader}),
+        "replicas": [_named(caller, each) for each in _nodes(queue)],
         **_facts_of_stream(queue),
     }
 

@@ -8,21 +8,43 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
-from amqp10broker.errors import BadRequest, ConfigError
+from amqp10broker.errors import BadRequest, ConfigError, Unavailable
 from amqp10broker.management.caller import Caller, Job, Lines
+from amqp10broker.management.members import names, node_named, others
 from amqp10broker.management.snapshot import document
 
 CLOSED_BY_OPERATOR: Final = "closed by an operator"
 
 
-def status(caller: Caller, choose: dict[str, Any]) -> dict[str, Any]:
+def status(caller: Caller, choose: dict[str, Any], everywhere: bool) -> dict[str, Any] | Job:
     """What the broker is doing, as a document.
+
+    Args:
+        caller: on whose behalf.
+        choose: what of it.
+        everywhere: with the connections of all nodes that answer; each says its ``node`` then.
 
     Raises:
         BadRequest: what is chosen by cannot be understood.
         PermissionDenied: the caller is no administrator.
     """
-    return document(caller.administered("status").view(choose))
+    node = caller.administered("status")
+    here = document(node.view(choose))
+    if not everywhere:
+        return here
+
+    async def gather() -> dict[str, Any]:
+        named = names(caller)
+        found = [{**each, "node": named[node.cluster.number]} for each in here["connections"]]
+        for number in others(caller, node.cluster):
+            try:
+                there = await node.cluster.run_at(number, "status", {"choose": choose}, None)
+            except Unavailable:
+                continue  # what cannot be reached is left out, as by RabbitMQ
+            found += [{**each, "node": named[number]} for each in there["connections"]]
+        return {**here, "connections": found}
+
+    return Job(gather)
 
 
 def set_flow(caller: Caller, name: str, value: int) -> dict[str, Any]:
@@ -69,14 +91,19 @@ def set_alarm(caller: Caller, name: str, on: bool) -> dict[str, Any]:
     return {"alarms": node.alarms()}
 
 
-def close_connection(caller: Caller, id: int, reason: str) -> dict[str, Any]:
+def close_connection(caller: Caller, id: int, reason: str, node: str | None) -> dict[str, Any] | Job:
     """Close one connection in order.
 
     Raises:
-        NotFound: there is none of this number.
+        NotFound: there is none of this number, or no such node.
         PermissionDenied: the caller is no administrator.
     """
-    caller.administered("close-connection").close_connection(id, reason or CLOSED_BY_OPERATOR)
+    running = caller.administered("close-connection")
+    number = None if node is None else node_named(caller, node)
+    if number not in (None, running.cluster.number):
+        given = {"id": id, "reason": reason}
+        return Job(lambda: running.cluster.run_at(number, "close-connection", given, None))
+    running.close_connection(id, reason or CLOSED_BY_OPERATOR)
     return {"id": id}
 
 

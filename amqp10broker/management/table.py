@@ -71,6 +71,24 @@ _POLICY: Final = (
     Argument("apply_to", Kind.TEXT, "which of those whose name matches", "all", choices=APPLY_TO),
 )
 _ADMINISTRATOR: Final = "the tag administrator"
+MEMBERSHIPS: Final = ("promotable", "voter", "non_voter")
+_NODE: Final = Argument("node", Kind.TEXT, "name of the node; what stands behind an @ does not matter")
+_MEMBERSHIP: Final = Argument(
+    "membership",
+    Kind.TEXT,
+    "a promotable member votes when it has caught up",
+    "promotable",
+    choices=MEMBERSHIPS,
+)
+_WITHIN: Final = Argument("timeout", Kind.INTEGER, "seconds that it may take", 5, bounds=(1, 600))
+_STRATEGY: Final = Argument(
+    "strategy", Kind.TEXT, "even: only queues with an even number of members", choices=("all", "even")
+)
+_PATTERNS: Final = (
+    Argument("vhost_pattern", Kind.TEXT, "regular expression, found anywhere in the name", ".*"),
+    Argument("queue_pattern", Kind.TEXT, "regular expression, found anywhere in the name", ".*"),
+)
+_ERRORS_ONLY: Final = Argument("errors_only", Kind.FLAG, "leave out what went well", False)
 
 
 def _limits(**keys: str) -> Argument:
@@ -101,7 +119,10 @@ _TABLE: Final = (
         "read on the queue", "Drop the ready messages of a queue.",
     ),
     Operation(
-        "list-queues", "queue", (),
+        "list-queues", "queue",
+        (Argument("online", Kind.FLAG, "only queues whose leader, or node, can be reached", False),
+         Argument("offline", Kind.FLAG, "only the others", False),
+         Argument("local", Kind.FLAG, "only queues that this node leads, or has", False)),
         "any permission on each", "List queues of a virtual host.", changes=False,
     ),
     Operation(
@@ -267,7 +288,8 @@ _TABLE: Final = (
     ),
     Operation(
         "status", "status",
-        (Argument("choose", Kind.TABLE, "what of connections and queues, see service.survey.Selection", {}),),
+        (Argument("choose", Kind.TABLE, "what of connections and queues, see service.survey.Selection", {}),
+         Argument("everywhere", Kind.FLAG, "connections of all nodes that run", False)),
         _ADMINISTRATOR, "What the broker is doing, and why its links wait.", changes=False,
     ),
     Operation(
@@ -291,7 +313,8 @@ _TABLE: Final = (
     Operation(
         "close-connection", "connection",
         (Argument("id", Kind.INTEGER, "its number, see list-connections"),
-         Argument("reason", Kind.TEXT, "what the client is told", "")),
+         Argument("reason", Kind.TEXT, "what the client is told", ""),
+         Argument("node", Kind.TEXT, "to which it is connected; this one if not given", None)),
         _ADMINISTRATOR, "Close a client's connection.", changes=False,
     ),
     Operation(
@@ -318,6 +341,74 @@ _TABLE: Final = (
          Argument("on", Kind.FLAG, "begin, or end what was begun"),
          Argument("file", Kind.TEXT, "into which the broker writes; none: lines follow the answer", None)),
         _ADMINISTRATOR, "Show the frames of some connections.", changes=False,
+    ),
+    Operation(
+        "add-member", "queue", (_NAME, _NODE, _MEMBERSHIP, _WITHIN), _ADMINISTRATOR,
+        "Add a member to a quorum queue, on a node.",
+    ),
+    Operation(
+        "delete-member", "queue", (_NAME, _NODE, _WITHIN), _ADMINISTRATOR,
+        "Remove the member of a quorum queue on a node, with its data.",
+    ),
+    Operation(
+        "transfer-leadership", "queue", (_NAME, _NODE), _ADMINISTRATOR,
+        "Have the member of a quorum queue on a node lead it.",
+    ),
+    Operation(
+        "force-shrink-member-to-current-member", "queue", (_NAME,), _ADMINISTRATOR,
+        "Make this node's member of a quorum queue the only one; what only lost members have is lost.",
+    ),
+    Operation(
+        "quorum-status", "queue", (_NAME,), _ADMINISTRATOR,
+        "Show how each member of a quorum queue stands.", changes=False,
+    ),
+    Operation(
+        "grow", "members", (_NODE, _STRATEGY, *_PATTERNS, _MEMBERSHIP, _ERRORS_ONLY), _ADMINISTRATOR,
+        "Add a member on a node to all quorum queues that have none there.",
+    ),
+    Operation(
+        "grow-to-count", "members",
+        (Argument("count", Kind.INTEGER, "members that each shall have", bounds=(1, 255)),
+         _STRATEGY, *_PATTERNS, _MEMBERSHIP, _ERRORS_ONLY),
+        _ADMINISTRATOR, "Add members to all quorum queues that have fewer than so many.",
+    ),
+    Operation(
+        "shrink", "members", (_NODE, _ERRORS_ONLY), _ADMINISTRATOR,
+        "Remove the members of all quorum queues on a node, which need not run.",
+    ),
+    Operation(
+        "rebalance", "members",
+        (Argument("kind", Kind.TEXT, "leaders of what", choices=("all", "quorum", "stream")), *_PATTERNS),
+        _ADMINISTRATOR, "Hand leaderships over until no node has more than its share.",
+    ),
+    Operation(
+        "check-if-node-is-quorum-critical", "node", (), _ADMINISTRATOR,
+        "Fail if a quorum queue, or the metadata, would lose its majority without this node.", changes=False,
+    ),
+    Operation(
+        "await-online-quorum-plus-one", "node",
+        (Argument("timeout", Kind.INTEGER, "seconds to wait", 120, bounds=(0, 3_600)),),
+        _ADMINISTRATOR, "Wait until the node can be stopped and nothing loses its majority.", changes=False,
+    ),
+    Operation(
+        "check-for-quorum-queues-without-an-elected-leader", "node",
+        (Argument("pattern", Kind.TEXT, "regular expression, found anywhere in names of queues"),
+         _VHOST, Argument("across_all_vhosts", Kind.FLAG, "queues of all virtual hosts", False)),
+        _ADMINISTRATOR, "Fail if a quorum queue has no leader.", changes=False,
+    ),
+    Operation(
+        "check-if-new-quorum-queue-replicas-have-finished-initial-sync", "node", (), _ADMINISTRATOR,
+        "Fail if a member on this node is still to catch up.", changes=False,
+    ),
+    Operation(
+        "drain", "node", (), _ADMINISTRATOR,
+        "Take the node out of service: no clients, no leaders.",
+    ),
+    Operation(
+        "revive", "node", (), _ADMINISTRATOR, "Take the node back into service.",
+    ),
+    Operation(
+        "list-alarms", "node", (), _ADMINISTRATOR, "List alarms that are on, by node.", changes=False,
     ),
 )  # fmt: skip
 

@@ -21,6 +21,7 @@ import secrets
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -34,6 +35,7 @@ from amqp10broker.catalog.queue import DeclaredQueue, QueueSpec
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.config import Config
 from amqp10broker.errors import BrokerError
+from amqp10broker.management.cluster_node import ClusterNode
 from amqp10broker.management.snapshot import BrokerView, FlowView, NodeView, document
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.security.login import Peer
@@ -45,9 +47,11 @@ from amqp10broker.tasks.admin import serve_admin
 from amqp10broker.tasks.askers import Askers
 from amqp10broker.tasks.bootstrap import bootstrap, bootstrap_folder, tell_idle_patterns
 from amqp10broker.tasks.clock import WallClock
+from amqp10broker.tasks.cluster_node import NodeAlone
 from amqp10broker.tasks.connections import Connections
 from amqp10broker.tasks.data import Data, opened_data
 from amqp10broker.tasks.dead_letter import DeadLetterOffice
+from amqp10broker.tasks.doors import Doors
 from amqp10broker.tasks.journal_task import JournalTask, opened_journal
 from amqp10broker.tasks.letter_box import InlineQueue
 from amqp10broker.tasks.listener import SHUTTING_DOWN, Listener
@@ -98,6 +102,8 @@ class Broker:
         recordings: of flow events.
         tracing: who is traced.
         log_limits: how many warnings clients may cause.
+        doors: where clients come in; None before it serves.
+        as_member: what operations may ask of it as one of a cluster.
     """
 
     clock: WallClock
@@ -138,6 +144,8 @@ class Broker:
         self.recordings = Recordings(self)
         self.tracing: Tracing = Tracing(self.connections, self.catalog.users, everything=config.trace_frames)
         self.log_limits = LogLimits()
+        self.doors: Doors | None = None
+        self.as_member: ClusterNode = NodeAlone(self)
         self._listener = Listener(self, self.connections, self.tracing, self.resource_monitor)
         self._queues: Queues | None = None
         self._connections_nursery: trio.Nursery | None = None
@@ -246,7 +254,8 @@ class Broker:
             listeners.start_soon(self.rights.run)
             await listeners.start(serve_admin, self)
             try:
-                yield lambda: self._listener.listen(sockets, listeners, connections)
+                self.doors = Doors(self._listener, sockets, connections)
+                yield partial(self.doors.listen, listeners)
             finally:
                 listeners.cancel_scope.cancel()
                 sockets.close()

@@ -51,6 +51,10 @@ class Connections(dict[int, Connection]):
     def stop(self, reason: str) -> None:
         """Serve no new one, and end those that there are in order."""
         self.stopping = True
+        self.turn_out(reason)
+
+    def turn_out(self, reason: str) -> None:
+        """End those that there are in order."""
         for greeting in self.greetings:
             greeting.cancel()
         for connection in list(self.values()):

@@ -56,14 +56,13 @@ class Listener:
         self._monitor = monitor
 
     def listen(self, sockets: BoundSockets, listeners: trio.Nursery, connections: trio.Nursery) -> None:
-        """Let clients come.
+        """Serve the clients that come.
 
         Args:
-            sockets: to which.
+            sockets: to which; they listen.
             listeners: where one task for each runs, until cancelled.
             connections: where one for each client runs.
         """
-        sockets.listen()
         for sock in sockets.plain:
             listeners.start_soon(self._accept_forever, sock, connections, None)
         for sock in sockets.encrypted:

@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 from amqp10broker.catalog.proposing import Propose
 from amqp10broker.catalog.queue import QueueHost
 from amqp10broker.errors import BadRequest, NotFound
+from amqp10broker.management.cluster_node import ClusterNode
 from amqp10broker.management.node import Sink
 from amqp10broker.management.snapshot import (
     BrokerView,
@@ -60,6 +61,7 @@ class Administered(Surroundings, QueueHost, Protocol):
         passwords: makes records of passwords.
         connections: by number, of both protocols.
         tracing: who is traced.
+        as_member: it as one of a cluster.
     """
 
     container_id: str
@@ -68,6 +70,7 @@ class Administered(Surroundings, QueueHost, Protocol):
     passwords: Passwords
     connections: Connections
     tracing: Tracing
+    as_member: ClusterNode
 
     @property
     def recordings(self) -> Recordings:
@@ -91,6 +94,10 @@ class RunningNode:
 
     def __init__(self, broker: Administered) -> None:
         self._broker = broker
+
+    @property
+    def cluster(self) -> ClusterNode:
+        return self._broker.as_member
 
     def view(self, choose: Mapping[str, Any]) -> BrokerView:
         try:

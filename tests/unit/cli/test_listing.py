@@ -69,6 +69,7 @@ CHANNEL: dict[str, Any] = {
     **NO_WAIT,
 }
 CONNECTION: dict[str, Any] = {
+    "node": "n",
     "id": 1,
     "protocol": "AMQP 1.0",
     "peer": "127.0.0.1:1",
@@ -115,6 +116,9 @@ QUEUE = {
     "publishers": 0,
     "leader": "n",
     "replicas": ["n"],
+    "members": ["n"],
+    "online": ["n"],
+    "state": "running",
     "policy": "p",
     "operator_policy": None,
     "effective_policy_definition": {"max-length": 5},
@@ -179,6 +183,17 @@ def test_a_queue_has_every_column() -> None:
     """Likewise of the operation's answer."""
     of_streams = {"declaration_id", "first_offset", "next_offset"}
     assert set(BY_NOUN["queues"].columns) - of_streams <= set(rows.queue_row(QUEUE))
+
+
+def test_queues_whose_leader_does_not_answer_are_listed_without_counts(
+    asked: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """I3: with what the catalog knows."""
+    found = rows.queue_row({**QUEUE, "message_count": None, "messages_unsettled": None, "counters": {}})
+    assert found["messages"] is None
+    main.main(["list-queues", "--offline", "--formatter", "json", "name", "state"])
+    assert asked == [{"op": "list-queues", "arguments": {"offline": True}}]
+    assert json.loads(capsys.readouterr().out) == [{"name": "q", "state": "running"}]
 
 
 @pytest.mark.rabbitmq("unit_queue_consumers_SUITE", "list_consumers")

@@ -1,0 +1,17 @@
+"""Where queues are just now, which the catalog's entries do not say: who leads, and which nodes run."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from amqp10broker.catalog.queue import DeclaredQueue
+
+
+class Whereabouts(Protocol):
+    """What a node of a cluster knows of the others. Nodes are named by their numbers."""
+
+    def leader(self, queue: DeclaredQueue) -> int | None:
+        """The node that leads a queue with members, as it was heard last; None: none is known."""
+
+    def runs(self, node: int) -> bool:
+        """Whether a node can be reached; this one can."""

@@ -1,0 +1,87 @@
+"""Commands for quorum queues over nodes: members, leaders, maintenance, and checks before a node is stopped.
+
+Names, columns and exit codes are those of RabbitMQ's `rabbitmq-queues`, `rabbitmq-upgrade` and
+`rabbitmq-diagnostics`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final
+
+from amqp10broker.cli.calls import Call
+from amqp10broker.cli.exits import EXIT_OK, EXIT_SOFTWARE, EXIT_UNAVAILABLE
+
+RESULT_COLUMNS: Final = ("vhost", "name", "size", "result")
+BALANCE_COLUMNS: Final = ("Node name", "Number of quorum queues", "Number of streams")
+RAFT_COLUMNS: Final = (
+    *("Node Name", "Raft State", "Membership", "Last Log Index", "Last Written", "Last Applied"),
+    *("Commit Index", "Snapshot Index", "Term", "Machine Version"),
+)
+
+
+def _all_ok(rows: Any) -> int:
+    return EXIT_OK if all(row["result"] == "ok" for row in rows) else EXIT_SOFTWARE
+
+
+def _checked(result: Any) -> int:
+    return EXIT_OK if result["ok"] else EXIT_UNAVAILABLE
+
+
+def _added(arguments: argparse.Namespace, result: Any) -> str:
+    done = "has a member" if result["added"] else "had a member already"
+    return f"queue '{arguments.name}' {done} on {arguments.node}; it has {result['size']}"
+
+
+def _deleted(arguments: argparse.Namespace, result: Any) -> str:
+    done = "has no member" if result["deleted"] else "had no member"
+    return f"queue '{arguments.name}' {done} on {arguments.node}; it has {result['size']}"
+
+
+_call = partial(Call, of_cluster=True)
+
+
+def _rows(operation: str, columns: tuple[str, ...], **rest: Any) -> Call:
+    return _call(operation, lambda arguments, rows: None, columns=columns, **rest)
+
+
+def _check(operation: str, **rest: Any) -> Call:
+    return _call(operation, lambda arguments, result: str(result["text"]), code=_checked, **rest)
+
+
+CALLS: Final[Mapping[str, Call]] = {
+    "quorum-status": _rows("quorum-status", RAFT_COLUMNS),
+    "add-member": _call("add-member", _added),
+    "delete-member": _call("delete-member", _deleted),
+    "grow": _rows("grow", RESULT_COLUMNS, code=_all_ok),
+    "grow-to-count": _rows("grow-to-count", RESULT_COLUMNS, code=_all_ok),
+    "shrink": _rows("shrink", RESULT_COLUMNS, code=_all_ok),
+    "transfer-leadership": _call(
+        "transfer-leadership", lambda arguments, done: f"{done['leader']} leads queue '{arguments.name}'"
+    ),
+    "rebalance": _rows("rebalance", BALANCE_COLUMNS),
+    "force-shrink-member-to-current-member": _call(
+        "force-shrink-member-to-current-member",
+        lambda arguments, done: f"queue '{arguments.name}' has this node's member only; add others with grow",
+    ),
+    "drain": _call(
+        "drain",
+        lambda arguments, done: (
+            "the node is in maintenance: it accepts no clients and leads nothing; "
+            "'amqp10broker revive' ends that, and so does a restart"
+        ),
+    ),
+    "revive": _call("revive", lambda arguments, done: "the node is in service again"),
+    "check-if-node-is-quorum-critical": _check("check-if-node-is-quorum-critical"),
+    "await-online-quorum-plus-one": _check("await-online-quorum-plus-one"),
+    "check-for-quorum-queues-without-an-elected-leader": _check(
+        "check-for-quorum-queues-without-an-elected-leader"
+    ),
+    "check-if-new-quorum-queue-replicas-have-finished-initial-sync": _check(
+        "check-if-new-quorum-queue-replicas-have-finished-initial-sync"
+    ),
+}
+
+COMMANDS: Final = tuple(call.command(name) for name, call in CALLS.items())

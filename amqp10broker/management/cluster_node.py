@@ -1,0 +1,145 @@
+"""What operations may ask of the running node as one of a cluster. Nodes are named by their numbers.
+
+A node in no cluster is number 0, and its quorum queues have one member, there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.replication.membership import Membership
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSeen:
+    """The members of a group, as the log of this node's member has them.
+
+    Attributes:
+        voters: nodes whose members vote.
+        promotable: nodes whose members will, when they have caught up.
+        non_voters: nodes whose members never will.
+    """
+
+    voters: tuple[int, ...]
+    promotable: tuple[int, ...] = ()
+    non_voters: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MemberState:
+    """How a member of a group stands; what it does not know is None.
+
+    Attributes:
+        state: ``leader``, ``follower``, ``candidate``, ``pre_vote``, ``receive_snapshot``; ``noproc``: the
+            node has no such member, or it does not run.
+        membership: ``voter``, ``promotable``, ``non_voter`` or ``unknown``.
+        last_index, last_written: of its log; the second is durable.
+        last_applied, commit_index, snapshot_index, term: as it knows.
+        machine_version: of its state machine.
+    """
+
+    state: str = "noproc"
+    membership: str = "unknown"
+    last_index: int | None = None
+    last_written: int | None = None
+    last_applied: int | None = None
+    commit_index: int | None = None
+    snapshot_index: int | None = None
+    term: int | None = None
+    machine_version: int | None = None
+
+
+class ClusterNode(Protocol):
+    """See the module.
+
+    Attributes:
+        number: of this node.
+        rebalancing: a rebalance that was asked for here is under way.
+    """
+
+    number: int
+    rebalancing: bool
+
+    def group(self, queue: DeclaredQueue | None) -> GroupSeen | None:
+        """Who is in a queue's group, or in that of the metadata (None); None: no member is here."""
+
+    def chief(self) -> int | None:
+        """The node that leads the metadata; None: none is known."""
+
+    def alarms(self) -> Mapping[int, Collection[str]]:
+        """Names of the alarms that are on, by node; nodes without any may be left out."""
+
+    async def add_member(
+        self,
+        queue: DeclaredQueue,
+        node: int,
+        membership: Membership,
+        timeout_s: float,
+        *,
+        among_voters: bool = False,
+    ) -> int:
+        """Add a member to a quorum queue, on a node that runs and has none.
+
+        Args:
+            queue: which.
+            node: where.
+            membership: what it shall be.
+            timeout_s: afterwards it is taken back.
+            among_voters: refuse it while the queue has a member that is still to become a voter.
+
+        Returns:
+            How many members the queue has then.
+
+        Raises:
+            PreconditionFailed: another change is under way, or it cannot be made now.
+            Unavailable: it was not done in time, or there is no leader.
+        """
+
+    async def delete_member(self, queue: DeclaredQueue, node: int, timeout_s: float) -> int:
+        """Remove the member on a node, which need not run; how many are left.
+
+        Raises:
+            PreconditionFailed, Unavailable: as `add_member`; or it is the last.
+        """
+
+    async def transfer(self, queue: DeclaredQueue, node: int) -> None:
+        """Have the leader of a queue hand over to the member on a node.
+
+        Raises:
+            PreconditionFailed: that cannot lead, or leads.
+            Unavailable: there is no leader, or it still leads.
+        """
+
+    async def shrink_to_here(self, queue: DeclaredQueue) -> None:
+        """Make this node's member the only one, by force: what only others have is lost.
+
+        Raises:
+            PreconditionFailed: there is none here.
+        """
+
+    async def member_state(self, queue: DeclaredQueue, node: int) -> MemberState:
+        """How the member on a node stands.
+
+        Raises:
+            Unavailable: the node does not answer within a second.
+        """
+
+    async def drain(self) -> None:
+        """Take the node out of service: no new clients, none of the old, no leadership."""
+
+    async def revive(self) -> None:
+        """Take it back into service."""
+
+    async def run_at(self, node: int, operation: str, given: Mapping[str, Any], vhost: str | None) -> Any:
+        """Have another node carry out an operation, and give its result.
+
+        Raises:
+            RefusedError: it refuses.
+            Unavailable: it does not answer within 5 s.
+        """
+
+    async def pause(self, seconds: float) -> None:
+        """Wait."""

@@ -1,0 +1,188 @@
+"""Operations before a node is stopped, and after it was started: checks, drain and revive.
+
+They are for administrators: users with that tag, and the machine's owner at the local socket. A check that
+fails is a result with a line for each reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from amqp10broker.catalog.patterns import check_bounded, matches
+from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.errors import Unavailable
+from amqp10broker.management.caller import Caller, Job
+from amqp10broker.management.cluster_node import ClusterNode, GroupSeen
+from amqp10broker.management.members import leader_number, names, quorum_queues, runs
+from amqp10broker.replication.balance import is_critical
+
+LOOK_AGAIN_S: Final = 0.5
+LEADER_S: Final = 5.0
+"""How long a queue may be without a leader until a check fails for it."""
+
+Check = dict[str, Any]
+"""``{"ok": bool, "text": str, "failed": [str]}``."""
+
+
+def check_quorum_critical(caller: Caller) -> Check:
+    """Whether every group with a member here would keep its majority without this node.
+
+    Raises:
+        PermissionDenied: the caller is no administrator.
+    """
+    cluster = caller.administered("check-if-node-is-quorum-critical").cluster
+    if len(names(caller)) == 1:
+        return _passed("a cluster of one node: the check does not apply")
+    if is_draining(caller, cluster):
+        return _passed("the node is in maintenance: the check does not apply")
+    return _found(
+        list(_critical(caller, cluster)),
+        "without this node no quorum queue and no metadata would lose their majority",
+    )
+
+
+def await_online_quorum_plus_one(caller: Caller, timeout: int) -> Job:
+    """Wait until the node could be spared.
+
+    Raises:
+        Unavailable: it could not in all that time.
+        PermissionDenied: the caller is no administrator.
+    """
+    cluster = caller.administered("await-online-quorum-plus-one").cluster
+
+    async def wait() -> Check:
+        left = float(timeout)
+        while len(names(caller)) > 1 and (failed := list(_critical(caller, cluster))):
+            if left <= 0:
+                raise Unavailable("cluster", f"after {timeout} s there is still: {'; '.join(failed)}")
+            await cluster.pause(LOOK_AGAIN_S)
+            left -= LOOK_AGAIN_S
+        return _passed("every group with a member here has one more than its majority")
+
+    return Job(wait)
+
+
+def check_leaders(caller: Caller, pattern: str, vhost: str | None, across_all_vhosts: bool) -> Job:
+    """Whether the quorum queues whose name matches have leaders.
+
+    Raises:
+        InvalidArgument: the pattern is none.
+        NotFound: there is no such virtual host.
+        PermissionDenied: the caller is no administrator.
+    """
+    cluster = caller.administered("check-for-quorum-queues-without-an-elected-leader").cluster
+    check_bounded((pattern,), "queues")
+    name = caller.vhost.name if vhost is None else caller.catalog.lookup_vhost(vhost).name
+
+    def leaderless() -> list[DeclaredQueue]:
+        return [
+            queue
+            for queue in quorum_queues(caller)
+            if (across_all_vhosts or queue.vhost == name)
+            and matches(pattern, queue.name)
+            and leader_number(caller, queue) is None
+        ]
+
+    async def wait() -> Check:
+        left = LEADER_S
+        while (found := leaderless()) and left > 0:
+            await cluster.pause(LOOK_AGAIN_S)
+            left -= LOOK_AGAIN_S
+        failed = [f"{_told(queue)} has no elected leader" for queue in found]
+        return _found(failed, "every quorum queue asked for has an elected leader")
+
+    return Job(wait)
+
+
+def check_initial_sync(caller: Caller) -> Check:
+    """Whether every member here that is to vote does.
+
+    Raises:
+        PermissionDenied: the caller is no administrator.
+    """
+    cluster = caller.administered("check-if-new-quorum-queue-replicas-have-finished-initial-sync").cluster
+    failed = []
+    for queue in quorum_queues(caller):
+        group = cluster.group(queue)
+        if group is not None and cluster.number in group.promotable:
+            failed.append(f"the member of {_told(queue)} is still to catch up")
+    return _found(failed, "every member on this node has caught up")
+
+
+def drain(caller: Caller) -> Job:
+    """Take the node out of service: it accepts no clients, closes those it has, and leads nothing.
+
+    Raises:
+        PermissionDenied: the caller is no administrator.
+    """
+    cluster = caller.administered("drain").cluster
+    return Job(cluster.drain, lambda done: {"draining": True})
+
+
+def revive(caller: Caller) -> Job:
+    """Take the node back into service; leaders do not come back by themselves.
+
+    Raises:
+        PermissionDenied: the caller is no administrator.
+    """
+    cluster = caller.administered("revive").cluster
+    return Job(cluster.revive, lambda done: {"draining": False})
+
+
+def list_alarms(caller: Caller) -> list[dict[str, Any]]:
+    """The alarms that are on, by node.
+
+    Raises:
+        PermissionDenied: the caller is no administrator.
+    """
+    cluster = caller.administered("list-alarms").cluster
+    named = names(caller)
+    return sorted(
+        (
+            {"node": named.get(number, f"node {number}"), "alarm": alarm}
+            for number, alarms in cluster.alarms().items()
+            for alarm in alarms
+        ),
+        key=lambda row: (row["node"], row["alarm"]),
+    )
+
+
+def is_draining(caller: Caller, cluster: ClusterNode) -> bool:
+    """Whether this node is in maintenance, as the cluster knows it."""
+    node = caller.catalog.node_of(cluster.number)
+    return node is not None and node.draining
+
+
+# --- helpers ----------------------------------------------------------------------------------------
+
+
+def _critical(caller: Caller, cluster: ClusterNode) -> Iterator[str]:
+    group = cluster.group(None)
+    if group is not None and _needs(caller, cluster, group):
+        yield "the metadata would lose its majority without this node"
+    for queue in quorum_queues(caller):
+        group = cluster.group(queue)
+        if group is not None and _needs(caller, cluster, group):
+            yield f"{_told(queue)} would lose its majority without this node"
+
+
+def _needs(caller: Caller, cluster: ClusterNode, group: GroupSeen) -> bool:
+    voters = set(group.voters)
+    if cluster.number in group.promotable:
+        voters.add(cluster.number)
+    if cluster.number not in voters:
+        return False
+    return is_critical(sum(runs(caller, number) for number in voters), len(voters))
+
+
+def _told(queue: DeclaredQueue) -> str:
+    return f"quorum queue '{queue.name}' in vhost '{queue.vhost}'"
+
+
+def _passed(text: str) -> Check:
+    return {"ok": True, "text": text, "failed": []}
+
+
+def _found(failed: list[str], passed: str) -> Check:
+    return {"ok": False, "text": "; ".join(failed), "failed": failed} if failed else _passed(passed)

@@ -1,0 +1,114 @@
+"""The running node to operations on the cluster (`management.cluster_node`), while it is in none."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final, NoReturn, Protocol
+
+import trio
+
+from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.config import Config
+from amqp10broker.errors import NotSupported
+from amqp10broker.management.cluster_node import GroupSeen, MemberState
+from amqp10broker.replication.membership import Membership
+from amqp10broker.tasks.connections import Connections
+from amqp10broker.tasks.doors import Doors
+
+MAINTENANCE: Final = "Node was put into maintenance mode"
+"""What clients hear when the node is drained; RabbitMQ's words."""
+
+
+class Served(Protocol):
+    """What of the broker is taken out of service.
+
+    Attributes:
+        connections: of clients.
+        doors: its sockets; None before it serves.
+    """
+
+    connections: Connections
+    doors: Doors | None
+
+    @property
+    def config(self) -> Config:
+        """The present configuration."""
+
+    @property
+    def alarms(self) -> frozenset[str]:
+        """Names of the alarms that are on."""
+
+
+def stop_serving(broker: Served) -> None:
+    """Accept no clients, and close the connections that there are."""
+    if broker.doors is not None:
+        broker.doors.shut()
+    broker.connections.turn_out(MAINTENANCE)
+
+
+async def serve_again(broker: Served) -> None:
+    """Accept clients as before.
+
+    Raises:
+        OSError, ConfigError: another program has an address by now.
+    """
+    if broker.doors is not None:
+        await broker.doors.reopen(broker.config)
+
+
+class NodeAlone:
+    """A node in no cluster: its quorum queues have one member, which is here and leads."""
+
+    number = 0
+    rebalancing = False
+
+    def __init__(self, broker: Served) -> None:
+        self._broker = broker
+
+    def group(self, queue: DeclaredQueue | None) -> GroupSeen | None:
+        return GroupSeen((0,))
+
+    def chief(self) -> int | None:
+        return None
+
+    def alarms(self) -> Mapping[int, Collection[str]]:
+        return {0: self._broker.alarms}
+
+    async def add_member(
+        self,
+        queue: DeclaredQueue,
+        node: int,
+        membership: Membership,
+        timeout_s: float,
+        *,
+        among_voters: bool = False,
+    ) -> int:
+        _refuse()
+
+    async def delete_member(self, queue: DeclaredQueue, node: int, timeout_s: float) -> int:
+        _refuse()
+
+    async def transfer(self, queue: DeclaredQueue, node: int) -> None:
+        _refuse()
+
+    async def shrink_to_here(self, queue: DeclaredQueue) -> None:
+        _refuse()
+
+    async def member_state(self, queue: DeclaredQueue, node: int) -> MemberState:
+        return MemberState("leader", "voter")
+
+    async def drain(self) -> None:
+        stop_serving(self._broker)
+
+    async def revive(self) -> None:
+        await serve_again(self._broker)
+
+    async def run_at(self, node: int, operation: str, given: Mapping[str, Any], vhost: str | None) -> Any:
+        _refuse()
+
+    async def pause(self, seconds: float) -> None:
+        await trio.sleep(seconds)
+
+
+def _refuse() -> NoReturn:
+    raise NotSupported("node", "this node is in no cluster; start it with --cluster-nodes")

@@ -1,0 +1,72 @@
+"""A node that is drained and revived, while it is in no cluster (V1 to V4 of what users see of a cluster)."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from pamqp.commands import Connection
+
+from amqp10broker.amqp10.performatives import Close
+from tests.support.trio091 import connect091
+from tests.support.trioclient import connect, running_broker
+from tests.tasks.test_admin_door import ask
+
+REASON = "Node was put into maintenance mode"
+
+
+async def test_a_drained_node_closes_its_clients_with_the_reason(autojump_clock: object) -> None:
+    """V1, V4: the only node, too."""
+    async with running_broker() as broker:
+        newer = await connect(broker).open()
+        older = await connect091(broker).open()
+        await ask(broker, "drain")
+        error = (await newer.until(Close)).error
+        assert (error.condition, error.description) == (
+            "amqp:connection:forced",
+            f"Connection forced: {REASON}",
+        )
+        closed = await older.expect(Connection.Close)
+        assert closed.reply_code == 320
+        assert REASON in closed.reply_text
+
+
+async def test_a_drained_node_refuses_clients_until_it_is_revived() -> None:
+    """V1, V3: at the same port as before, though the kernel chose it."""
+    async with running_broker() as broker:
+        host, port = broker.addresses[0]
+        for _ in range(2):
+            async with await trio.open_tcp_stream(host, port) as stream:
+                await stream.send_all(b"AMQP\x00\x00\x09\x01")
+                assert await stream.receive_some(1)
+            await ask(broker, "drain")
+            await ask(broker, "drain")
+            with pytest.raises(OSError, match="connect"):
+                await trio.open_tcp_stream(host, port)
+            await ask(broker, "revive")
+            await ask(broker, "revive")
+        async with await trio.open_tcp_stream(host, port) as stream:
+            await stream.send_all(b"AMQP\x00\x00\x09\x01")
+            assert await stream.receive_some(1)
+
+
+async def test_a_drained_node_stops_in_order() -> None:
+    """Its sockets are closed already."""
+    async with running_broker() as broker:
+        await ask(broker, "drain")
+
+
+async def test_an_alone_node_says_what_it_can(autojump_clock: object) -> None:
+    """Checks do not apply, and its queues have one member."""
+    async with running_broker() as broker:
+        await ask(broker, "declare-queue", name="q", arguments={"x-queue-type": "quorum"})
+        assert [
+            (row["Node Name"], row["Raft State"]) for row in await ask(broker, "quorum-status", name="q")
+        ] == [("broker", "leader")]
+        assert (await ask(broker, "check-if-node-is-quorum-critical"))["ok"]
+        assert (await ask(broker, "await-online-quorum-plus-one"))["ok"]
+        assert (await ask(broker, "check-for-quorum-queues-without-an-elected-leader", pattern=".*"))["ok"]
+        assert await ask(broker, "list-alarms") == []
+        await ask(broker, "alarm", name="memory", on=True)
+        assert await ask(broker, "list-alarms") == [{"node": "broker", "alarm": "memory"}]
+        found = await ask(broker, "status", everywhere=True)
+        assert [each["node"] for each in found["connections"]] == []

@@ -1,0 +1,157 @@
+"""Commands of a cluster: what is asked, RabbitMQ's columns and exit codes, and JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from amqp10broker.cli import admin, main
+from amqp10broker.cli.exits import RefusedByBroker
+
+ROWS = [{"vhost": "/", "name": "q", "size": 3, "result": "ok"}]
+FAILED = [*ROWS, {"vhost": "/", "name": "r", "size": "?", "result": "error: it took too long"}]
+CHECK = {"ok": True, "text": "all is well", "failed": []}
+BAD_CHECK = {"ok": False, "text": "q is critical", "failed": ["q is critical"]}
+
+
+class Broker:
+    """Answers each request with the same, or refuses it."""
+
+    def __init__(self) -> None:
+        self.requests: list[Any] = []
+        self.answer: Any = None
+
+    def ask(self, place: admin.Place, request: Any) -> Any:
+        """As `admin.ask`."""
+        self.requests.append(request)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
+    """Instead of a running one."""
+    broker = Broker()
+    monkeypatch.setattr(admin, "ask", broker.ask)
+    return broker
+
+
+@pytest.mark.parametrize(
+    ("written", "operation", "given", "answer"),
+    [
+        (
+            ["add_member", "q", "b", "--membership", "voter", "--timeout", "9"],
+            "add-member",
+            {"name": "q", "node": "b", "membership": "voter", "timeout": 9},
+            {"added": True, "size": 2},
+        ),
+        (
+            ["delete_member", "q", "b"],
+            "delete-member",
+            {"name": "q", "node": "b", "timeout": 5},
+            {"deleted": True, "size": 2},
+        ),
+        (
+            ["grow", "b", "even", "--queue-pattern", "^q"],
+            "grow",
+            {
+                "node": "b",
+                "strategy": "even",
+                "vhost_pattern": ".*",
+                "queue_pattern": "^q",
+                "membership": "promotable",
+                "errors_only": False,
+            },
+            ROWS,
+        ),
+        (["shrink", "b", "--errors-only"], "shrink", {"node": "b", "errors_only": True}, ROWS),
+        (
+            ["transfer_leadership", "q", "b"],
+            "transfer-leadership",
+            {"name": "q", "node": "b"},
+            {"leader": "b"},
+        ),
+        (
+            ["rebalance", "quorum"],
+            "rebalance",
+            {"kind": "quorum", "vhost_pattern": ".*", "queue_pattern": ".*"},
+            [{"Node name": "a", "Number of quorum queues": 1, "Number of streams": 0}],
+        ),
+        (["drain"], "drain", {}, {"draining": True}),
+        (["revive"], "revive", {}, {"draining": False}),
+        (["check_if_node_is_quorum_critical"], "check-if-node-is-quorum-critical", {}, CHECK),
+        (
+            ["check_for_quorum_queues_without_an_elected_leader", "--across-all-vhosts", "x"],
+            "check-for-quorum-queues-without-an-elected-leader",
+            {"pattern": "x", "vhost": None, "across_all_vhosts": True},
+            CHECK,
+        ),
+        (["await_online_quorum_plus_one"], "await-online-quorum-plus-one", {"timeout": 120}, CHECK),
+        (
+            ["force_shrink_member_to_current_member", "q"],
+            "force-shrink-member-to-current-member",
+            {"name": "q"},
+            {"size": 1},
+        ),
+    ],
+)
+def test_a_command_is_spelt_as_in_rabbitmq(
+    broker: Broker, written: list[str], operation: str, given: dict[str, Any], answer: Any
+) -> None:
+    broker.answer = answer
+    assert main.main(written) == 0
+    assert broker.requests == [{"op": operation, "arguments": given}]
+
+
+def test_rows_have_rabbitmqs_columns_and_json_the_same_keys(
+    broker: Broker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """I1: in this order."""
+    columns = (
+        *("Node Name", "Raft State", "Membership", "Last Log Index", "Last Written", "Last Applied"),
+        *("Commit Index", "Snapshot Index", "Term", "Machine Version"),
+    )
+    broker.answer = [dict.fromkeys(columns, 1)]
+    assert main.main(["quorum_status", "q", "--vhost", "v", "--formatter", "csv"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == ",".join(columns)
+    assert main.main(["quorum_status", "q", "--formatter", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == broker.answer
+    assert main.main(["quorum_status", "q", "--formatter", "pretty_table"]) == 0
+    assert broker.requests[0] == {"op": "quorum-status", "vhost": "v", "arguments": {"name": "q"}}
+
+
+def test_a_result_without_rows_is_a_sentence_or_json(
+    broker: Broker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broker.answer = {"added": False, "size": 3}
+    assert main.main(["add-member", "q", "b"]) == 0
+    assert capsys.readouterr().out == "queue 'q' had a member already on b; it has 3\n"
+    assert main.main(["add-member", "q", "b", "--formatter", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == broker.answer
+
+
+@pytest.mark.parametrize(
+    ("written", "answer", "code"),
+    [
+        (["check-if-node-is-quorum-critical"], BAD_CHECK, 69),
+        (["check-if-new-quorum-queue-replicas-have-finished-initial-sync"], BAD_CHECK, 69),
+        (["grow", "b", "all"], FAILED, 70),
+        (["shrink", "b"], FAILED, 70),
+        (["quorum-status", "q"], RefusedByBroker("no queue", "NotFound"), 67),
+        (["quorum-status", "q"], RefusedByBroker("classic_queue_not_supported", "NotSupported"), 70),
+        (["add-member", "q", "b"], RefusedByBroker("node_not_running", "PreconditionFailed"), 70),
+        (["add-member", "q", "b"], RefusedByBroker("it timed out", "Unavailable"), 75),
+        (["grow", "b", "all", "--queue-pattern", "("], RefusedByBroker("no pattern", "InvalidArgument"), 64),
+        # Other commands keep their own.
+        (["purge", "q"], RefusedByBroker("no queue", "NotFound"), 1),
+    ],
+)
+def test_exit_codes_are_those_of_rabbitmqs_tools(
+    broker: Broker, written: list[str], answer: Any, code: int
+) -> None:
+    """T17."""
+    broker.answer = answer
+    assert main.main(written) == code
