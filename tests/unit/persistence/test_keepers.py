@@ -28,6 +28,7 @@ from amqp10broker.queues.commands import (
 from amqp10broker.queues.effects import Answer, Confirmed, DeadLetters, Effect, Unconfirmed
 from amqp10broker.queues.outlook import Progress
 from amqp10broker.queues.quorum.command_codec import decode_commands
+from amqp10broker.queues.quorum.commands import Letters
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 from amqp10broker.queues.stream.queue import StreamQueue
@@ -109,6 +110,7 @@ class Bench:
     def __init__(self, keeper: Keeper[Any]) -> None:
         self.keeper = keeper
         self.wakes = 0
+        self.indexes: list[int] = []
         self.told: list[tuple[str, list[int]]] = []
         keeper.wake = self._wake
         keeper.hand_over = self._hand_over
@@ -126,6 +128,7 @@ class Bench:
         *,
         index: int = 0,
     ) -> None:
+        self.indexes.append(index)
         for effect in effects.get(PUBLISHER.reply_to, ()):
             assert isinstance(effect, Confirmed | Unconfirmed | Answer)
             said = [effect.ready] if isinstance(effect, Answer) else list(effect.ids)
@@ -248,6 +251,23 @@ def test_a_question_to_a_quorum_queue_is_answered_in_its_place_and_is_not_in_the
         ("Answer", [2]),
     ]
     assert not bench.keeper.busy
+
+
+def test_what_came_of_several_entries_is_told_as_of_the_last() -> None:
+    """A lane is told how far its letters were carried out with all that came of them, or may forget some."""
+    bench, journal = opened()
+    queue, key = bench.keeper.queue, ASKER.id[:2]
+    for number in (1, 2):
+        publish = Publish(PUBLISHER, [number], [MESSAGE], False)
+        bench.wake(Letters(*key, number, number, 0, [publish]))  # type: ignore[arg-type]
+    journal.sync_all()
+    bench.wake()
+    assert bench.told == [("Confirmed", [1]), ("Confirmed", [2])]
+    assert bench.indexes == [queue.node_lanes.entry]
+    bench.wake(Letters(*key, 3, 3, 0, [AttachPublisher(PUBLISHER)]))  # type: ignore[arg-type]
+    journal.sync_all()
+    bench.wake()
+    assert bench.indexes[1:] == [queue.node_lanes.entry], "that it was carried out is told, too"
 
 
 def test_a_question_waits_for_what_was_decided_before_though_there_was_nothing_to_tell() -> None:
