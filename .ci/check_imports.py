@@ -70,7 +70,7 @@ ROOMS: Final[Mapping[str, Room]] = {
         why="what is declared: virtual hosts, users, permissions, names to queues",
     ),
     "replication": _room(
-        "raft", "queues", "persistence", "catalog", "message", "errors",
+        "raft", "queues", "persistence", "catalog", "message", "amqp10.serial", "errors",
         why="what a node does with groups and for queues elsewhere: a test runs five nodes of it in a loop",
     ),
     "security": _room("catalog", "errors", why="who may connect, and who may do what"),

@@ -5,7 +5,7 @@
     EFFECTS    token u32 | index u64 | done u64 | effect*         effect: tag u8 | length u32 | content
     RESUMED    token u32 | index u64 | last u64 | deleted u8 | kept u32 | effect* |
                consumers u32 | consumer* | effect*
-    LEADER_IS  term u64 | again u8
+    LEADER_IS  term u64 | flags u8
 
 Integers are little-endian. Effects stand in the order in which they are told; each names whom it is for.
 Numbers of deliveries and publishes are a range where they are one, messages are a batch
@@ -40,7 +40,8 @@ from amqp10broker.queues.effects import (
     Unconfirmed,
 )
 from amqp10broker.queues.quorum.command_codec import decode_numbers, encode_numbers, read_framed
-from amqp10broker.replication.lane_messages import ConsumerState, LeaderIs, Resumed, Told
+from amqp10broker.queues.quorum.node_lanes import ConsumerFacts
+from amqp10broker.replication.lane_messages import LeaderIs, Resumed, Told
 from amqp10broker.replication.letters_codec import BadLetter
 
 _TOLD: Final = struct.Struct("<IQQ")
@@ -122,13 +123,13 @@ def decode_resumed(body: bytes) -> Resumed:
         at += length
         (count,) = _COUNT.unpack_from(body, at)
         at += _COUNT.size
-        consumers: dict[ConsumerRef, ConsumerState] = {}
+        consumers: dict[ConsumerRef, ConsumerFacts] = {}
         for _ in range(count):
             node, incarnation, session, handle, *numbers, active = _CONSUMER.unpack_from(body, at)
             at += _CONSUMER.size
             ref = ConsumerRef(PeerId(node, incarnation, session), handle)
             delivery_count, credit, available, epoch, missed = numbers
-            consumers[ref] = ConsumerState(delivery_count, credit, available, epoch, _ACTIVES[active], missed)
+            consumers[ref] = ConsumerFacts(delivery_count, credit, available, epoch, _ACTIVES[active], missed)
         deliveries = [effect for _, effect in _read(body, at)]
         if not all(isinstance(each, Deliver) for each in deliveries):
             raise ValueError("among deliveries are other effects")
@@ -140,7 +141,7 @@ def decode_resumed(body: bytes) -> Resumed:
 
 def encode_leader(leader: LeaderIs) -> list[bytes]:
     """That this node leads."""
-    return [_LEADER.pack(leader.term, leader.again)]
+    return [_LEADER.pack(leader.term, leader.again | leader.no_more << 1)]
 
 
 def decode_leader(body: bytes) -> LeaderIs:
@@ -150,10 +151,10 @@ def decode_leader(body: bytes) -> LeaderIs:
         BadLetter: it is no such body.
     """
     try:
-        term, again = _LEADER.unpack(body)
+        term, flags = _LEADER.unpack(body)
     except struct.error as error:
         raise BadLetter(f"no announcement of a leader: {error}") from error
-    return LeaderIs(term, bool(again))
+    return LeaderIs(term, bool(flags & 1), bool(flags & 2))
 
 
 # -- one effect

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from amqp10broker.queues.commands import Command, ConsumerRef, PeerId
 from amqp10broker.queues.effects import Deliver, Effect
+from amqp10broker.queues.quorum.node_lanes import ConsumerFacts
 
 
 @dataclass(slots=True, eq=False)
@@ -57,28 +58,6 @@ class Resume:
 
 
 @dataclass(slots=True, eq=False)
-class ConsumerState:
-    """A consumer as the queue has it.
-
-    Attributes:
-        delivery_count: u32.
-        credit: what is left, u64.
-        available: ready messages, u64.
-        epoch: of its last `GiveBack`, u64.
-        active: whether it is the single active one; None: the queue has no such thing.
-        missed: deliveries that never reached the node, and were taken back because they were held for too
-            long. They are in `delivery_count`, and count as seen in what the queue is told of it.
-    """
-
-    delivery_count: int
-    credit: int
-    available: int
-    epoch: int
-    active: bool | None
-    missed: int
-
-
-@dataclass(slots=True, eq=False)
 class Resumed:
     """The answer to `Resume`: the queue's state as far as it is about the node.
 
@@ -99,7 +78,7 @@ class Resumed:
     deleted: bool
     kept: Sequence[Effect]
     deliveries: Sequence[Deliver]
-    consumers: Mapping[ConsumerRef, ConsumerState]
+    consumers: Mapping[ConsumerRef, ConsumerFacts]
 
 
 @dataclass(slots=True, eq=False)
@@ -126,10 +105,12 @@ class LeaderIs:
     Attributes:
         term: since which term, u64; 0 of a queue that stays where it is.
         again: it missed letters, or does not know the lane's token: say `Resume` even if you have.
+        no_more: it does not any more.
     """
 
     term: int
     again: bool = False
+    no_more: bool = False
 
 
 LaneMessage = LetterBatch | Resume | Resumed | Told | LeaderIs

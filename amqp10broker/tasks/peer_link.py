@@ -79,11 +79,10 @@ class PeerLink:
         self.backlog_bytes += sum(map(len, pieces))
         self._wake.set()
 
-    async def wait_room(self, most_bytes: int) -> bool:
-        """Wait until less is waiting to be sent; False: the connection is over."""
+    async def wait_room(self, most_bytes: int) -> None:
+        """Wait until less is waiting to be sent, or the connection is over."""
         while self.backlog_bytes >= most_bytes and not self._scope.cancel_called:
             await self._sent.wait()
-        return not self._scope.cancel_called
 
     def close(self, reason: str) -> None:
         """End it, from any task."""

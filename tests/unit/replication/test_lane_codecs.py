@@ -16,6 +16,7 @@ from amqp10broker.message.filters.filters import Filters, from_amqp10
 from amqp10broker.message.filters.offset_spec import AtTime, First, Interval, Last, Next, Offset
 from amqp10broker.queues import commands as c
 from amqp10broker.queues import effects as e
+from amqp10broker.queues.quorum.node_lanes import ConsumerFacts
 from amqp10broker.replication.effects_codec import (
     decode_leader,
     decode_resumed,
@@ -24,7 +25,7 @@ from amqp10broker.replication.effects_codec import (
     encode_resumed,
     encode_told,
 )
-from amqp10broker.replication.lane_messages import ConsumerState, LeaderIs, LetterBatch, Resume, Resumed, Told
+from amqp10broker.replication.lane_messages import LeaderIs, LetterBatch, Resume, Resumed, Told
 from amqp10broker.replication.letters_codec import (
     BadLetter,
     decode_letters,
@@ -109,7 +110,7 @@ EFFECTS: st.SearchStrategy[e.Effect] = st.one_of(
 BATCHES = st.builds(
     LetterBatch, u32, st.integers(1, 2**64 - 1), u64, st.lists(COMMANDS, min_size=1, max_size=5)
 )
-FACTS = st.builds(ConsumerState, u32, u64, u64, u64, st.none() | st.booleans(), u64)
+FACTS = st.builds(ConsumerFacts, u32, u64, u64, u64, st.none() | st.booleans(), u64)
 
 
 def by_session(effects: Sequence[e.Effect]) -> dict[c.PeerId, list[e.Effect]]:
@@ -165,15 +166,15 @@ def test_what_was_heard_comes_back_as_it_went(seen: dict[c.ConsumerRef, int], to
     st.booleans(),
 )
 def test_a_state_comes_back_as_it_went(
-    kept: list[e.Effect], deliveries: list[e.Deliver], facts: dict[c.ConsumerRef, ConsumerState], gone: bool
+    kept: list[e.Effect], deliveries: list[e.Deliver], facts: dict[c.ConsumerRef, ConsumerFacts], gone: bool
 ) -> None:
     resumed = Resumed(1, 2, 3, gone, kept, deliveries, facts)
     assert plain(decode_resumed(b"".join(encode_resumed(resumed)))) == plain(resumed)
 
 
-@given(u64, st.booleans())
-def test_a_leader_comes_back_as_it_went(term: int, again: bool) -> None:
-    assert decode_leader(b"".join(encode_leader(LeaderIs(term, again)))) == LeaderIs(term, again)
+@given(st.builds(LeaderIs, u64, st.booleans(), st.booleans()))
+def test_a_leader_comes_back_as_it_went(leader: LeaderIs) -> None:
+    assert decode_leader(b"".join(encode_leader(leader))) == leader
 
 
 DECODERS: tuple[Callable[[bytes], object], ...] = (

@@ -1,0 +1,367 @@
+"""A queue's end of its lanes: letters of nodes in, effects for their sessions out.
+
+`LaneServer` is beside a member of a replicated queue, and works while that leads; `HomeServer` beside a
+queue that is at one node. Nothing is told to a lane that has not resumed since this member leads and since
+the way to its node was made: what it misses is in the queue's state, and it asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from amqp10broker.queues.commands import (
+    AttachPublisher,
+    Cancel,
+    Command,
+    ConsumerRef,
+    DetachPublisher,
+    GiveBack,
+    PeerId,
+    PublisherRef,
+    Subscribe,
+    Unsubscribe,
+    Verdict,
+)
+from amqp10broker.queues.effects import Deliver, Effect, QueueDeleted, SubscribeRefused
+from amqp10broker.queues.quorum.commands import Letters, NodeBack, NodeGone, NodeSuspect, QuorumCommand
+from amqp10broker.queues.quorum.queue import QuorumQueue
+from amqp10broker.replication.lane_messages import LaneMessage, LeaderIs, LetterBatch, Resume, Resumed, Told
+
+Effects = Mapping[PeerId, Sequence[Effect]]
+
+
+class ServerPort(Protocol):
+    """What a queue needs of its node."""
+
+    node: int
+    """The node's number."""
+
+    @property
+    def peers(self) -> Sequence[int]:
+        """All nodes to which there is a way, this one among them."""
+
+    @property
+    def incarnations(self) -> Mapping[int, int]:
+        """The last start that is known of each node of the cluster, this one among them; 0: none is known."""
+
+    @property
+    def suspected(self) -> frozenset[int]:
+        """Nodes that are not heard of."""
+
+    def send(self, node: int, group: int, message: LaneMessage) -> bool:
+        """Send something to a node, perhaps this one; False: there is no way to it now."""
+
+    def tell(self, effects: Effects) -> None:
+        """Tell sessions of this node."""
+
+
+class Led(Protocol):
+    """A member's queue, as its task has it."""
+
+    @property
+    def machine(self) -> QuorumQueue:
+        """The state; it changes between two calls only."""
+
+    def post_all(self, commands: list[QuorumCommand]) -> None:
+        """Put commands, in order: they are proposed if the member leads."""
+
+
+class _Lane:
+    """A lane that has resumed.
+
+    Attributes:
+        incarnation: of its node.
+        token: under which it is told.
+        done: number of the last letter that it knows to be carried out.
+        index: of the entry whose state it has been told.
+    """
+
+    __slots__ = ("done", "incarnation", "index", "token")
+
+    def __init__(self, incarnation: int, token: int, done: int, index: int) -> None:
+        self.incarnation = incarnation
+        self.token = token
+        self.done = done
+        self.index = index
+
+
+class LaneServer:
+    """One replicated queue's.
+
+    Attributes:
+        term: since which term this member leads; None: it does not.
+    """
+
+    __slots__ = ("_group", "_lanes", "_led", "_port", "_posted", "term")
+
+    def __init__(self, group: int, led: Led, port: ServerPort) -> None:
+        """Begin as one that does not lead.
+
+        Args:
+            group: number of the queue.
+            led: the queue.
+            port: the node.
+        """
+        self.term: int | None = None
+        self._group = group
+        self._led = led
+        self._port = port
+        self._lanes: dict[int, _Lane] = {}
+        # Node and incarnation -> number of the last letter that was put into the queue's mailbox.
+        self._posted: dict[tuple[int, int], int] = {}
+
+    # --- this member ------------------------------------------------------------------------------
+
+    def lead(self, term: int) -> None:
+        """This member leads, and all that was committed before is applied."""
+        self.term = term
+        self._lanes.clear()
+        self._posted.clear()
+        for node in {peer[0] for peer in self._known()}:
+            self._look_at(node)
+        for node in self._port.peers:
+            self._announce(node)
+
+    def follow(self) -> None:
+        """It does not lead any more: its lanes wait for the next leader."""
+        term, self.term = self.term, None
+        lanes, self._lanes = self._lanes, {}
+        self._posted.clear()
+        if term is not None:
+            for node in lanes:
+                self._port.send(node, self._group, LeaderIs(term, no_more=True))
+
+    def _announce(self, node: int, *, again: bool = False) -> None:
+        if self.term is not None:
+            self._port.send(node, self._group, LeaderIs(self.term, again))
+
+    # --- nodes --------------------------------------------------------------------------------------
+
+    def node_up(self, node: int) -> None:
+        """There is a way to a node again."""
+        self._lanes.pop(node, None)
+        self._announce(node)
+
+    def node_down(self, node: int) -> None:
+        """There is no way to a node any more; whether it is alive others say."""
+        self._lanes.pop(node, None)
+
+    def node_changed(self, node: int) -> None:
+        """A node is suspected, heard of again, has begun again, or is of the cluster no more."""
+        if self.term is None:
+            return
+        self._look_at(node)
+        if node not in self._port.suspected and node not in self._lanes:
+            self._announce(node)
+
+    def _known(self) -> set[tuple[int, int]]:
+        """Nodes and their starts that the queue knows anything of."""
+        machine = self._led.machine
+        return {*machine.lanes, *machine.suspects, *(ref.reply_to[:2] for ref in machine.outlook().parts)}
+
+    def _look_at(self, node: int) -> None:
+        """Tell the queue what became of a node that it knows."""
+        machine, port = self._led.machine, self._port
+        present = port.incarnations.get(node)
+        commands: list[QuorumCommand] = []
+        gone = -1
+        for who, incarnation in sorted(self._known()):
+            if who != node:
+                continue
+            if present is None or incarnation < present:
+                gone = max(gone, incarnation)
+            elif node in port.suspected:
+                if (node, incarnation) not in machine.suspects:
+                    commands.append(NodeSuspect(node, incarnation))
+            elif (node, incarnation) in machine.suspects:
+                commands.append(NodeBack(node, incarnation))
+        if gone >= 0:
+            commands.insert(0, NodeGone(node, gone))
+        if commands:
+            self._led.post_all(commands)
+
+    # --- from lanes ---------------------------------------------------------------------------------
+
+    def resume(self, node: int, resume: Resume) -> None:
+        """A node asks how things stand."""
+        if self.term is None:
+            return
+        machine, port = self._led.machine, self._port
+        if resume.incarnation < port.incarnations.get(node, 0):
+            return
+        key = node, resume.incarnation
+        if key in machine.suspects and node not in port.suspected:
+            self._led.post_all([NodeBack(*key)])
+        found = machine.resume(*key, resume.heard, resume.seen)
+        index = machine.node_lanes.entry
+        self._lanes[node] = _Lane(resume.incarnation, resume.token, found.last, index)
+        self._posted[key] = max(found.last, self._posted.get(key, 0))
+        kept = [effect for _, _, effect in found.kept]
+        answer = Resumed(
+            resume.token, index, found.last, found.deleted, kept, found.deliveries, found.consumers
+        )
+        port.send(node, self._group, answer)
+
+    def received(self, node: int, batch: LetterBatch) -> None:
+        """Letters have come."""
+        if self.term is None:
+            return
+        lane = self._lanes.get(node)
+        if lane is None or lane.token != batch.token:
+            self._announce(node, again=True)
+            return
+        key = node, lane.incarnation
+        posted, first, last, commands = self._posted[key], batch.first, batch.last, batch.commands
+        if first > posted + 1:
+            self._lanes.pop(node)
+            self._announce(node, again=True)
+            return
+        if last <= posted:
+            return  # they came before the lane was lost, and are on their way
+        if first <= posted:
+            commands = commands[posted + 1 - first :]
+            first = posted + 1
+        self._posted[key] = last
+        self._led.post_all([Letters(*key, first, last, batch.heard, commands)])
+
+    # --- to lanes -----------------------------------------------------------------------------------
+
+    def tell(self, effects: Effects, index: int) -> None:
+        """What came of entries up to this one; 0: of what is in no log, for the queue is gone."""
+        lanes = self._lanes
+        if not lanes:
+            return
+        machine = self._led.machine
+        by_node: dict[int, dict[PeerId, Sequence[Effect]]] = {}
+        for peer, told in effects.items():
+            lane = lanes.get(peer.node)
+            # What came of entries whose state the lane has been told is no news.
+            news = lane is not None and (index > lane.index or not index)
+            if lane is not None and lane.incarnation == peer.incarnation and news:
+                by_node.setdefault(peer.node, {})[peer] = told
+        for node, lane in list(lanes.items()):
+            done = machine.lane_last(node, lane.incarnation)
+            for_node = by_node.get(node)
+            if for_node or done != lane.done:
+                lane.done = done
+                told_now = Told(lane.token, index, done, for_node or {})
+                self._port.send(node, self._group, told_now)
+
+
+class HomeQueue(Protocol):
+    """A queue that is at this node only, as its task has it."""
+
+    def post_all(self, commands: list[Command]) -> None:
+        """Put commands, in order."""
+
+
+class _Visitor:
+    """A node whose sessions ask.
+
+    Attributes:
+        done: letters that have come.
+        seen: of each consumer there, deliveries that it was sent.
+        publishers: links that are attached there.
+    """
+
+    __slots__ = ("done", "publishers", "seen")
+
+    def __init__(self) -> None:
+        self.done = 0
+        self.seen: dict[ConsumerRef, int] = {}
+        self.publishers: dict[PublisherRef, None] = {}
+
+
+class HomeServer:
+    """One queue's that is at this node only.
+
+    A node that cannot be reached has lost its connection to the queue: what its consumers held comes back.
+    """
+
+    __slots__ = ("_group", "_port", "_queue", "_visitors")
+
+    def __init__(self, group: int, queue: HomeQueue, port: ServerPort) -> None:
+        """Say that the queue is here; see `LaneServer`."""
+        self._group = group
+        self._queue = queue
+        self._port = port
+        self._visitors: dict[int, _Visitor] = {}
+        for node in port.peers:
+            self.node_up(node)
+
+    def node_up(self, node: int) -> None:
+        """There is a way to a node."""
+        self.node_down(node)
+        if node != self._port.node:
+            self._port.send(node, self._group, LeaderIs(0))
+
+    def node_down(self, node: int) -> None:
+        """There is no way to a node any more."""
+        visitor = self._visitors.pop(node, None)
+        if visitor is None:
+            return
+        commands: list[Command] = [DetachPublisher(each) for each in visitor.publishers]
+        commands += [Unsubscribe(ref, (), (), seen, Verdict.REQUEUE) for ref, seen in visitor.seen.items()]
+        if commands:
+            self._queue.post_all(commands)
+
+    def node_changed(self, node: int) -> None:
+        """See `LaneServer`: for such a queue only the way counts."""
+
+    def resume(self, node: int, resume: Resume) -> None:
+        """Lanes to such a queue have nothing to resume."""
+
+    def received(self, node: int, batch: LetterBatch) -> None:
+        """Letters have come."""
+        visitor = self._visitors.get(node)
+        if visitor is None:
+            visitor = self._visitors[node] = _Visitor()
+        visitor.done = batch.last
+        for command in batch.commands:
+            match command:
+                case Subscribe():
+                    visitor.seen[command.consumer] = 0
+                case Unsubscribe():
+                    visitor.seen.pop(command.consumer, None)
+                case GiveBack():
+                    if command.consumer in visitor.seen:
+                        visitor.seen[command.consumer] = command.seen
+                case AttachPublisher():
+                    visitor.publishers[command.publisher] = None
+                case DetachPublisher():
+                    visitor.publishers.pop(command.publisher, None)
+                case Cancel() | _:
+                    continue
+        self._queue.post_all(list(batch.commands))
+
+    def tell(self, effects: Effects, index: int = 0) -> None:
+        """What came of commands: for sessions of this node, and of others."""
+        here = self._port.node
+        by_node: dict[int, dict[PeerId, Sequence[Effect]]] = {}
+        for peer, told in effects.items():
+            by_node.setdefault(peer.node, {})[peer] = told
+        own = by_node.pop(here, None)
+        if own is not None:
+            self._port.tell(own)
+        for node, told_there in by_node.items():
+            visitor = self._visitors.get(node)
+            if visitor is None:
+                continue
+            for given in told_there.values():
+                self._note(visitor, given)
+            self._port.send(node, self._group, Told(0, 0, visitor.done, told_there))
+
+    def _note(self, visitor: _Visitor, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            if type(effect) is Deliver:
+                if effect.consumer in visitor.seen:
+                    visitor.seen[effect.consumer] += len(effect.keys)
+            elif type(effect) is SubscribeRefused:
+                visitor.seen.pop(effect.consumer, None)
+            elif type(effect) is QueueDeleted:
+                ref = effect.ref
+                if isinstance(ref, ConsumerRef):
+                    visitor.seen.pop(ref, None)
+                else:
+                    visitor.publishers.pop(ref, None)

@@ -1,0 +1,114 @@
+"""Lanes between sessions and a replicated queue, with leaders that change and a network that loses frames."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from amqp10broker.queues.commands import Verdict
+from amqp10broker.queues.settings import Overflow, QueueSettings
+from tests.support.lane_world import World
+
+SEEDS = range(10)
+STEPS = 1500
+PLAIN = QueueSettings(consumer_disconnected_timeout_ms=2**40)
+HASTY = QueueSettings(consumer_disconnected_timeout_ms=2**40, consumer_timeout_ms=1_000)
+AWAY = QueueSettings(consumer_disconnected_timeout_ms=500)
+SHORT = QueueSettings(consumer_disconnected_timeout_ms=2**40, max_length=8, overflow=Overflow.REJECT_PUBLISH)
+SINGLE = QueueSettings(consumer_disconnected_timeout_ms=2**40, single_active_consumer=True)
+
+
+def run(seed: int, settings: QueueSettings) -> World:
+    """A world with faults, that has come to rest."""
+    world = World(seed, settings=settings, strict=settings not in (HASTY, AWAY))
+    for _ in range(STEPS):
+        world.step()
+    world.heal()
+    return world
+
+
+@pytest.mark.parametrize(
+    "settings", [PLAIN, SHORT, SINGLE, HASTY, AWAY], ids=["plain", "short", "single", "hasty", "away"]
+)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_all_is_answered_once_and_nothing_is_lost(seed: int, settings: QueueSettings) -> None:
+    world = run(seed, settings)
+    assert world.leader is not None
+    machine = world._member(world.leader).machine
+    parts = machine.outlook().parts
+    _, consumers, _ = machine.parts()
+    for node in world.nodes.values():
+        assert not node.client.kept
+        for session in node.sessions.values():
+            assert not session.publisher.outstanding, "a publish has no answer"
+            assert not session.questions, "a question has no answer"
+            for consumer in session.consumers.values():
+                if consumer.over:
+                    assert consumer.ref not in parts
+                    continue
+                assert consumer.subscribed
+                assert not consumer.asked, "a settlement has no answer"
+                assert not consumer.credit.in_flight, "a request has no answer"
+                there = consumers.by_ref[consumer.ref]
+                missed = node.client._consumers[consumer.ref].missed
+                assert there.handed_out == consumer.credit.seen + missed
+                if not consumer.settled:
+                    assert set(there.unsettled) <= set(consumer.held), "something is held that no session has"
+                    if world.strict:
+                        assert set(there.unsettled) == set(consumer.held), "a session holds what it has not"
+                if settings.single_active_consumer:
+                    assert there.active is consumer.active
+    live = {
+        consumer.ref
+        for node in world.nodes.values()
+        for session in node.sessions.values()
+        for consumer in session.consumers.values()
+        if not consumer.over
+    }
+    assert set(parts) == live
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_was_confirmed_is_there_once_and_in_order(seed: int) -> None:
+    world = World(seed, settings=SHORT if seed % 2 else PLAIN)
+    for _ in range(STEPS):
+        world.step()
+    world.heal()
+    sessions = [session for node in world.nodes.values() for session in node.sessions.values()]
+    for session in sessions:
+        for consumer in session.consumers.values():
+            if not consumer.over:
+                consumer.leave()
+    world.settle_down()
+    last = sessions[0]
+    last.consume(settled=False)
+    world.settle_down()
+    consumer = list(last.consumers.values())[-1]
+    left: list[bytes] = []
+    for _ in range(2000):
+        consumer.want(50)
+        world.settle_down()
+        consumer.send()
+        if not consumer.held:
+            break
+        left += [message[1] for message in consumer.held.values()]
+        consumer.settle(1000, Verdict.ACCEPT, answer=False)
+        world.settle_down()
+    assert not consumer.held
+    found = Counter(world.accepted)
+    assert set(left) <= set(found)
+    if not world.purges:
+        for session in sessions:
+            for body in session.publisher.confirmed:
+                assert found[body], f"{body!r} was confirmed and is not there"
+    for session in sessions:
+        for body in session.publisher.refused:
+            assert not found[body], f"{body!r} was refused and is there"
+        places = [world.placed[body] for body in session.publisher.confirmed if body in world.placed]
+        assert places == sorted(places), "messages of one publisher are in another order"
+
+
+@pytest.mark.parametrize("seed", [3, 5])
+def test_the_same_seed_makes_the_same_trace(seed: int) -> None:
+    assert run(seed, PLAIN).trace == run(seed, PLAIN).trace

@@ -1,0 +1,682 @@
+"""Nodes with lanes to one replicated queue, and nothing else of a cluster.
+
+The machine is real, one copy a member, and so are lanes, their codecs and `QueueCredit`. The log that the
+members share is a list: entries are committed when the world says so, the leader changes when it says so, and
+takes with it some of what was not committed. The network holds frames back, and loses them with their
+connection. All is drawn from one seed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.message.message import Message, make_head
+from amqp10broker.queues.commands import (
+    AttachPublisher,
+    Command,
+    ConsumerRef,
+    Inspect,
+    PeerId,
+    Publish,
+    PublisherRef,
+    Purge,
+    ReplyTo,
+    RequestRef,
+    Settle,
+    Subscribe,
+    Verdict,
+)
+from amqp10broker.queues.effects import (
+    ActiveChanged,
+    Answer,
+    Confirmed,
+    CreditReply,
+    Deliver,
+    Effect,
+    QueueDown,
+    Rejected,
+    Settled,
+    Subscribed,
+    SubscribeRefused,
+    TimedOut,
+    Unconfirmed,
+)
+from amqp10broker.queues.quorum.command_codec import decode_commands, encode_commands
+from amqp10broker.queues.quorum.commands import QuorumCommand, joined
+from amqp10broker.queues.quorum.queue import QuorumQueue
+from amqp10broker.queues.quorum.snapshot import encode_snapshot
+from amqp10broker.queues.settings import QueueSettings
+from amqp10broker.replication.lane_server import LaneServer
+from amqp10broker.replication.lane_table import Lanes
+from amqp10broker.replication.lanes import LaneClient
+from amqp10broker.replication.wire import Frame, FrameKind
+from amqp10broker.service.queue_credit import QueueCredit
+from tests.support.handles import IdleHandle
+
+GROUP = 7
+HEAD = make_head(None, None, "", "q")
+Entry = tuple[list[QuorumCommand], bytes, int]
+"""Commands as the leader has them, their bytes, and the index behind their last message."""
+
+
+class _Handle(IdleHandle):
+    def __init__(self, node: Node) -> None:
+        super().__init__()
+        self._node = node
+
+    def post(self, command: Command) -> None:
+        self._node.client.post_all([command])
+
+
+class Publisher:
+    """A link that publishes.
+
+    Attributes:
+        outstanding: ids that have no answer, with what they are.
+        confirmed: what was confirmed.
+        refused: what was not taken.
+    """
+
+    def __init__(self, node: Node, ref: PublisherRef) -> None:
+        self.ref = ref
+        self.outstanding: dict[int, bytes] = {}
+        self.confirmed: list[bytes] = []
+        self.refused: list[bytes] = []
+        self._node = node
+        self._next = 0
+
+    def publish(self, count: int) -> None:
+        """Publish so many messages."""
+        ids = list(range(self._next, self._next + count))
+        self._next += count
+        bodies = [b"%d/%d/%d/%d" % (*self.ref.reply_to, number) for number in ids]
+        self.outstanding.update(zip(ids, bodies, strict=True))
+        self._node.world.published.update(dict.fromkeys(bodies))
+        self._node.client.post_all([Publish(self.ref, ids, [(HEAD, body) for body in bodies], settled=False)])
+
+    def on_answer(self, effect: Confirmed | Rejected | Unconfirmed) -> None:
+        """Each is answered once."""
+        into = self.confirmed if isinstance(effect, Confirmed) else self.refused
+        for number in effect.ids:
+            assert number in self.outstanding, f"{self.ref} {number} was answered twice"
+            into.append(self.outstanding.pop(number))
+
+
+class Consumer:
+    """A link that consumes.
+
+    Attributes:
+        credit: the real thing.
+        held: index -> message, of what it has not decided on.
+        unsent: of them, those that it has not passed on to its client.
+        asked: settlements that wait for `Settled`.
+        active: as it was told.
+    """
+
+    def __init__(self, node: Node, ref: ConsumerRef, *, settled: bool) -> None:
+        self.ref = ref
+        self.settled = settled
+        self.held: dict[int, Message] = {}
+        self.unsent: dict[int, Message] = {}
+        self.asked: deque[Sequence[int]] = deque()
+        self.active: bool | None = None
+        self.subscribed = False
+        self.over = False
+        self._node = node
+        self._most = 0
+        handle = _Handle(node)
+        queue = DeclaredQueue("q", "/", "quorum", True, None, False, {"x-queue-type": "quorum"}, handle)
+        self.credit = QueueCredit(queue, ref, lambda to, command: to.post(command))
+        node.client.post_all([Subscribe(ref, settled, answer=True)])
+
+    def want(self, count: int) -> None:
+        """Ask for so many, if nothing is asked for."""
+        if self.subscribed and self.credit.top_up(count, count):
+            self._most = self.credit.seen + count
+
+    def on_deliver(self, effect: Deliver) -> None:
+        """Deliveries come, each to one who has not got it already."""
+        if not self.credit.on_deliver(effect):
+            return
+        assert self.credit.seen <= self._most, f"{self.ref} was given more than it asked for"
+        world = self._node.world
+        for key, message in zip(effect.keys, effect.messages, strict=True):
+            assert key not in self.held or not world.strict, f"{self.ref} got {key} twice"
+            world.seen(self, key, message)
+            self.held[key] = message
+            self.unsent[key] = message
+
+    def on_reply(self, effect: CreditReply) -> None:
+        """The answer to a request."""
+        assert self.credit.in_flight or effect.epoch <= self.credit.epoch
+        self.credit.on_reply(effect)
+        self.send()
+        self.credit.answered(effect)
+
+    def send(self) -> None:
+        """Pass on what has come."""
+        count = len(self.unsent)
+        if count:
+            if self.settled:
+                for key, message in self.unsent.items():
+                    self._node.world.accepted.append(message[1])
+                    del self.held[key]
+            self.unsent.clear()
+            self.credit.sent(count)
+
+    def settle(self, count: int, verdict: Verdict, *, answer: bool) -> None:
+        """Decide on the first of what was passed on."""
+        keys = [key for key in self.held if key not in self.unsent][:count]
+        if self.settled or not keys:
+            return
+        for key in keys:
+            message = self.held.pop(key)
+            if verdict is Verdict.ACCEPT:
+                self._node.world.accepted.append(message[1])
+        if answer:
+            self.asked.append(keys)
+        self._node.client.post_all([Settle(self.ref, keys, verdict, answer=answer)])
+
+    def give_back(self) -> None:
+        """What was not passed on goes back, and what is on its way."""
+        if self.unsent and not self.settled:
+            unsent, self.unsent = self.unsent, {}
+            for key in unsent:
+                del self.held[key]
+            self.credit.give_back(list(unsent), list(unsent.values()))
+
+    def on_timed_out(self, effect: TimedOut) -> None:
+        """The queue has taken back what was held for too long."""
+        unsent = [key for key in effect.keys if self.unsent.pop(key, None) is not None]
+        for key in effect.keys:
+            self.held.pop(key, None)
+        if unsent:
+            self.credit.drop(len(unsent), oldest=True)
+
+    def leave(self) -> None:
+        """It is gone: what it held comes back."""
+        self.over = True
+        if self.settled:
+            self.send()
+        self.credit.leave(list(self.unsent), list(self.unsent.values()), Verdict.REQUEUE)
+        self.held.clear()
+        self.unsent.clear()
+
+
+class Session:
+    """One session of a node."""
+
+    def __init__(self, node: Node, number: int) -> None:
+        self.node = node
+        self.reply_to = ReplyTo(PeerId(node.number, node.incarnation, number), f"session {number}")
+        self.publisher = Publisher(node, self.reply_to.publisher())
+        self.consumers: dict[ConsumerRef, Consumer] = {}
+        self.questions: dict[RequestRef, Command] = {}
+        self.refused = 0
+        node.client.post_all([AttachPublisher(self.publisher.ref)])
+
+    def consume(self, *, settled: bool) -> None:
+        """One more consumer."""
+        ref = self.reply_to.consumer()
+        self.consumers[ref] = Consumer(self.node, ref, settled=settled)
+
+    def ask(self, kind: type[Inspect] | type[Purge]) -> None:
+        """A question."""
+        request = self.reply_to.request()
+        self.questions[request] = kind(request)
+        self.node.client.post_all([kind(request)])
+
+    def on_effects(self, effects: Sequence[Effect]) -> None:
+        """What the queue says."""
+        for effect in effects:
+            match effect:
+                case Confirmed() | Rejected() | Unconfirmed():
+                    self.publisher.on_answer(effect)
+                case Answer():
+                    assert effect.request in self.questions, "answered twice"
+                    del self.questions[effect.request]
+                case Deliver():
+                    consumer = self.consumers.get(effect.consumer)
+                    if consumer is not None and not consumer.over:
+                        consumer.on_deliver(effect)
+                case CreditReply():
+                    consumer = self.consumers.get(effect.consumer)
+                    if consumer is not None and not consumer.over:
+                        consumer.on_reply(effect)
+                case Subscribed():
+                    consumer = self.consumers[effect.consumer]
+                    assert not consumer.subscribed
+                    consumer.subscribed = True
+                case SubscribeRefused():
+                    self.refused += 1
+                    self.consumers.pop(effect.consumer).over = True
+                case Settled():
+                    assert list(self.consumers[effect.consumer].asked.popleft()) == list(effect.keys)
+                case ActiveChanged():
+                    consumer = self.consumers[effect.consumer]
+                    assert consumer.active is not effect.active, "told what it knows"
+                    consumer.active = effect.active
+                case TimedOut():
+                    self.consumers[effect.consumer].on_timed_out(effect)
+                case _:
+                    assert isinstance(effect, QueueDown), effect
+                    raise AssertionError(f"{effect} without reason")
+
+
+class Member:
+    """One copy of the machine, at a node."""
+
+    def __init__(self, node: Node, settings: QueueSettings) -> None:
+        self.machine = QuorumQueue("q", settings=settings, now_ms=0)
+        self.machine.follow()
+        self.applied = 0
+        self.node = node
+        self.believes: int | None = None
+        self.pending: list[Entry] = []
+        self.end = 0
+        self.server = LaneServer(GROUP, self, node.lanes)
+
+    def post_all(self, commands: list[QuorumCommand]) -> None:
+        """A task's mailbox; a leader proposes, whatever comes of it."""
+        if self.believes is None:
+            return
+        commands = joined(commands)
+        encoded = encode_commands(commands, self.node.world.now_ms, self.end)
+        self.end = encoded.end
+        self.pending.append((commands, b"".join(encoded.pieces), encoded.end))
+
+    def apply(self) -> None:
+        """Carry out the next entry that is committed; its leader tells what comes of it."""
+        world = self.node.world
+        index = self.applied + 1
+        commands, payload, _ = world.log[self.applied]
+        decoded = decode_commands(payload)
+        leads = self.believes is not None
+        self.machine.begin_entry(index)
+        for command in commands if leads else decoded.commands:
+            self.machine.apply(command, decoded.now_ms)
+        self.applied = index
+        if leads:
+            self.server.tell(self.machine.take_effects(), index)
+        world.check_equal(index, self.machine)
+
+
+class Ways:
+    """A node's connections."""
+
+    def __init__(self, world: World, node: int) -> None:
+        self._world = world
+        self._node = node
+
+    def send(self, node: int, kind: FrameKind, group: int, body: Sequence[bytes]) -> bool:
+        """Put a frame on its way."""
+        way = self._world.ways.get((self._node, node))
+        if way is None:
+            return False
+        way.append(Frame(kind, group, b"".join(body)))
+        return True
+
+    def waiting_bytes(self, node: int) -> int:
+        """Now and then there is no room."""
+        return 2**40 if self._world.crowded else 0
+
+    @property
+    def connected(self) -> list[int]:
+        """Nodes at the other ends."""
+        return [to for at, to in self._world.ways if at == self._node]
+
+
+class Node:
+    """A node: its lanes, its sessions, perhaps a member."""
+
+    def __init__(self, world: World, number: int, incarnation: int) -> None:
+        self.world = world
+        self.number = number
+        self.incarnation = incarnation
+        self.sessions: dict[PeerId, Session] = {}
+        self.lanes = Lanes(
+            number,
+            incarnation,
+            Ways(world, number),
+            self._tell,
+            self.sessions.__contains__,
+            lambda: world.now_ms,
+        )
+        self.lanes.incarnations = dict.fromkeys(world.numbers, 0) | {number: incarnation}
+        self.client = LaneClient("q", GROUP, incarnation, self.lanes)
+        self.lanes.add_client(self.client)
+        self.member: Member | None = None
+        self._made = 0
+
+    def _tell(self, effects: Mapping[PeerId, Sequence[Effect]]) -> None:
+        for peer, told in effects.items():
+            session = self.sessions.get(peer)
+            if session is not None:
+                self.world.note(f"{peer} {[_shown(each) for each in told]}")
+                session.on_effects(told)
+
+    def session(self) -> None:
+        """One more session."""
+        self._made += 1
+        session = Session(self, self._made)
+        self.sessions[session.reply_to.id] = session
+
+    def serve(self, member: Member) -> None:
+        """A member is here."""
+        self.member = member
+        self.lanes.servers[GROUP] = member.server
+
+
+class World:
+    """See the module.
+
+    Attributes:
+        trace: what sessions were told, in order.
+        log: what is committed.
+        accepted: bodies that clients have taken, each time.
+        placed: body -> index in the queue.
+    """
+
+    def __init__(
+        self, seed: int, *, nodes: int = 4, members: int = 3, settings: QueueSettings, strict: bool = True
+    ) -> None:
+        """Nodes that are all connected, with two sessions each.
+
+        Args:
+            seed: of all that is drawn.
+            nodes: how many.
+            members: how many of them have one.
+            settings: of the queue.
+            strict: the queue takes nothing back by itself. What it has given anew to whom it took it from may
+                be settled by what was decided before, and is delivered all the same.
+        """
+        self.strict = strict
+        self._purged = seed % 4 == 3
+        self.random = random.Random(seed)
+        self.settings = settings
+        self.numbers = range(1, nodes + 1)
+        self.now_ms = 0
+        self.crowded = False
+        self.ways: dict[tuple[int, int], deque[Frame]] = {}
+        self.log: list[Entry] = []
+        self.term = 0
+        self.leader: int | None = None
+        self.trace: list[str] = []
+        self.published: dict[bytes, None] = {}
+        self.accepted: list[bytes] = []
+        self.placed: dict[bytes, int] = {}
+        self.restarts = 0
+        self.purges = 0
+        self._states: dict[int, bytes] = {}
+        self.nodes: dict[int, Node] = {}
+        for number in self.numbers:
+            self.nodes[number] = Node(self, number, 1)
+        for number in self.numbers[:members]:
+            node = self.nodes[number]
+            node.serve(Member(node, settings))
+        for at in self.numbers:
+            for to in self.numbers:
+                if at < to:
+                    self.connect(at, to)
+        for node in self.nodes.values():
+            for _ in range(2):
+                node.session()
+        self.elect(1)
+
+    def note(self, what: str) -> None:
+        """One line of the trace."""
+        self.trace.append(f"{self.now_ms} {what}")
+
+    def check_equal(self, index: int, machine: QuorumQueue) -> None:
+        """Equal states at equal indexes make equal bytes."""
+        if index % 7:
+            return
+        state = encode_snapshot(machine)
+        assert self._states.setdefault(index, state) == state, f"members differ at entry {index}"
+
+    def seen(self, consumer: Consumer, key: int, message: Message) -> None:
+        """A delivery has reached a session: a message has one place in the queue."""
+        body = message[1]
+        assert body in self.published
+        assert self.placed.setdefault(body, key) == key, f"{body!r} is in the queue twice"
+
+    # --- network ----------------------------------------------------------------------------------
+
+    def connect(self, one: int, other: int) -> None:
+        """A connection is made."""
+        if (one, other) in self.ways:
+            return
+        self.ways[one, other], self.ways[other, one] = deque(), deque()
+        self.nodes[one].lanes.heard(other, self.nodes[other].incarnation)
+        self.nodes[other].lanes.heard(one, self.nodes[one].incarnation)
+        self.nodes[one].lanes.connected(other)
+        self.nodes[other].lanes.connected(one)
+
+    def cut(self, one: int, other: int, *, suspect: bool) -> None:
+        """A connection is lost, with what was on its way."""
+        if (one, other) not in self.ways:
+            return
+        del self.ways[one, other], self.ways[other, one]
+        for at, to in ((one, other), (other, one)):
+            self.nodes[at].lanes.disconnected(to)
+            if suspect:
+                self.nodes[at].lanes.suspect(to)
+
+    def deliver(self, way: tuple[int, int]) -> None:
+        """The next frame of one direction arrives."""
+        at, to = way
+        frames = self.ways.get(way)
+        if frames:
+            self.nodes[to].lanes.received(at, frames.popleft())
+
+    # --- the log ----------------------------------------------------------------------------------
+
+    def commit(self) -> None:
+        """The next entry of the leader is on a majority."""
+        if self.leader is None:
+            return
+        member = self._member(self.leader)
+        if member.pending:
+            self.log.append(member.pending.pop(0))
+
+    def elect(self, number: int) -> None:
+        """Another leads from now on; some of what the old one had not committed is lost."""
+        old = None if self.leader is None else self._member(self.leader)
+        if old is not None:
+            kept = self.random.randrange(len(old.pending) + 1)
+            self.log += old.pending[:kept]
+            old.pending = old.pending[kept:]
+        self.term += 1
+        self.leader = number
+        member = self._member(number)
+        if old is not None and (old is member or self.random.random() < 0.7):
+            self.step_down(old)
+        self.step_down(member)
+        while member.applied < len(self.log):
+            member.apply()
+        member.end = self.log[-1][2] if self.log else 0
+        member.believes = self.term
+        member.machine.lead()
+        self.note(f"{number} leads")
+        member.server.lead(self.term)
+
+    def step_down(self, member: Member) -> None:
+        """One that led, or believed so, hears that it does not."""
+        if member.believes is not None:
+            member.believes = None
+            member.pending.clear()
+            member.machine.follow()
+            member.server.follow()
+
+    def lose_leader(self) -> None:
+        """None leads, as far as any member knows."""
+        if self.leader is not None:
+            member = self._member(self.leader)
+            self.log += member.pending
+            member.pending = []
+            self.leader = None
+            self.step_down(member)
+
+    def _member(self, number: int) -> Member:
+        member = self.nodes[number].member
+        assert member is not None
+        return member
+
+    @property
+    def members(self) -> list[Member]:
+        """All of them."""
+        return [node.member for node in self.nodes.values() if node.member is not None]
+
+    # --- nodes ------------------------------------------------------------------------------------
+
+    def restart(self, number: int) -> None:
+        """A node that has no member that leads is killed, and starts anew: its sessions are gone."""
+        if number == self.leader:
+            return
+        old = self.nodes[number]
+        if old.member is not None and old.member.believes is not None:
+            return
+        self.restarts += 1
+        for other in self.numbers:
+            if other != number:
+                self.cut(*sorted((number, other)), suspect=True)
+        node = self.nodes[number] = Node(self, number, old.incarnation + 1)
+        if old.member is not None:
+            node.serve(Member(node, self.settings))
+        for _ in range(2):
+            node.session()
+
+    # --- steps ------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """Something happens."""
+        rng = self.random
+        self.now_ms += rng.choice((0, 0, 1, 5, 40))
+        what = rng.random()
+        if what < 0.55:
+            self._progress()
+        elif what < 0.95:
+            self._ask()
+        elif what < 0.965:
+            self._fault()
+        else:
+            for node in self.nodes.values():
+                node.lanes.tick()
+
+    def _progress(self) -> None:
+        rng = self.random
+        for _ in range(rng.randrange(1, 6)):
+            busy = [way for way, frames in self.ways.items() if frames]
+            choice = rng.random()
+            if choice < 0.5 and busy:
+                way = rng.choice(busy)
+                for _ in range(rng.randrange(1, 4)):
+                    self.deliver(way)
+            elif choice < 0.7:
+                self.commit()
+            else:
+                # One that was deposed and does not know has no entries but its own.
+                able = [
+                    each
+                    for each in self.members
+                    if each.applied < len(self.log) and (each.believes is None or each.believes == self.term)
+                ]
+                if able:
+                    rng.choice(able).apply()
+
+    def _ask(self) -> None:
+        rng = self.random
+        node = self.nodes[rng.choice(self.numbers)]
+        session = rng.choice(list(node.sessions.values()))
+        consumers = [each for each in session.consumers.values() if not each.over]
+        what = rng.random()
+        if what < 0.25:
+            session.publisher.publish(rng.randrange(1, 5))
+        elif what < 0.40 and len(consumers) < 2:
+            session.consume(settled=rng.random() < 0.3)
+        elif what < 0.43:
+            purges = self._purged and rng.random() < 0.05
+            self.purges += purges
+            session.ask(Purge if purges else Inspect)
+        elif consumers:
+            consumer = rng.choice(consumers)
+            if what < 0.65:
+                consumer.want(rng.randrange(1, 6))
+            elif what < 0.75:
+                consumer.send()
+            elif what < 0.90:
+                verdict = Verdict.ACCEPT if rng.random() < 0.8 else Verdict.REQUEUE
+                consumer.settle(rng.randrange(1, 4), verdict, answer=rng.random() < 0.5)
+            elif what < 0.95:
+                consumer.give_back()
+            elif what < 0.97 and consumer.subscribed:
+                consumer.leave()
+
+    def _fault(self) -> None:
+        rng = self.random
+        one, other = sorted(rng.sample(self.numbers, 2))
+        what = rng.random()
+        if what < 0.35:
+            self.cut(one, other, suspect=rng.random() < 0.5)
+        elif what < 0.65:
+            self.connect(one, other)
+        elif what < 0.85:
+            self.elect(rng.choice(self.members).node.number)
+        elif what < 0.92:
+            self.crowded = not self.crowded
+        elif what < 0.94:
+            self.lose_leader()
+            self.now_ms += rng.choice((0, 1_000, 31_000))
+        elif what < 0.97:
+            for member in self.members:
+                if member.believes is not None and member.believes != self.term:
+                    self.step_down(member)
+        else:
+            self.restart(rng.choice(self.numbers))
+
+    def heal(self) -> None:
+        """No faults any more, and time for all that is under way."""
+        self.crowded = False
+        for member in self.members:
+            if member.believes is not None and member.believes != self.term:
+                self.step_down(member)
+        for one in self.numbers:
+            for other in self.numbers:
+                if one < other:
+                    self.connect(one, other)
+        for node in self.nodes.values():
+            for other in self.nodes.values():
+                if other is not node:
+                    node.lanes.heard(other.number, other.incarnation)
+        if self.leader is None:
+            self.elect(self.members[0].node.number)
+        self.settle_down()
+
+    def settle_down(self) -> None:
+        """Until nothing is under way."""
+        for _ in range(200):
+            self.now_ms += 100
+            moved = False
+            for way in list(self.ways):
+                while self.ways[way]:
+                    moved = True
+                    self.deliver(way)
+            while self.leader is not None and self._member(self.leader).pending:
+                moved = True
+                self.commit()
+            for member in self.members:
+                while member.applied < len(self.log):
+                    moved = True
+                    member.apply()
+            for node in self.nodes.values():
+                node.lanes.tick()
+            if not moved and self.now_ms % 1500 == 0:
+                return
+
+
+def _shown(effect: Effect) -> str:
+    what = getattr(effect, "keys", None) or getattr(effect, "ids", None) or ""
+    return f"{type(effect).__name__}{list(what)}"
