@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.broker_process import BrokerProcess, broker, queue, shared_broker, start_broker
+from tests.support.cluster_process import cluster, shared_cluster
 from tests.support.deadline import deadline
 from tests.support.pika_client import channel, connect, connection
 from tests.support.proton_client import ProtonClient
@@ -15,11 +16,13 @@ from tests.support.proton_client import ProtonClient
 __all__ = [
     "broker",
     "channel",
+    "cluster",
     "connect",
     "connection",
     "deadline",
     "queue",
     "shared_broker",
+    "shared_cluster",
     "start_broker",
 ]
 

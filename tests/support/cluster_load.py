@@ -218,7 +218,7 @@ class OwnPublisher(Publisher):
         with blocking.connect(
             node.host, node.port, user="guest", password="guest", timeout_s=END_S
         ) as client:
-            sender = client.sender(self.notes.queue)
+            sender = client.sender(f"/queues/{self.notes.queue}")
             while not self.stopping.is_set():
                 batch = [self.next_message(life) for _ in range(IN_FLIGHT // 2)]
                 outcomes = sender.send_many(data_message(body) for _, body in batch)
@@ -353,7 +353,7 @@ class OwnConsumer(Consumer):
         with blocking.connect(
             node.host, node.port, user="guest", password="guest", timeout_s=END_S
         ) as client:
-            receiver = client.receiver(self.notes.queue, credit=CREDIT)
+            receiver = client.receiver(f"/queues/{self.notes.queue}", credit=CREDIT)
             kept: list[tuple[Any, str]] = []
             while not self.stopping.is_set():
                 for each in receiver.receive_many(CREDIT, timeout_s=_TURN_S):

@@ -7,6 +7,7 @@ ended here is ended by that number, and by no name.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import random
 import shlex
@@ -15,12 +16,15 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Self
 
+import pytest
+
 from tests.support.broker_process import REPOSITORY
+from tests.support.crash_load import look
 
 START_S: Final = 60.0
 STOP_S: Final = 40.0
@@ -48,6 +52,7 @@ class ClusterNode:
         self.host = "127.0.0.1"
         self.port = port
         self._again: list[subprocess.Popen[bytes]] = []
+        self._paused = False
 
     @property
     def pid(self) -> int | None:
@@ -71,10 +76,12 @@ class ClusterNode:
     def pause(self) -> None:
         """Let it do nothing until `resume`: its connections stay and say nothing."""
         self._signal(signal.SIGSTOP)
+        self._paused = True
 
     def resume(self) -> None:
         """Let it go on."""
         self._signal(signal.SIGCONT)
+        self._paused = False
 
     def start(self) -> None:
         """Start it again by its own command line; `Cluster.wait_until_up` waits."""
@@ -96,6 +103,8 @@ class ClusterNode:
     @property
     def accepts(self) -> bool:
         """Whether clients can connect: a node lets them when it has caught up with the others."""
+        if self._paused:
+            return False  # the system would accept for it
         try:
             socket.create_connection((self.host, self.port), timeout=1.0).close()
         except OSError:
@@ -125,6 +134,7 @@ class ClusterNode:
 
     def _end(self, number: signal.Signals) -> None:
         pid = self._signal(number)
+        self._paused = False
         deadline = time.monotonic() + STOP_S
         while _runs(pid):
             self.reap()
@@ -205,6 +215,16 @@ class ClusterProcess:
         """What ``cluster_status`` says there."""
         document: dict[str, Any] = self.ask(node, "cluster_status")
         return document
+
+    def look(self, node: ClusterNode, queue: str) -> list[tuple[str, bool]]:
+        """All that a queue holds, in order, with its marks, when no lost client has any of it."""
+
+        def returned() -> bool:
+            rows = self.ask(node, "list_queues", "name", "messages_unacknowledged")
+            return next(row for row in rows if row["name"] == queue)["messages_unacknowledged"] == 0
+
+        self._await(returned, f"nothing of '{queue}' with a client")
+        return look(node, queue)
 
     # --- waiting ----------------------------------------------------------------------------------
 
@@ -291,6 +311,35 @@ class ClusterProcess:
             self.stop()
         else:
             self._kill_all()
+
+    def heal(self) -> None:
+        """Let all nodes run again, and wait until they do."""
+        self._resume_all()
+        for node in self.nodes:
+            node.reap()
+            if node.pid is None:
+                node.start()
+        self.wait_until_up()
+
+
+@pytest.fixture(scope="session")
+def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
+    """The one cluster of three nodes that most tests use; ask for `cluster` instead, which heals it."""
+    with ClusterProcess(tmp_path_factory.mktemp("cluster")) as process:
+        yield process
+
+
+@pytest.fixture
+def cluster(shared_cluster: ClusterProcess) -> Iterator[ClusterProcess]:
+    """Three nodes that run. What a test does to them is mended behind it; a fault in their logs fails it."""
+    loggers = [logging.getLogger(name) for name in ("pika", "proton")]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)  # each lost connection is a page of theirs
+    yield shared_cluster
+    for logger in loggers:
+        logger.setLevel(logging.NOTSET)
+    shared_cluster.heal()
+    shared_cluster.check_logs()
 
 
 def free_ports(count: int) -> int:

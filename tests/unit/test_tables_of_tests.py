@@ -17,6 +17,33 @@ GENERATOR = TESTS.parent / ".ci" / "generate_rabbitmq_cases.py"
 CASES = DOCS / "rabbitmq-cases.md"
 FEATURES = DOCS / "queue-features.md"
 SPECIFICATION = DOCS / "spec-map.md"
+CLUSTER = DOCS / "cluster-rules.md"
+RULES = {
+    "N": 7,
+    "F": 8,
+    "J": 8,
+    "L": 6,
+    "S": 6,
+    "M": 8,
+    "Q": 8,
+    "G": 8,
+    "I": 5,
+    "E": 11,
+    "C": 8,
+    "D": 3,
+    "A": 5,
+    "X": 4,
+    "K": 10,
+    "R": 6,
+    "W": 3,
+    "P": 4,
+    "B": 2,
+    "U": 4,
+    "V": 4,
+    "Y": 4,
+    "Z": 4,
+}
+"""How many rules a cluster has of each letter."""
 
 NAMED = re.compile(r"`(?:tests/)?([a-z0-9_/]+\.py)::(test_\w+)`")
 SCRIPT = re.compile(r"`(scripts/\w+\.txt)`")
@@ -48,7 +75,9 @@ def generate(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize(("page", "least"), [(CASES, 1000), (FEATURES, 500), (SPECIFICATION, 7)])
+@pytest.mark.parametrize(
+    ("page", "least"), [(CASES, 1000), (FEATURES, 500), (SPECIFICATION, 7), (CLUSTER, 1)]
+)
 def test_every_test_that_is_named_exists(page: Path, least: int) -> None:
     """A test that was renamed must be renamed in the page, too."""
     text = page.read_text()
@@ -115,3 +144,11 @@ def test_every_script_and_every_module_of_clauses_is_in_the_map() -> None:
     assert sorted(rule for rule in rules if rule not in text) == []
     modules = {path.name for path in TESTS.glob("conformance/test_*.py")}
     assert sorted(name for name in modules if name not in text) == []
+
+
+def test_every_rule_of_a_cluster_has_a_row_with_a_test_or_is_said_to_be_open() -> None:
+    found = rows(CLUSTER.read_text())
+    assert [rule for rule, *_ in found] == [
+        f"{letter}{number}" for letter, count in RULES.items() for number in range(1, count + 1)
+    ]
+    assert [row for row in found if not NAMED.search(row[-1]) and not row[-1].startswith("open")] == []
