@@ -27,7 +27,6 @@ class Groups:
         on_unknown: called with node, group and message for a member that this node does not have. The sender
             must come to suspect it (see `raft.core`).
         on_deadline: called when `deadline` is earlier than before.
-        on_removed: called with the group of a member that has stopped.
     """
 
     def __init__(self, now_ms: Callable[[], int], send: Send) -> None:
@@ -41,7 +40,6 @@ class Groups:
         self.suspected: set[int] = set()
         self.on_unknown: Callable[[int, int, Message], None] = _ignore
         self.on_deadline: Callable[[], None] = _nothing
-        self.on_removed: Callable[[int], None] = _forget
         self._send = send
         self._members: dict[int, Member] = {}
         self._configs: dict[int, Configuration] = {}
@@ -62,7 +60,6 @@ class Groups:
         if self._members.pop(group, None) is not None:
             self._configs.pop(group, None)
             self._dues.pop(group, None)
-            self.on_removed(group)
 
     def get(self, group: int) -> Member | None:
         """The node's member of a group."""
@@ -174,7 +171,3 @@ def _ignore(node: int, group: int, message: Message) -> None:
 
 def _nothing() -> None:
     """Nobody waits."""
-
-
-def _forget(group: int) -> None:
-    """Nobody else knows of it."""
