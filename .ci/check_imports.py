@@ -161,6 +161,7 @@ HARMFUL: Final = frozenset(
 TASKS_LINES_MAX: Final = 250
 LONG_TASKS: Final[Mapping[str, str]] = {
     "broker.py": "the one place that has all parts: it makes, starts, stops and shows them",
+    "cluster.py": "a node's life in its cluster, and what comes from other nodes to those whom it concerns",
     "committer.py": "one loop, whose order of writes and syncs is what makes a confirm true",
     "connection_shell.py": "what a connection of either protocol is: half of each would stand twice",
     "data.py": "one data folder from its taking to its leaving, and what of it is the node's own",

@@ -79,6 +79,9 @@ class Catalog:
         placement: says where new queues are; None: at this node, which is in no cluster.
         whereabouts: says who leads queues and which nodes run; None: this node is in no cluster.
         on_members: called when a queue has other members; must not raise.
+        on_nodes: called when nodes are other ones, or are said other things of; must not raise.
+        decide: in a cluster, has the nodes agree on a request whose answer is not waited for; None: this
+            catalog decides.
         changes: told of all that must outlive the process.
         relaxed_quorum_checks: a quorum queue may be declared again as a classic one.
         choose: where routing, and the ids of streams, leave something to chance; None takes turns.
@@ -115,6 +118,8 @@ class Catalog:
         self.placement: Placement | None = None
         self.whereabouts: Whereabouts | None = None
         self.on_members: Callable[[DeclaredQueue], None] = lambda queue: None
+        self.on_nodes: Callable[[], None] = lambda: None
+        self.decide: Callable[[Request[Any]], None] | None = None
         self.relaxed_quorum_checks = relaxed_quorum_checks
         self._host = host
         self._default_queue_type = queue_type_of(default_queue_type, "the broker")
@@ -186,6 +191,13 @@ class Catalog:
         self.changes.forget(plan.forgets)
         return plan.answer
 
+    def see_to(self, request: Request[Any]) -> None:
+        """Have a request decided, here or by the nodes of the cluster; its answer is not waited for."""
+        if self.decide is None:
+            self.propose(request)
+        else:
+            self.decide(request)
+
     def apply(
         self,
         puts: Sequence[Put] = (),
@@ -242,6 +254,7 @@ class Catalog:
                 self.highest_number = max(self.highest_number, record)
             case "node":
                 self.nodes[key[1]] = record
+                self.on_nodes()
             case "node_numbers":
                 self.highest_node = max(self.highest_node, record)
             case "cluster":
@@ -293,6 +306,7 @@ class Catalog:
                 del self.parameters[key[1], key[2], key[3]]
             case "node":
                 del self.nodes[key[1]]
+                self.on_nodes()
             case kind:
                 raise AssertionError(f"nothing forgets an entry of kind {kind!r}")
 

@@ -7,11 +7,16 @@ A node that is in a cluster goes to the members that it knows, and its list does
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+from amqp10broker.catalog.entry_codec import encoded
+from amqp10broker.catalog.nodes import ClusterFacts, NodeFacts
+from amqp10broker.catalog.plan import CLUSTER, NODE_NUMBERS, Key
+from amqp10broker.catalog.queue import QueueType
 from amqp10broker.errors import BrokerError
+from amqp10broker.replication.ids import member_id
 
 NAME_MAX: Final = 64
 """Characters of a node's name."""
@@ -253,3 +258,25 @@ def taken(name: str, by: str) -> ClusterRefused:
         f"the cluster has a node '{name}' already, whose data is not in this folder: bring that folder back, "
         f"or run 'amqp10broker forget-cluster-node {name}' at node '{by}' first, or choose another name"
     )
+
+
+def founded(
+    entries: Iterable[tuple[Key, Any]], node: NodeFacts, cluster: ClusterFacts
+) -> list[tuple[Key, Any]]:
+    """What a cluster begins with: the catalog of the node that founds it, whose queues are at that node.
+
+    Args:
+        entries: of its catalog, as JSON can hold them.
+        node: that node.
+        cluster: which one it shall be.
+    """
+    begun: list[tuple[Key, Any]] = []
+    for key, value in entries:
+        if key[0] == "queue":
+            quorum = value["type"] == QueueType.QUORUM
+            place = {"members": [member_id(node.number)]} if quorum else {"home": node.number}
+            value = {**value, **place}
+        begun.append((key, value))
+    for key, record in ((CLUSTER, cluster), (NODE_NUMBERS, node.number), (("node", node.name), node)):
+        begun.append((key, encoded(key, record)))
+    return begun

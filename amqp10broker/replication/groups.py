@@ -27,6 +27,7 @@ class Groups:
         on_unknown: called with node, group and message for a member that this node does not have. The sender
             must come to suspect it (see `raft.core`).
         on_deadline: called when `deadline` is earlier than before.
+        on_added: called with the group of a member that has begun.
     """
 
     def __init__(self, now_ms: Callable[[], int], send: Send) -> None:
@@ -40,6 +41,7 @@ class Groups:
         self.suspected: set[int] = set()
         self.on_unknown: Callable[[int, int, Message], None] = _ignore
         self.on_deadline: Callable[[], None] = _nothing
+        self.on_added: Callable[[int], None] = _not_told
         self._send = send
         self._members: dict[int, Member] = {}
         self._configs: dict[int, Configuration] = {}
@@ -54,6 +56,7 @@ class Groups:
         assert member.group not in self._members, f"group {member.group} has a member here"
         self._members[member.group] = member
         member.advance()
+        self.on_added(member.group)
 
     def remove(self, group: int) -> None:
         """A member has stopped; twice is fine."""
@@ -171,3 +174,7 @@ def _ignore(node: int, group: int, message: Message) -> None:
 
 def _nothing() -> None:
     """Nobody waits."""
+
+
+def _not_told(group: int) -> None:
+    """Nobody else wants to know."""

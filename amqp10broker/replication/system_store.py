@@ -30,7 +30,7 @@ from amqp10broker.raft.codec import (
 from amqp10broker.raft.config import Configuration
 from amqp10broker.raft.entries import Kind, Point, Run, Stored, new_group, new_member, run_of
 from amqp10broker.raft.ready import Ready
-from amqp10broker.replication.transactions import SystemMachine, Value
+from amqp10broker.replication.transactions import LAST, MARKS, SystemMachine, Value
 
 STATE: Final = "state"
 RAFT: Final = "raft"
@@ -96,7 +96,11 @@ def joined(log: EntriesByKey, keep: Callable[[Key], bool]) -> None:
 
 def left_alone(log: EntriesByKey) -> list[tuple[Key, Value]]:
     """Entries of the catalog that a member's folder holds, as far as it has applied them."""
-    return [(key[1:], value[1]) for key, value in log.entries() if key[0] == STATE]
+    return [
+        (key[1:], value[1])
+        for key, value in log.entries()
+        if key[0] == STATE and key[1] not in MARKS and key[1] != LAST
+    ]
 
 
 class SystemStore:
@@ -132,7 +136,7 @@ class SystemStore:
         self.received: tuple[int, bytes] | None = None
         self.on_compact: Callable[[int], None] = _nothing
         self._point = decode_point(bytes.fromhex(log.get(POINT)))
-        self.stored = self._stored()
+        self.stored: Stored | None = self._stored()
 
     def _stored(self) -> Stored:
         last = self._point.index + len(self._entries)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import count
-from typing import Protocol
+from typing import Any, Protocol
 
+from amqp10broker.catalog.proposing import Decided
 from amqp10broker.queues.commands import PeerId, ReplyTo
 from amqp10broker.queues.effects import Effect
 
@@ -57,6 +58,16 @@ class Askers:
     def close(self, reply_to: ReplyTo) -> None:
         """It is over: what queues still tell it is for nobody."""
         self._boxes.pop(reply_to.id, None)
+
+    def tell(self, decided: Decided) -> None:
+        """Put what was decided into the mailbox of the one that asked; nowhere, if that is over."""
+        box: Any = self._boxes.get(decided.ref.reply_to)
+        if box is not None:
+            box.put(decided)  # one that has requests decided takes it
+
+    def is_open(self, peer: PeerId) -> bool:
+        """Whether it is there."""
+        return peer in self._boxes
 
     def post(self, effects: Mapping[PeerId, list[Effect]]) -> None:
         """Put effects into the mailboxes of those that they concern.

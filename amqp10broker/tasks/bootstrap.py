@@ -88,6 +88,16 @@ def bootstrap(
     return names
 
 
+def configured_users(config: Config, passwords: Passwords) -> frozenset[str]:
+    """Names of the configuration's users that are there, with the password that it gives. It is slow.
+
+    Args:
+        config: of a node whose cluster says who may log in.
+        passwords: of the cluster's users, as far as this node knows them.
+    """
+    return frozenset(user.name for user in config.users if _is_password(passwords, user))
+
+
 def default_records(catalog: Catalog, config: Config, names: Iterable[str]) -> dict[str, str]:
     """The records that hold the default users' default passwords, by name.
 

@@ -19,11 +19,11 @@ import os
 import random
 import secrets
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import trio
 
@@ -34,7 +34,7 @@ from amqp10broker.catalog.proposing import at_once
 from amqp10broker.catalog.queue import DeclaredQueue, QueueSpec
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.config import Config
-from amqp10broker.errors import BrokerError
+from amqp10broker.errors import BrokerError, ConfigError
 from amqp10broker.management.cluster_node import ClusterNode
 from amqp10broker.management.snapshot import BrokerView, FlowView, NodeView, document
 from amqp10broker.queues.volatile import VolatileQueue
@@ -45,7 +45,12 @@ from amqp10broker.service.overview import overview
 from amqp10broker.service.survey import EVERYTHING, Selection
 from amqp10broker.tasks.admin import serve_admin
 from amqp10broker.tasks.askers import Askers
-from amqp10broker.tasks.bootstrap import bootstrap, bootstrap_folder, tell_idle_patterns
+from amqp10broker.tasks.bootstrap import (
+    bootstrap,
+    bootstrap_folder,
+    configured_users,
+    tell_idle_patterns,
+)
 from amqp10broker.tasks.clock import WallClock
 from amqp10broker.tasks.cluster_node import NodeAlone
 from amqp10broker.tasks.connections import Connections
@@ -68,6 +73,9 @@ from amqp10broker.tasks.rights import Rights
 from amqp10broker.tasks.socket_transport import Stream
 from amqp10broker.tasks.sockets import BoundSockets, addresses_of, peer_text
 from amqp10broker.tasks.tracing import Tracing
+
+if TYPE_CHECKING:
+    from amqp10broker.tasks.cluster import Cluster
 
 _log = Log("amqp10broker.broker")
 
@@ -93,6 +101,7 @@ class Broker:
         alarms: names of the alarms that are on; publishers are held back while there is any.
         resource_monitor: measures memory and disk, and raises and clears the alarms.
         data: the data folder; None in memory only, and before the broker runs.
+        cluster: this node as one of a cluster; None if it has no name, and before the broker runs.
         journal_task: what durable queues keep there.
         over: set when the broker cannot go on, or was told to `stop`: whoever runs it leaves the block.
         failure: why it cannot go on; leaving the block raises it.
@@ -130,6 +139,7 @@ class Broker:
         )
         self.propose = at_once(self.catalog)
         self.data: Data | None = None
+        self.cluster: Cluster | None = None
         self.journal_task: JournalTask | None = None
         self.failure: BrokerError | None = None
         self.over = trio.Event()
@@ -179,6 +189,7 @@ class Broker:
             async with (
                 self.recordings.opened(),
                 self._bound() as sockets,
+                self._in_cluster(),
                 self._keeping_journal(),
                 self._running_queues(),
                 self._serving_clients(sockets) as listen,
@@ -210,10 +221,27 @@ class Broker:
             sockets.close()
 
     @asynccontextmanager
+    async def _in_cluster(self) -> AsyncIterator[None]:
+        """With a name, a node finds its cluster before it looks at what its folder has."""
+        if self.config.node_name is None:
+            yield
+            return
+        from amqp10broker.tasks.cluster import Cluster
+
+        if self.data is None:
+            raise ConfigError("data_dir", "is missing beside node_name", "give the node a folder")
+        self.cluster = Cluster(self, self.data)
+        async with self.cluster.running(*self.addresses[0]):
+            yield
+
+    @asynccontextmanager
     async def _keeping_journal(self) -> AsyncIterator[None]:
         self._started_at = trio.current_time()
         self.clock = WallClock()
-        self.askers = Askers(incarnation=1 if self.data is None else self.data.incarnation)
+        self.askers = Askers(
+            node=0 if self.cluster is None else self.cluster.membership.number,
+            incarnation=1 if self.data is None else self.data.incarnation,
+        )
         self.dead_letters = DeadLetterOffice(self.catalog, self.askers, self.clock)
         async with opened_journal(
             self.data,
@@ -275,6 +303,10 @@ class Broker:
             if self.journal_task is not None:
                 await self.journal_task.recovered.wait()
             await self._queues.begun()
+            if self.cluster is not None:
+                await self.cluster.caught_up()
+                await self._queues.begun()
+                self._see_to_anonymous(configured_users(self.config, self.passwords))
             nursery.cancel_scope.cancel()
         if self.failure is not None:
             raise self.failure
@@ -302,11 +334,21 @@ class Broker:
         if self.data is None:
             users = bootstrap(self.catalog, self.config, self.passwords)
         else:
-            users = bootstrap_folder(self.catalog, self.config, self.passwords, self.data)
+            if self.cluster is None:
+                users = bootstrap_folder(self.catalog, self.config, self.passwords, self.data)
+            else:
+                # The founder's configuration is in it, and no other node's counts.
+                self.data.load_state(self.catalog)
+                self.propose = self.cluster.begin().propose
+                users = frozenset({self.config.anonymous_login_user})
             if self.journal_task is not None:
                 streams = (queue.number for queue in self.catalog if queue.kind.own_files)
                 self.journal_task.remove_deleted_streams(streams)
         tell_idle_patterns(self.catalog)
+        self._see_to_anonymous(users)
+
+    def _see_to_anonymous(self, users: Collection[str]) -> None:
+        """Let everybody in as a user of the configuration that is as it says, and as no other one."""
         if self.config.anonymous_login_user not in users:
             # Nobody said that guest of a definitions file is for everybody.
             self.authenticator.anonymous_user = ""

@@ -18,6 +18,7 @@ from amqp10broker.catalog.plan import Key
 from amqp10broker.catalog.restore import all_entries, restore
 from amqp10broker.errors import RefusedError, StorageError
 from amqp10broker.replication.bootstrap import Membership
+from amqp10broker.replication.system_store import left_alone
 from amqp10broker.storage.catalog_log import CatalogLog, open_catalog_log
 from amqp10broker.storage.check import missing_files
 from amqp10broker.storage.disk import Disk, OsDisk
@@ -181,6 +182,19 @@ class Data:
         catalog.changes.tell(log, conceal)
         self._catalog = catalog
         return None if furnished is None else dict(furnished["default_records"])
+
+    def load_state(self, catalog: Catalog) -> None:
+        """Bring what the system group has agreed on, as far as it is here, into a new catalog.
+
+        Args:
+            catalog: new; its queues begin to run. Its changes are not kept by itself.
+
+        Raises:
+            ConfigError: something needs what is not installed.
+        """
+        with _no_collector():
+            restore(catalog, left_alone(self.catalog_log))
+        self._catalog = catalog
 
     def furnished(self, default_records: Mapping[str, str]) -> None:
         """The configuration is taken over: the next start is not the first.

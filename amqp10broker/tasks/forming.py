@@ -48,7 +48,7 @@ class Ask(Protocol):
     """Asks a node that need not be known."""
 
     async def __call__(
-        self, address: tuple[str, int], question: Mapping[str, Any], timeout_s: float
+        self, address: tuple[str, int], question: dict[str, Any], timeout_s: float
     ) -> dict[str, Any]:
         """Its answer.
 

@@ -58,4 +58,4 @@ class Membership:
             return
         self._left = True
         self._catalog.usage.close_connection(self.vhost.name, self._user)
-        self._catalog.propose(ConnectionEnded(self.vhost.name, self._owner))
+        self._catalog.see_to(ConnectionEnded(self.vhost.name, self._owner))

@@ -228,4 +228,4 @@ class Queues:
 
     def _forget(self, spec: QueueSpec, running: QueueTask) -> None:
         """A queue is gone by itself, or by a request with conditions: nobody shall find it any more."""
-        self._surroundings.catalog.propose(QueueEnded(spec.vhost, spec.name, running))
+        self._surroundings.catalog.see_to(QueueEnded(spec.vhost, spec.name, spec.number or running))

@@ -387,5 +387,5 @@ class ClientLinks:
         if queue.kind.volatile:
             self._context.vhost.remove_volatile(queue)
         else:
-            self._context.catalog.propose(QueueEnded(queue.vhost, queue.name, queue.handle))
+            self._context.catalog.see_to(QueueEnded(queue.vhost, queue.name, queue.handle))
         self._post(queue.handle, DELETE)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from amqp10broker.catalog.entry_codec import decoded
+from amqp10broker.catalog.nodes import ClusterFacts, NodeFacts
+from amqp10broker.catalog.plan import CLUSTER, NODE_NUMBERS
 from amqp10broker.replication.bootstrap import (
     Address,
     ClusterRefused,
@@ -14,9 +17,11 @@ from amqp10broker.replication.bootstrap import (
     Membership,
     Wait,
     check_name,
+    founded,
     next_step,
     read_nodes,
 )
+from amqp10broker.replication.ids import member_id
 
 LIST = ("a", "b", "c")
 
@@ -147,3 +152,24 @@ A_MEMBER = {"number": "1", "name": "a", "host": "h", "port": 1}
 def test_what_is_no_membership_is_not_taken_for_one(document: dict[str, object]) -> None:
     with pytest.raises((KeyError, TypeError, ValueError)):
         Membership.of(document)
+
+
+def test_a_founder_keeps_its_queues_which_are_at_its_node_then() -> None:
+    def queue(kind: str) -> dict[str, object]:
+        return {"type": kind, "durable": True, "auto_delete": False, "arguments": {}, "number": 7}
+
+    node, cluster = NodeFacts("a", 1, "h", 5), ClusterFacts("id", "a")
+    entries = founded(
+        [
+            (("vhost", "/"), {}),
+            (("queue", "/", "c"), queue("classic")),
+            (("queue", "/", "q"), queue("quorum")),
+        ],
+        node,
+        cluster,
+    )
+    records = {key: decoded(key, value) for key, value in entries if key[0] != "vhost"}
+    assert (records["queue", "/", "c"].home, records["queue", "/", "c"].members) == (1, ())
+    assert (records["queue", "/", "q"].home, records["queue", "/", "q"].members) == (0, (member_id(1),))
+    assert (records["node", "a"], records[CLUSTER], records[NODE_NUMBERS]) == (node, cluster, 1)
+    assert entries[0] == (("vhost", "/"), {})

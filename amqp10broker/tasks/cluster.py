@@ -1,0 +1,391 @@
+"""This node as one of a cluster: its connections to the others, and what comes over them to whom it concerns.
+
+First the node finds out of which cluster it is (`forming`), before anything of its data folder is used. Then
+it is told what is declared, as a member of the system group (`replication.system`), and only when it knows
+all of that it serves clients. It lives around all that does: what ends there still tells other nodes.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Final, Protocol
+
+import trio
+
+from amqp10broker import __version__
+from amqp10broker.catalog.node_requests import JoinNode, NodeStarted
+from amqp10broker.catalog.nodes import NodeFacts
+from amqp10broker.catalog.queue import Owner
+from amqp10broker.errors import BadRequest, BrokerError, ConfigError, RefusedError
+from amqp10broker.replication.asking import Document
+from amqp10broker.replication.bootstrap import Address, MemberAt, Membership, check_name, read_nodes
+from amqp10broker.replication.hello import Hello, Identity
+from amqp10broker.replication.ids import SYSTEM_GROUP
+from amqp10broker.replication.system import System
+from amqp10broker.replication.wire import Frame, FrameKind, Purpose
+from amqp10broker.security.passwords import Passwords
+from amqp10broker.security.tls import mutual_tls
+from amqp10broker.tasks.cluster_listener import bind_cluster
+from amqp10broker.tasks.cluster_secret import read_secret
+from amqp10broker.tasks.connections import Connections
+from amqp10broker.tasks.data import Data
+from amqp10broker.tasks.forming import FIRST, NAME_TAKEN, Former
+from amqp10broker.tasks.founding import prepare_folder
+from amqp10broker.tasks.log import Log
+from amqp10broker.tasks.peer_streams import Wires
+from amqp10broker.tasks.peers import Peers
+from amqp10broker.tasks.raft_node import RaftNode
+from amqp10broker.tasks.surroundings import Surroundings
+from amqp10broker.tasks.system_node import SystemNode
+
+_log = Log("amqp10broker.cluster")
+
+FOR_STRANGERS: Final = ("look", "join")
+"""What a node may ask that is not a member."""
+Answer = Callable[[int, Document], Awaitable[Document]]
+"""Answers a question of a node, which is 0 if it is not a member yet."""
+
+
+class Stopped(BrokerError):
+    """The node was told to end before it was of a cluster."""
+
+
+class ClusterSurroundings(Surroundings, Protocol):
+    """What of the broker a cluster touches.
+
+    Attributes:
+        passwords: of the catalog's users.
+        connections: of clients.
+        over: set when the broker is to end.
+    """
+
+    passwords: Passwords
+    connections: Connections
+    over: trio.Event
+
+
+class Cluster:
+    """See the module; tells `Peers` what it wants to know, and is told (`peer_events.PeerEvents`).
+
+    Attributes:
+        name: of this node.
+        membership: of which cluster it is.
+        peers: the other nodes.
+        raft: this node's members of groups.
+        system: what is declared; None before `begin`.
+        facts: by node, what it has told of itself beside.
+        answers: by what is asked, who answers other nodes.
+    """
+
+    membership: Membership
+    peers: Peers
+
+    def __init__(self, surroundings: ClusterSurroundings, data: Data) -> None:
+        """Read what the node is told of its cluster.
+
+        Args:
+            surroundings: the broker.
+            data: the folder, taken and not used.
+
+        Raises:
+            ConfigError, ClusterRefused: something that it is told cannot be.
+        """
+        config = surroundings.config
+        assert config.node_name is not None
+        check_name(config.node_name)
+        if config.cluster_secret_file is None:
+            raise ConfigError(
+                "cluster_secret_file",
+                "is missing beside node_name",
+                "make one with 'amqp10broker cluster new-secret FILE', and give the same to all nodes",
+            )
+        self.name = config.node_name
+        self._surroundings = surroundings
+        self._catalog = surroundings.catalog
+        self._data = data
+        self._listed = read_nodes(config.cluster_nodes or "")
+        self._secret = read_secret(config.cluster_secret_file)
+        self.facts: dict[int, Document] = {}
+        self.raft = RaftNode(self._send_to_group)
+        self.system: SystemNode | None = None
+        self.answers: dict[str, Answer] = {"look": self._looked_at, "join": self._let_in}
+
+    # --- life ---------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def running(self, host: str, port: int) -> AsyncIterator[None]:
+        """Be reachable by other nodes, and of a cluster.
+
+        Args:
+            host: where clients come to this node.
+            port: likewise.
+
+        Raises:
+            ClusterRefused: it cannot be of one; says what to do.
+            ConfigError: the cluster port cannot be used.
+            Stopped: the broker was told to end meanwhile.
+        """
+        config, data = self._surroundings.config, self._data
+        sockets = await bind_cluster(config, port)
+        self.address = self._listed.get(self.name, Address(host, sockets[0].getsockname()[1]))
+        known = data.membership
+        # Durable before the first hello: others refuse a start that is not above what they saw.
+        data.catalog_log.sync()
+        self.peers = Peers(
+            self._identity(known),
+            self._secret,
+            self,
+            sockets=sockets,
+            wires=self._wires(),
+            suspect_ms=config.cluster_suspect_ms,
+        )
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self.peers.run)
+            if known is None:
+                known = await self._formed()
+            elif known.name != self.name:
+                raise ConfigError(
+                    "node_name",
+                    f"is '{self.name}', and the data folder is that of node '{known.name}'",
+                    "give the node its old name, or an empty folder",
+                )
+            prepare_folder(data, config, known)
+            self.membership = known
+            self.peers.identity = self._identity(known)
+            for member in known.members:
+                self._know(member)
+            nursery.start_soon(self.raft.run)
+            yield
+            nursery.cancel_scope.cancel()
+
+    async def _formed(self) -> Membership:
+        """Found or join, and keep what this node is from now on.
+
+        Raises:
+            ClusterRefused, Stopped: see `running`.
+        """
+        surroundings, data = self._surroundings, self._data
+        former = Former(
+            self.name,
+            self.address,
+            self._listed,
+            self.peers.ask_address,
+            lambda: secrets.token_hex(16),
+            has_data=data.served and not surroundings.config.discard_my_data,
+        )
+        membership: Membership | None = None
+        failure: BrokerError | None = None
+        async with trio.open_nursery() as nursery:
+
+            async def stop() -> None:
+                await surroundings.over.wait()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(stop)
+            try:
+                membership = await former.find()
+            except BrokerError as error:  # as itself, not in a group
+                failure = error
+            nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+        if membership is None:
+            raise Stopped("told to end before it was of a cluster")
+        if membership.number != FIRST and data.served:
+            data.discard()
+        data.belong(membership)
+        return membership
+
+    def _identity(self, known: Membership | None) -> Identity:
+        incarnation = self._data.incarnation
+        if known is None:
+            return Identity(0, self.name, incarnation)
+        return Identity(known.number, known.name, incarnation, known.cluster)
+
+    def _wires(self) -> Wires:
+        config = self._surroundings.config
+        tls = None
+        if config.cluster_tls_cert_file is not None:
+            tls = mutual_tls(
+                config.cluster_tls_cert_file, config.cluster_tls_key_file, config.cluster_tls_ca_file
+            )
+        return Wires(tls, plaintext=config.cluster_plaintext)
+
+    def begin(self) -> System:
+        """Take part in the system group: the catalog is what it has agreed on from now on.
+
+        What the folder has of it is in the catalog already.
+        """
+        surroundings = self._surroundings
+        self.system = SystemNode(
+            self.membership.number,
+            surroundings,
+            surroundings.passwords,
+            self._data,
+            self.raft,
+            self._send_of_system,
+        )
+        system = self.system.system
+        system.is_open = self._is_open
+        self._catalog.on_nodes = self._nodes_changed
+        self._nodes_changed()
+        return system
+
+    async def caught_up(self) -> None:
+        """Wait until this node knows all that was declared before it started.
+
+        Raises:
+            BrokerError: no majority of the cluster was there in all that time.
+        """
+        assert self.system is not None
+        at = self.address
+        started = NodeStarted(self.name, self._data.incarnation, at.host, at.port, __version__)
+        await self.system.caught_up(started, self._missing)
+
+    def _missing(self) -> str:
+        hears = self.peers.liveness.hears
+        silent = [
+            name
+            for name, number in self._numbers().items()
+            if number not in hears and number != self.membership.number
+        ]
+        return ", ".join(silent) or "a leader"
+
+    def _numbers(self) -> dict[str, int]:
+        if self._catalog.nodes:
+            return {node.name: node.number for node in self._catalog.nodes.values()}
+        return {member.name: member.number for member in self.membership.members}
+
+    # --- who is in the cluster ----------------------------------------------------------------------
+
+    def _know(self, member: MemberAt, incarnation: int = 0) -> None:
+        at = self._listed.get(member.name, member.address)
+        self.peers.know(member.number, member.name, (at.host, at.port), incarnation)
+
+    def _nodes_changed(self) -> None:
+        """Nodes are other ones, or elsewhere."""
+        nodes = self._catalog.nodes
+        if not nodes:
+            return
+        members = tuple(
+            MemberAt(node.number, node.name, Address(node.host, node.port)) for node in nodes.values()
+        )
+        for node in nodes.values():
+            self._know(MemberAt(node.number, node.name, Address(node.host, node.port)), node.incarnation)
+        there = {member.number for member in members}
+        for gone in [each for each in self.membership.members if each.number not in there]:
+            self.peers.forget(gone.number)
+        if members != self.membership.members:
+            me = self.membership
+            self.membership = Membership(me.cluster, me.number, me.name, members)
+
+    def _is_open(self, owner: Owner) -> bool:
+        """Whether a connection of this start of this node is there."""
+        return owner.connection in self._surroundings.connections
+
+    # --- questions of other nodes -------------------------------------------------------------------
+
+    async def asked(self, node: int, question: Document) -> Document:
+        """See `PeerEvents`."""
+        what = question.get("what")
+        answer = self.answers.get(what) if isinstance(what, str) else None
+        if answer is None or (node == 0 and what not in FOR_STRANGERS):
+            raise BadRequest("node", f"node '{self.name}' does not answer a question about {what!r}")
+        return await answer(node, question)
+
+    async def _looked_at(self, node: int, question: Document) -> Document:
+        """A node that is in no cluster asks what this one is."""
+        known = self._catalog.nodes.get(str(question.get("name")))
+        return {
+            "name": self.name,
+            "cluster": self.peers.identity.cluster or None,
+            "taken": known is not None and not _is_new(known),
+            "names": list(self._catalog.nodes),
+        }
+
+    async def _let_in(self, node: int, question: Document) -> Document:
+        """A node wants to be a member: it gets a number, and becomes a member of the system group."""
+        name, host, port = (question.get(key) for key in ("name", "host", "port"))
+        if type(name) is not str or type(host) is not str or type(port) is not int:
+            raise BadRequest("node", "a node must give its name, host and port")
+        if self.system is None or not self.peers.identity.cluster:
+            raise RefusedError("cluster", f"node '{self.name}' is in no cluster yet")
+        known = self._catalog.nodes.get(name)
+        if known is None:
+            known = await self.system.propose(JoinNode(name, host, port, str(question.get("version", ""))))
+        elif not _is_new(known):
+            raise RefusedError(NAME_TAKEN, f"the cluster has a node '{name}' already")
+        assert isinstance(known, NodeFacts)
+        known = self._catalog.nodes.get(name, known)
+        return Membership(self.membership.cluster, known.number, name, self.membership.members).document()
+
+    # --- what other nodes tell ----------------------------------------------------------------------
+
+    def admit(self, hello: Hello) -> str | None:
+        """See `PeerEvents`: the greeting has looked at all there is."""
+        return None
+
+    def frames(self, node: int, purpose: Purpose, frames: Sequence[Frame]) -> None:
+        """See `PeerEvents`."""
+        if purpose is Purpose.RAFT:
+            self.raft.received(node, frames)
+        elif purpose is Purpose.BULK:
+            for frame in frames:
+                if frame.group == SYSTEM_GROUP and self.system is not None:
+                    self.system.received(node, frame)
+        else:
+            proposed = [frame.body for frame in frames if frame.kind is FrameKind.PROPOSE]
+            if proposed and self.system is not None:
+                self.system.system.proposed(node, proposed)
+
+    def connected(self, node: int, purpose: Purpose) -> None:
+        """See `PeerEvents`."""
+
+    def disconnected(self, node: int, purpose: Purpose) -> None:
+        """See `PeerEvents`."""
+        if purpose is Purpose.RAFT:
+            self.raft.disconnected(node)
+        elif purpose is Purpose.BULK and self.system is not None:
+            self.system.disconnected(node)
+
+    def suspected(self, node: int) -> None:
+        """See `PeerEvents`."""
+        self.raft.groups.suspect(node)
+        if self.system is not None:
+            self.system.system.node_down(node)
+
+    def heard(self, node: int, incarnation: int) -> None:
+        """See `PeerEvents`."""
+        self.raft.groups.heard(node)
+        if self.system is not None:
+            self.system.system.node_up(node)
+
+    def heartbeat(self) -> Document:
+        """See `PeerEvents`."""
+        return {"alarms": sorted(self._surroundings.alarms)}
+
+    def told(self, node: int, facts: Document) -> None:
+        """See `PeerEvents`."""
+        self.facts[node] = facts
+
+    def unsynced_ms(self) -> int:
+        """See `PeerEvents`."""
+        return 0
+
+    def hand_over(self) -> None:
+        """See `PeerEvents`."""
+
+    # --- ways to other nodes --------------------------------------------------------------------------
+
+    def _send_to_group(self, node: int, group: int, message: bytes) -> None:
+        self.peers.send(node, Purpose.RAFT, FrameKind.RAFT, group, (message,))
+
+    def _send_of_system(self, node: int, purpose: Purpose, kind: FrameKind, body: bytes) -> bool:
+        return self.peers.send(node, purpose, kind, SYSTEM_GROUP, (body,))
+
+
+def _is_new(node: NodeFacts) -> bool:
+    """It was let in, and has never started since: no data of it could be missed."""
+    return node.incarnation == 0
