@@ -35,6 +35,8 @@ PATIENCE_S: Final[Mapping[str, float]] = {
     "await-online-quorum-plus-one": 3_700.0,
     "drain": 120.0,
 }
+DECIDED_S: Final = 45.0
+"""Of operations that change what is declared: the nodes of a cluster take 30 s to give up."""
 """Of operations that take their time: starting loads pyarrow, stopping completes files, and what is done to
 one queue after the other, or waits itself, ends by itself."""
 
@@ -106,9 +108,16 @@ def ask(place: Place, request: Mapping[str, Any], *, timeout_s: float | None = N
         AdminSocketError: no broker is there, or it does not answer; says what to do.
     """
     if timeout_s is None:
-        timeout_s = PATIENCE_S.get(str(request.get("op")), TIMEOUT_S)
+        timeout_s = _patience_s(str(request.get("op")))
     with closing(ask_stream(place, request, timeout_s=timeout_s)) as answers:
         return next(answers)
+
+
+def _patience_s(operation: str) -> float:
+    from amqp10broker.management.table import OPERATIONS
+
+    known = OPERATIONS.get(operation)
+    return PATIENCE_S.get(operation, DECIDED_S if known is not None and known.changes else TIMEOUT_S)
 
 
 def ask_stream(

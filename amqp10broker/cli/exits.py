@@ -22,7 +22,7 @@ EXIT_NO_SUCH: Final = 67
 EXIT_UNAVAILABLE: Final = 69
 EXIT_SOFTWARE: Final = 70
 EXIT_TRY_AGAIN: Final = 75
-"""Of commands of a cluster, as scripts know them from RabbitMQ's tools."""
+"""Of commands of a cluster, as scripts know them from RabbitMQ's tools; the last one of all commands."""
 _OF_CLUSTER: Final[Mapping[str, int]] = {
     "BadRequest": EXIT_USAGE_OF_TOOL,
     "InvalidArgument": EXIT_USAGE_OF_TOOL,
@@ -56,5 +56,7 @@ class Failed(BrokerError):
 def exit_code(error: BrokerError) -> int:
     """The exit code of a command that ended with this error."""
     if isinstance(error, RefusedByBroker):
+        if error.kind == "Unavailable":
+            return EXIT_TRY_AGAIN
         return _OF_CLUSTER.get(error.kind, EXIT_SOFTWARE) if error.of_cluster else EXIT_FAILED
     return EXIT_UNREACHABLE if isinstance(error, AdminSocketError | Unreachable) else EXIT_FAILED

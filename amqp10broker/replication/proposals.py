@@ -19,7 +19,7 @@ from amqp10broker.catalog.proposing import LATER, Decided
 from amqp10broker.errors import RefusedError
 from amqp10broker.queues.commands import RequestRef
 from amqp10broker.replication.timed_out import timed_out
-from amqp10broker.replication.transactions import Origin, Outcome, SystemMachine, transaction_of
+from amqp10broker.replication.transactions import Last, Origin, Outcome, SystemMachine, transaction_of
 
 DECIDED_WITHIN_MS: Final = 30_000
 """So long a client waits (T1)."""
@@ -131,7 +131,10 @@ class Proposals:
         self, request: Request[Any], ref: RequestRef | None, due_ms: int | None, plan: Plan[Any]
     ) -> None:
         origin = Origin(self._node, self._incarnation, self._serial + 1)
-        transaction = transaction_of(origin, plan, self._catalog, self._machine.revision, self._conceal)
+        settled = next(iter(self._pending), origin.serial)
+        transaction = transaction_of(
+            origin, plan, self._catalog, self._machine.revision, self._conceal, settled
+        )
         self._serial = origin.serial
         self._pending[origin.serial] = Pending(request, ref, due_ms, plan, transaction.encode())
 
@@ -151,9 +154,17 @@ class Proposals:
         self._lost.append(pending)
         return None
 
-    def overtaken(self, serial: int) -> None:
-        """All up to this one were decided, nobody knows how: a state came instead of entries."""
-        self.decided(serial + 1, Outcome.STALE)
+    def told_by_state(self, last: Last) -> list[Pending]:
+        """A state came instead of entries: it says which of this start's transactions were applied.
+
+        Returns:
+            Those.
+        """
+        applied: list[Pending] = []
+        while self._pending and (first := next(iter(self._pending))) <= last.serial:
+            pending = self._pending.pop(first)
+            (applied if last.was_applied(first) else self._lost).append(pending)
+        return applied
 
     def refuse(self, refusal: RefusedError) -> None:
         """Nothing of this node is decided any more."""

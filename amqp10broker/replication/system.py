@@ -29,7 +29,7 @@ from amqp10broker.raft.ready import Status
 from amqp10broker.replication.ids import node_of
 from amqp10broker.replication.proposals import DECIDED_WITHIN_MS, RETRY_AFTER_MS, Pending, Proposals
 from amqp10broker.replication.system_store import SystemStore
-from amqp10broker.replication.transactions import LAST, Outcome, Transaction, Value
+from amqp10broker.replication.transactions import Outcome, Transaction, Value
 
 LEADER_WITHIN_MS: Final = 5_000
 """A quorum queue that has no leader by then is not declared (T3, Q4)."""
@@ -246,7 +246,7 @@ class System:
         origin = transaction.origin
         if (origin.node, origin.incarnation) != (self._node, self._incarnation):
             return
-        if (LAST, str(self._node)) not in self._machine:
+        if self._machine.last_of(self._node) is None:
             self._proposals.refuse(
                 Unavailable("cluster", "the cluster has forgotten this node: let it join again as a new one")
             )
@@ -254,15 +254,19 @@ class System:
         pending = self._proposals.decided(origin.serial, decision.outcome)
         if decision.outcome is not Outcome.APPLIED:
             return
-        if self._starting is not None and pending is not None and pending.request is self._starting[0]:
+        if pending is not None:
+            self._carried_out(pending, decision.puts)
+        self._end_orphans(decision.puts)
+
+    def _carried_out(self, pending: Pending, puts: Sequence[tuple[Key, Value]]) -> None:
+        if self._starting is not None and pending.request is self._starting[0]:
             (_, done), self._starting = self._starting, None
             done()
-        number = _new_group(decision.puts)
-        if pending is not None and pending.ref is not None and number and not self.has_leader(number):
+        number = _new_group(puts)
+        if pending.ref is not None and number and not self.has_leader(number):
             self._without_leader[number] = pending, self._now_ms() + LEADER_WITHIN_MS
-        elif pending is not None:
+        else:
             self._proposals.answer(pending, pending.plan.answer)
-        self._end_orphans(decision.puts)
 
     def _change(self, puts: Sequence[tuple[Key, Value]], transaction: Transaction) -> None:
         if not transaction.farewell:
@@ -300,10 +304,13 @@ class System:
         new = [key for key, entry in after.items() if key in gone or before.get(key) != entry]
         new.sort(key=lambda key: (_ORDER[key[0]], after[key][0]))
         self._catalog.apply([Put(key, decoded(key, after[key][1])) for key in new])
-        # What was proposed may be in it, or not.
-        last = self._machine.kept((LAST, str(self._node)))
-        if last is not None and last[1][0] == self._incarnation:
-            self._proposals.overtaken(last[1][1])
+        last = self._machine.last_of(self._node)
+        if last is not None and last.incarnation == self._incarnation:
+            for pending in self._proposals.told_by_state(last):
+                keys = [put.key for put in pending.plan.puts if put.key in after]
+                puts = [(key, after[key][1]) for key in keys]
+                self._carried_out(pending, puts)
+                self._end_orphans(puts)
 
     # --- quorum queues that begin -----------------------------------------------------------------------
 

@@ -32,7 +32,8 @@ MARKS: Final = frozenset({"in", "queues", "bindings", "in-user", "at"})
 """Kinds of keys that have a revision and no value: what has come into, or left, a virtual host; its queues;
 the bindings from and to an exchange, or to a queue; what a user has; the queues whose home is a node."""
 LAST: Final = "last"
-"""Kind of a key that says which transaction of a node was the last, by the node's number."""
+"""Kind of a key that says which transaction of a node was the last, by the node's number: incarnation,
+serial, and which of those that are not settled were applied, as first and last of each stretch of serials."""
 ABSENT: Final = 0
 """Revision of a key that is not there."""
 
@@ -57,6 +58,7 @@ class Transaction:
         puts: entries, as in `catalog.plan.Plan`.
         forgets: keys, likewise.
         farewell: likewise.
+        settled: the node knows what became of all its transactions before this serial.
     """
 
     origin: Origin
@@ -64,10 +66,11 @@ class Transaction:
     puts: Sequence[tuple[Key, Value]] = ()
     forgets: Sequence[Key] = ()
     farewell: bool = True
+    settled: int = 1
 
     def encode(self) -> bytes:
         """As it stands in the log."""
-        fields = [self.origin, self.reads, self.puts, self.forgets, self.farewell]
+        fields = [self.origin, self.settled, self.reads, self.puts, self.forgets, self.farewell]
         return _json(fields).encode()
 
     @classmethod
@@ -78,13 +81,14 @@ class Transaction:
             ValueError: it is none.
         """
         try:
-            origin, reads, puts, forgets, farewell = json.loads(data)
+            origin, settled, reads, puts, forgets, farewell = json.loads(data)
             return cls(
                 Origin(*map(int, origin)),
                 [(_key(key), int(revision)) for key, revision in reads],
                 [(_key(key), value) for key, value in puts],
                 [_key(key) for key in forgets],
                 bool(farewell),
+                int(settled),
             )
         except (TypeError, ValueError) as error:
             raise ValueError(f"no transaction: {error}") from error
@@ -97,7 +101,12 @@ def _key(parts: Any) -> Key:
 
 
 def transaction_of(
-    origin: Origin, plan: Plan[Any], catalog: Catalog, revision: Callable[[Key], int], conceal: Conceal
+    origin: Origin,
+    plan: Plan[Any],
+    catalog: Catalog,
+    revision: Callable[[Key], int],
+    conceal: Conceal,
+    settled: int = 1,
 ) -> Transaction:
     """The transaction for a plan.
 
@@ -107,6 +116,7 @@ def transaction_of(
         catalog: unchanged since.
         revision: of a key, in the catalog as it is.
         conceal: turns a password record into one that may be written.
+        settled: see `Transaction`.
 
     Raises:
         InvalidArgument: an argument is of a type that cannot be kept.
@@ -117,6 +127,7 @@ def transaction_of(
         [(put.key, encoded(put.key, put.record, conceal)) for put in plan.puts],
         list(plan.forgets),
         plan.farewell,
+        settled,
     )
 
 
@@ -226,6 +237,25 @@ class Decision(NamedTuple):
     """With the numbers that new queues were given."""
 
 
+class Last(NamedTuple):
+    """See `LAST`."""
+
+    incarnation: int
+    serial: int
+    stretches: list[list[int]]
+
+    def was_applied(self, serial: int) -> bool:
+        """Whether one that is not settled was applied; the others up to `serial` were not."""
+        return any(first <= serial <= last for first, last in self.stretches)
+
+
+def _add(stretches: list[list[int]], serial: int) -> None:
+    if stretches and stretches[-1][1] == serial - 1:
+        stretches[-1][1] = serial
+    else:
+        stretches.append([serial, serial])
+
+
 class SystemMachine:
     """All entries with their revisions: what the system group agrees on.
 
@@ -264,6 +294,11 @@ class SystemMachine:
         for key, (_, text) in sorted(self._state.items(), key=lambda item: item[1][0]):
             if key[0] not in MARKS and key[0] != LAST:
                 yield key, json.loads(text)
+
+    def last_of(self, node: int) -> Last | None:
+        """The last transaction of a node; None if it is no member."""
+        found = self._state.get((LAST, str(node)))
+        return None if found is None else Last(*json.loads(found[1]))
 
     # --- beginning ------------------------------------------------------------------------------
 
@@ -315,12 +350,17 @@ class SystemMachine:
         origin = transaction.origin
         last_key = (LAST, str(origin.node))
         last = self._state.get(last_key)
-        if last is None or tuple(json.loads(last[1])) >= (origin.incarnation, origin.serial):
+        if last is None:
             return Decision(Outcome.STALE)
-        self._set(last_key, index, _json([origin.incarnation, origin.serial]))
-        if not self._holds(transaction):
-            return Decision(Outcome.CONFLICT)
-        puts = self._numbered(index, transaction.puts)
+        incarnation, serial, applied = json.loads(last[1])
+        if (incarnation, serial) >= (origin.incarnation, origin.serial):
+            return Decision(Outcome.STALE)
+        puts = self._numbered(transaction.puts) if self._holds(transaction) else None
+        applied = applied if incarnation == origin.incarnation else []
+        applied = [stretch for stretch in applied if stretch[1] >= transaction.settled]
+        if puts is not None:
+            _add(applied, origin.serial)
+        self._set(last_key, index, _json([origin.incarnation, origin.serial, applied]))
         if puts is None:
             return Decision(Outcome.CONFLICT)
         for key, value in puts:
@@ -340,7 +380,7 @@ class SystemMachine:
         """Whether all that it depends on is as it was."""
         return all(self.revision(key) == revision for key, revision in transaction.reads)
 
-    def _numbered(self, index: int, puts: Sequence[tuple[Key, Value]]) -> list[tuple[Key, Value]] | None:
+    def _numbered(self, puts: Sequence[tuple[Key, Value]]) -> list[tuple[Key, Value]] | None:
         """What is put, with numbers for new queues; None if there are no more.
 
         The number that a plan has is of no account: others may have been declared since.
@@ -387,7 +427,7 @@ class SystemMachine:
         """Take transactions of a node from now on."""
         key = (LAST, str(number))
         if key not in self._state:
-            self._set(key, index, "[0,0]")
+            self._set(key, index, "[0,0,[]]")
 
     def _set(self, key: Key, revision: int, text: str) -> None:
         self._state[key] = revision, text

@@ -40,6 +40,8 @@ _log = Log("amqp10broker.admin")
 
 ANSWER_S: Final = 8.0
 """How long a queue may take; less than the command line waits, so that it hears which queue it was."""
+DECIDED_S: Final = 40.0
+"""How long the nodes of a cluster may take to agree: they give up by themselves, and say so, before."""
 
 
 async def run_operation(broker: Administered, name: str, given: Mapping[str, Any], vhost: str | None) -> Any:
@@ -111,10 +113,11 @@ async def _finished(result: Any, mailbox: Mailbox[SessionLetter], address: Reply
             result = result.then(await result.run())
             continue
         if isinstance(result, Wait):
-            decided = await _heard(mailbox, partial(_decision_in, ref=result.ref))
+            decided = await _heard(mailbox, partial(_decision_in, ref=result.ref), DECIDED_S)
             if decided is None:
                 raise BrokerError(
-                    f"it has not been decided for {ANSWER_S:g} s: look with a list command whether it is done"
+                    f"it has not been decided for {DECIDED_S:g} s: look with a list command whether it is "
+                    "done"
                 )
             result = result.then(decided)
             continue
@@ -132,10 +135,12 @@ async def _finished(result: Any, mailbox: Mailbox[SessionLetter], address: Reply
 
 
 async def _heard(
-    mailbox: Mailbox[SessionLetter], find: Callable[[list[SessionLetter]], T | None]
+    mailbox: Mailbox[SessionLetter],
+    find: Callable[[list[SessionLetter]], T | None],
+    within_s: float = ANSWER_S,
 ) -> T | None:
     """What is waited for, or None if it has not come in time."""
-    with trio.move_on_after(ANSWER_S):
+    with trio.move_on_after(within_s):
         while True:
             found = find(await mailbox.take_all())
             if found is not None:

@@ -34,3 +34,7 @@ class Slow:
             return Decided(ref, self._catalog.propose(request))
         except RefusedError as refusal:
             return Decided(ref, refusal=refusal)
+
+    def refuse(self, refusal: RefusedError) -> Decided:
+        """Decide that what waits longest is refused."""
+        return Decided(self.proposed.popleft()[1], refusal=refusal)

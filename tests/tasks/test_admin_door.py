@@ -541,4 +541,4 @@ async def test_an_operation_waits_for_what_is_decided_later(autojump_clock: obje
                 await trio.testing.wait_all_tasks_blocked()
         assert [each["result"]["created"] for each in got] == [True, False]
         refused = await asked(broker, "declare-exchange", name="x")
-        assert "it has not been decided for 8 s" in refused["error"]
+        assert "it has not been decided for 40 s" in refused["error"]

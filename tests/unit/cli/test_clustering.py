@@ -145,7 +145,8 @@ def test_a_result_without_rows_is_a_sentence_or_json(
         (["add-member", "q", "b"], RefusedByBroker("node_not_running", "PreconditionFailed"), 70),
         (["add-member", "q", "b"], RefusedByBroker("it timed out", "Unavailable"), 75),
         (["grow", "b", "all", "--queue-pattern", "("], RefusedByBroker("no pattern", "InvalidArgument"), 64),
-        # Other commands keep their own.
+        # Other commands keep their own, but for what may be tried again.
+        (["purge", "q"], RefusedByBroker("it timed out", "Unavailable"), 75),
         (["purge", "q"], RefusedByBroker("no queue", "NotFound"), 1),
     ],
 )

@@ -98,8 +98,8 @@ def test_a_transaction_is_the_same_after_its_bytes(node: Node) -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"[]", b"\xff", b"7", b'[[1,1],[],[],[],true]', b'[[1,1,1],[["k",1]],[],[],true]',
-     b'[[1,1,1],[],[[[],1]],[],true]', b'[[1,1,1],[],[],[[1]],true]'],
+    [b"", b"[]", b"\xff", b"7", b'[[1,1],1,[],[],[],true]', b'[[1,1,1],1,[["k",1]],[],[],true]',
+     b'[[1,1,1],1,[],[[[],1]],[],true]', b'[[1,1,1],1,[],[],[[1]],true]'],
 )  # fmt: skip
 def test_bytes_that_are_none_are_refused(data: bytes) -> None:
     with pytest.raises(ValueError):

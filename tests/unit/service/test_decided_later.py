@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from amqp10broker.amqp091.errors import AmqpHardError
 from amqp10broker.amqp091.methods import (
     ChannelClose,
     ExchangeDeclare,
@@ -16,11 +19,14 @@ from amqp10broker.amqp091.methods import (
 from amqp10broker.amqp10.performatives import Attach, Detach, Source, Target
 from amqp10broker.catalog.catalog import VHOST
 from amqp10broker.catalog.users import Permission
+from amqp10broker.errors import Unavailable
 from amqp10broker.queues.commands import DELETE
 from tests.support.channel_world import World, WorldChannel
 from tests.support.declaring import declare, set_permission
 from tests.support.later import Slow
 from tests.unit.service.test_management import RESPONSES, Peer, attach
+
+TIMEOUT = Unavailable("binding", "Could not add binding due to timeout")
 
 
 @pytest.fixture
@@ -70,6 +76,34 @@ def test_a_refusal_that_comes_later_closes_the_channel(channel: WorldChannel) ->
     assert isinstance(closed, ChannelClose)
     assert (closed.reply_code, closed.class_id, closed.method_id) == (404, 50, 20)
     assert "no queue 'nothing' in vhost '/'" in closed.reply_text
+
+
+@pytest.mark.parametrize(
+    "method",
+    [QueueDeclare("q", durable=True), ExchangeDeclare("x", "fanout"), QueueBind("old", "amq.fanout", "")],
+)
+def test_without_a_majority_the_connection_is_closed_with_541(channel: WorldChannel, method: Any) -> None:
+    """M5; nothing of it is there."""
+    declare(channel.world.catalog, channel.world.vhost, "old")
+    slow = slow_channel(channel)
+    assert channel.say(method) == []
+    with pytest.raises(AmqpHardError, match="due to timeout") as raised:
+        channel.service.on_decided(slow.refuse(TIMEOUT))
+    assert raised.value.code == 541
+
+
+def test_without_a_majority_management_answers_500_and_a_link_is_refused() -> None:
+    """M5; for an attach that must declare its queue it is amqp:internal-error."""
+    peer = Peer().attach_pair()
+    slow = Slow(peer.broker.catalog)
+    peer.service._context.propose = slow
+    peer.send(peer.request("PUT", "/queues/q", {}))
+    peer.service.on_decided(slow.refuse(TIMEOUT))
+    peer.settle()
+    assert [status for status, _ in peer.responses] == ["500"]
+    peer.send(Attach(name="dynamic", handle=5, role=True, source=Source(dynamic=True), target=Target()))
+    peer.service.on_decided(slow.refuse(TIMEOUT))
+    assert any("DETACH" in line and "amqp:internal-error" in line for line in peer.settle())
 
 
 def test_what_is_decided_for_a_channel_that_was_closed_is_nobodys(channel: WorldChannel) -> None:
