@@ -36,6 +36,9 @@ class JournalBodies:
         self._messages = PagedBodies(packs)
         self._extents = Extents(accounts)
         self._noted: list[_Put | Sequence[int]] = []
+        self._readers = 0
+        self._dropped: set[int] = set()
+        """To be forgotten when nobody reads any more."""
         self._abandoned = False
         # What was put again while the past is repeated, and no record read so far has.
         self._unplaced: set[int] = set()
@@ -54,6 +57,9 @@ class JournalBodies:
 
     def put_again(self, index: int, message: Message) -> None:
         """See `BodyStore`."""
+        if index in self._dropped:
+            self._dropped.discard(index)
+            self._messages.drop([index])
         if not self.recovering:
             self._messages.put_again(index, message)
             self._noted.append(_Put(index, 1))
@@ -69,7 +75,10 @@ class JournalBodies:
         """See `BodyStore`."""
         if self.recovering:
             indexes = [index for index in indexes if index in self._messages]
-        self._messages.drop(indexes)
+        if self._readers:
+            self._dropped.update(indexes)
+        else:
+            self._messages.drop(indexes)
         self._noted.append(indexes)
 
     def renumber(self, indexes: Sequence[int], first: int) -> None:
@@ -87,9 +96,43 @@ class JournalBodies:
     def clear(self) -> None:
         """See `BodyStore`."""
         self._messages.clear()
+        self._dropped.clear()
         self._noted.clear()
         if not self._abandoned:
             self._extents.clear()
+
+    def read_all(self, indexes: Sequence[int], size: int) -> Iterator[tuple[int, list[Message]]]:
+        """Runs of messages as they are now, also if they are dropped meanwhile, until `read_done`.
+
+        Args:
+            indexes: sorted.
+            size: bytes of contents of a run, about.
+
+        Yields:
+            The index of the first of a run, and its messages.
+        """
+        self._readers += 1
+        return self._runs(indexes, size)
+
+    def _runs(self, indexes: Sequence[int], size: int) -> Iterator[tuple[int, list[Message]]]:
+        for start, end in ranges_of(indexes):
+            first, bytes_ = start, 0
+            run: list[Message] = []
+            for index in range(start, end):
+                (message,) = self._messages.fetch([index])
+                if run and (bytes_ + len(message[1]) > size or len(run) == RELOCATED_MAX):
+                    yield first, run
+                    first, run, bytes_ = index, [], 0
+                run.append(message)
+                bytes_ += len(message[1])
+            yield first, run
+
+    def read_done(self) -> None:
+        """One of those who read does so no more."""
+        self._readers -= 1
+        if not self._readers and self._dropped:
+            self._messages.drop(sorted(self._dropped))
+            self._dropped.clear()
 
     def abandon(self) -> None:
         """Whatever is dropped from now on, the journal is to keep."""

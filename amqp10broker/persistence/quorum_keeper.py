@@ -16,13 +16,13 @@ from typing import ClassVar, Final, NamedTuple, Protocol
 
 from amqp10broker.persistence.keeper import Commits, Keeper
 from amqp10broker.persistence.quorum_store import QuorumStore
-from amqp10broker.queues.commands import TICK, Command, GiveBack, PeerId, Publish, Unsubscribe
+from amqp10broker.queues.commands import TICK, Command, Configure, GiveBack, PeerId, Publish, Unsubscribe
 from amqp10broker.queues.effects import DeadLetters, Effect, Unconfirmed
 from amqp10broker.queues.outlook import Outlook, Progress
 from amqp10broker.queues.quorum.commands import CHANGES_NOTHING, Letters, QuorumCommand, joined
 from amqp10broker.queues.quorum.dead_letters import DeadMessage
 from amqp10broker.queues.quorum.queue import QuorumQueue
-from amqp10broker.raft.entries import Kind
+from amqp10broker.raft.entries import Kind, Point
 from amqp10broker.raft.errors import Full, NotLeader, NotReady
 from amqp10broker.raft.ready import Status
 
@@ -31,6 +31,20 @@ APPLIED_BYTES_MAX: Final = 4 * 1024 * 1024
 
 RETRY_MS: Final = 100
 """After which what a leader could not propose is tried again, if nothing happens before."""
+
+
+def _nobody(leads: bool) -> None:
+    """Nobody wants to know."""
+
+
+class States(Protocol):
+    """States of groups on their way to other nodes (`replication.snapshots.Snapshots`)."""
+
+    def begin(self, group: int, to: int) -> None:
+        """A member needs the state of a group that is led here."""
+
+    def stop(self, group: int) -> None:
+        """The group is not led here any more."""
 
 
 class GroupMember(Protocol):
@@ -115,6 +129,8 @@ class QuorumInLog(QuorumInMemory):
         "_member",
         "_questions",
         "_seen",
+        "_settings",
+        "_states",
         "_store",
         "_told",
         "_waiting",
@@ -130,6 +146,7 @@ class QuorumInLog(QuorumInMemory):
         commits: Commits,
         store: QuorumStore,
         begin: Callable[[QuorumInLog], GroupMember],
+        states: States | None = None,
     ) -> None:
         """Keep for a queue.
 
@@ -138,12 +155,16 @@ class QuorumInLog(QuorumInMemory):
             commits: has the journal.
             store: the queue's part of it.
             begin: makes this node's member of the queue's group, when what it had has been read.
+            states: sends the state to members; None: the node is in no cluster.
         """
         super().__init__(queue, commits)
         self.on_lead: Callable[[bool], None] = _nobody
         self._commits = commits
         self._store = store
         self._begin = begin
+        self._states = states
+        self._settings = queue.settings
+        store.on_installed = self._installed
         self._member: GroupMember | None = None
         self._committed = 0
         self._leads = False
@@ -190,6 +211,9 @@ class QuorumInLog(QuorumInMemory):
 
     def carry_out(self, commands: list[Command], now_ms: int) -> None:
         """See `Keeper`."""
+        for command in commands:
+            if type(command) is Configure:
+                self._settings = command.settings  # the catalog tells every member
         if self._waiting:
             waiting, self._waiting = self._waiting, []
             commands = [*waiting, *commands]  # type: ignore[list-item]
@@ -200,7 +224,7 @@ class QuorumInLog(QuorumInMemory):
         if member is None:
             super()._decide(commands, now_ms)  # the queue is gone
         elif not (member.leads or member.alone):
-            return  # their senders ask again when they know who leads
+            pass  # who asked asks again when it knows who leads
         elif all(isinstance(each, CHANGES_NOTHING) for each in commands):
             if any(entry.kind is Kind.COMMAND for entry in store.tail):
                 self._questions.append((store.last, commands))
@@ -255,23 +279,54 @@ class QuorumInLog(QuorumInMemory):
         self._waiting = []
         self._waits_since_ms = self.due_ms = None
         self._questions.clear()
+        if self._states is not None:
+            self._states.stop(self._store.group)
         if self._leads:
             self._leads = False
             self.on_lead(False)
 
-    def _lead(self) -> None:
+    def _lead(self, now_ms: int) -> None:
         if self.queue.replaying:
             self.queue.lead()
         self._leads = True
         self.on_lead(True)
+        if self.queue.settings != self._settings:
+            # Changed while nobody led, or never told: a group of several begins without.
+            self._decide([Configure(self._settings)], now_ms)
 
     def snapshot_for(self, to: int) -> None:
-        """A group of one has nobody who needs a state."""
-        raise NotImplementedError
+        """A member needs the state."""
+        assert self._states is not None, "a group of one has nobody who needs a state"
+        self._states.begin(self._store.group, to)
 
     def read_done(self, token: int, index: int) -> None:
-        """Nothing is read so."""
-        raise NotImplementedError
+        """Nothing of a queue is read so: who asks its leader asks by the log."""
+        raise AssertionError("nobody asked")
+
+    # --- states on their way (`replication.snapshots`)
+
+    def snapshot(self) -> tuple[Point, bytes, Iterator[bytes], Callable[[], None]]:
+        """Place, state, records of messages; and what to call once when these need not be read any more."""
+        return self._store.snapshot()
+
+    def stage(self, transfer: int, messages: bytes) -> None:
+        """Keep messages of a state that comes."""
+        self._store.stage(transfer, messages)
+        self._commits.write_soon()
+
+    def staged(self, transfer: int, state: bytes) -> bytes:
+        """All of it is there."""
+        return self._store.staged(transfer, state)
+
+    def unstage(self) -> None:
+        """What was staged, and not taken, is not needed."""
+        self._store.unstage()
+
+    def _installed(self, queue: QuorumQueue) -> None:
+        """The leader's state takes the place of the one there was."""
+        self.queue = queue
+        self._told.clear()
+        self._questions.clear()
 
     # --- applying -----------------------------------------------------------------------------------
 
@@ -295,7 +350,7 @@ class QuorumInLog(QuorumInMemory):
             super()._decide(self._under_way(), now_ms)
             self._note(store.applied)
         elif not self._leads and self._member is not None and self._member.leads and not self._behind:
-            self._lead()
+            self._lead(now_ms)
         if store.ticket > self._seen:
             self._seen = store.ticket
             self._commits.write_soon()
@@ -309,7 +364,7 @@ class QuorumInLog(QuorumInMemory):
     def _note(self, index: int) -> None:
         told = self._take(index)
         # Nodes that have sent letters hear that they were carried out.
-        if told.effects or told.dead_letters or told.dead or self.queue.lanes:
+        if told.effects or told.dead_letters or told.dead or (self.queue.lanes and not self.queue.replaying):
             self._told.append(told)
 
     def tell(self) -> None:
@@ -395,7 +450,3 @@ class QuorumInLog(QuorumInMemory):
         self._store.abandon()
         self._commits.abandoned(self._store.group)
         self.tell()
-
-
-def _nobody(leads: bool) -> None:
-    """Nobody wants to know."""

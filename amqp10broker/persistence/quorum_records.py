@@ -12,6 +12,9 @@ kind            index                   payload, integers little-endian
 `RELOCATED`     of the first message;   places of messages; batches of messages
                 the record's term is
                 what was applied
+`STAGED`        number of the transfer  as `RELOCATED`, of a state that the leader sends
+`INSTALLED`     of the last entry       ``transfer u64``, then as `STATE`: all that is staged of the
+                in it                   transfer, and this, take the place of all there was
 ==============  ======================  =========================================================
 
 `applied` is the index of the last entry that the queue had carried out when the record was appended: what a
@@ -20,6 +23,9 @@ start may carry out again while it reads. What it may do with the entries behind
 An entry whose index is not above that of the entry before, and whose term is another one, takes the place of
 that one, and all behind it go. With the same term it is the same entry, appended again because its file was
 cleaned. Whatever is needed behind a state stands behind its record.
+
+What is staged of one transfer counts for nothing before its `INSTALLED`, and not when something of another is
+staged behind it.
 
 Places say which messages the record holds, so that nobody has to understand the commands to find them:
 ``count u32``, then for each run ``index of the first u64 | messages u32 | where their batch begins u32 |
@@ -57,8 +63,11 @@ COMMANDS: Final = ENTRIES + Kind.COMMAND
 CONFIG: Final = ENTRIES + Kind.CONFIG
 HARD: Final = 35
 STATE: Final = 36
+STAGED: Final = 37
+INSTALLED: Final = 38
 
 APPLIED: Final = struct.Struct("<Q")
+TRANSFER: Final = struct.Struct("<Q")
 _COUNT: Final = struct.Struct("<I")
 _PLACE: Final = struct.Struct("<QIII")
 

@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 
 from amqp10broker.errors import DamagedFile
 from amqp10broker.message.batch import decode_batch, encode_batch
+from amqp10broker.message.message import Message
 from amqp10broker.persistence.entry_index import EntryIndex
 from amqp10broker.persistence.journal_face import JournalRecord, RecordLog
 from amqp10broker.persistence.quorum_bodies import JournalBodies
@@ -32,12 +33,15 @@ from amqp10broker.persistence.quorum_records import (
     EMPTY,
     ENTRIES,
     HARD,
+    INSTALLED,
     OLD_COMMANDS,
     OLD_ENTRY,
     OLD_SNAPSHOT,
     OLD_STATE,
     RELOCATED,
+    STAGED,
     STATE,
+    TRANSFER,
     decode_places,
     decode_state,
     encode_places,
@@ -58,7 +62,7 @@ from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 from amqp10broker.raft.codec import decode_config, decode_hard, encode_hard
 from amqp10broker.raft.config import Configuration
-from amqp10broker.raft.entries import Hard, Kind, Point, Run, Stored, run_of
+from amqp10broker.raft.entries import Hard, Kind, Point, Run, Snapshot, Stored, new_member, run_of
 from amqp10broker.raft.errors import BadBytes
 from amqp10broker.raft.ready import Ready
 
@@ -67,6 +71,9 @@ SNAPSHOT_AFTER_BYTES: Final = 32 * 1024 * 1024
 
 SNAPSHOT_GROWTH: Final = 4
 """And not before the log is so many times as long as the last snapshot."""
+
+STAGED_BYTES: Final = 768 * 1024
+"""Contents of messages in one record of a state that is sent."""
 
 FOUNDER: Final = 1 << 32
 """The member of a group of one on a node that is in no cluster (`replication.ids.member_id(1)`)."""
@@ -128,6 +135,7 @@ class QuorumStore:
         tail: entries that are in the log and not applied, in order.
         stored: what the group begins with, when `recovered` has been called.
         on_compact: told the index up to which entries cannot be read any more.
+        on_installed: told the queue that takes the place of the one there was.
     """
 
     def __init__(
@@ -140,6 +148,7 @@ class QuorumStore:
         when_durable: WhenDurable,
         me: int = FOUNDER,
         members: Sequence[int] = (),
+        joins: bool = False,
         node: int = 0,
         incarnation: int = 1,
     ) -> None:
@@ -153,6 +162,7 @@ class QuorumStore:
             when_durable: has a function called when a ticket is.
             me: id of this member.
             members: all with which the group begins; none: this one alone.
+            joins: it is added to a group, and gets its state from the leader.
             node: number of this node.
             incarnation: of this start of it; sessions of those before are gone (`recovered`).
         """
@@ -165,15 +175,24 @@ class QuorumStore:
         self._name = name
         self._log = log
         self._when_durable = when_durable
+        self._packs = packs
+        self._joins = joins
+        self.on_installed: Callable[[QuorumQueue], None] = _no_keeper
+        self._staged: JournalBodies | None = None
+        """Messages of a state that comes."""
+        self._transfer = 0
+        """Which."""
+        self._staged_state = b""
         self._gone = NodeGone(node, incarnation - 1)
         self._queue: QuorumQueue | None = None
         self._hard = Hard(0, None, 0)
         self._hard_file = 0
         # What was applied: the place in the log, and where messages and time stood behind it.
-        self._point = Point(1, 0, Configuration(tuple(sorted(members)) or (me,)))
+        first = Point(1, 0, Configuration(tuple(sorted(members)) or (me,)))
+        self._point = new_member().point if joins else first
         self._next_index = 0
         self._now_ms = 0
-        self._last = 1
+        self._last = self._point.index
         """Index of the last entry in the log."""
         self._entries = EntryIndex()
         self._base = self._point
@@ -186,6 +205,8 @@ class QuorumStore:
         replace it."""
         self._old = True
         """No record of this format has been read."""
+        self._before = self._again = 0
+        """Up to which index entries stand before the last state that was read, and again behind it."""
         self._snapshot: tuple[int, int] | None = None
         """File and length of the last state."""
         self._since = 0
@@ -252,6 +273,8 @@ class QuorumStore:
         if ready.hard is not None:
             # What was applied is committed for sure; of what comes with this, a part may get lost.
             self._write_hard(replace(ready.hard, commit=self._point.index))
+        if ready.snapshot is not None:
+            self._install(ready.snapshot)
         for run in ready.entries:
             if run.first <= self._last:
                 self._truncate(run.first)
@@ -301,6 +324,80 @@ class QuorumStore:
     def _write_hard(self, hard: Hard) -> None:
         self._hard = hard
         self._ticket, self._hard_file, _ = self._log.append(self.group, HARD, 0, [encode_hard(hard)])
+
+    # --- states of others
+
+    def snapshot(self) -> tuple[Point, bytes, Iterator[bytes], Callable[[], None]]:
+        """Place, state, records of messages; and what to call once when these need not be read any more."""
+        queue = self._queue
+        assert queue is not None
+        runs = self.bodies.read_all(sorted(queue.live_indexes()), STAGED_BYTES)
+        records = (_record_of(*run) for run in runs)
+        return self._point, encode_snapshot(queue), records, self.bodies.read_done
+
+    def stage(self, transfer: int, messages: bytes) -> None:
+        """Keep messages of a state that comes; of another transfer than before: drop what came of that."""
+        self._find_staged(transfer, self._append_staged(transfer, [messages]), messages)
+
+    def staged(self, transfer: int, state: bytes) -> bytes:
+        """All is there: by what the store finds it in `Ready.snapshot`."""
+        self._stage_of(transfer)
+        self._staged_state = state
+        return TRANSFER.pack(transfer)
+
+    def unstage(self) -> None:
+        """What was staged, and not taken from a `Ready`, is not needed."""
+        self._drop_staged()
+
+    def _append_staged(self, transfer: int, payload: Sequence[bytes]) -> int:
+        self._ticket, file, _ = self._log.append(self.group, STAGED, transfer, payload)
+        return file
+
+    def _stage_of(self, transfer: int) -> JournalBodies:
+        if self._staged is None or self._transfer != transfer:
+            self._drop_staged()
+            self._staged = JournalBodies(self._log, self._packs)
+            self._transfer = transfer
+        return self._staged
+
+    def _drop_staged(self) -> None:
+        if self._staged is not None:
+            self._staged.clear()
+        self._staged, self._staged_state, self._transfer = None, b"", 0
+
+    def _find_staged(self, transfer: int, file: int, payload: bytes) -> None:
+        self._find(file, payload, 0, self._stage_of(transfer))
+
+    def _install(self, snapshot: Snapshot) -> None:
+        """A state of the leader's takes the place of all there is.
+
+        It does so before it is durable: nobody hears of it before, and a start without it has the old one.
+        """
+        state, staged = self._staged_state, self._staged
+        assert staged is not None, "what was staged has been dropped"
+        assert TRANSFER.pack(self._transfer) == snapshot.data, "what is staged is of another transfer"
+        pieces = [snapshot.data, *encode_state(snapshot.point, state)]
+        self._ticket, file, _ = self._log.append(
+            self.group, INSTALLED, snapshot.point.index, pieces, term=snapshot.point.term
+        )
+        queue = self._take_state(snapshot.point, state, staged)
+        self._remember_snapshot(file, sum(map(len, pieces)))
+        missing = staged.keep_only(queue.live_indexes())
+        assert not missing, f"the leader has not sent message {missing[0]}, and {len(missing) - 1} others"
+        self.on_installed(queue)
+
+    def _take_state(self, point: Point, state: bytes, staged: JournalBodies) -> QuorumQueue:
+        self.bodies.clear()
+        self.bodies, self._staged = staged, None
+        self._drop_staged()
+        queue = self._queue = decode_snapshot(self._name, state, staged)
+        queue.follow()
+        self._point = self._base = point
+        self._last = point.index
+        self._next_index, self._now_ms = queue.next_index, queue.now_ms
+        self.tail.clear()
+        self._entries.clear()
+        return queue
 
     def read(self, first: int, last: int, size: int, /) -> Sequence[Run]:
         """See `raft.entries.LogStore`."""
@@ -366,6 +463,10 @@ class QuorumStore:
         )
         self.bodies.relocated(file, [place])
 
+    def _relocate_staged(self, staged: JournalBodies, first: int, end: int) -> None:
+        record = _record_of(first, staged.fetch(range(first, end)))
+        staged.relocated(self._append_staged(self._transfer, [record]), decode_places(record)[0])
+
     def _write_state(self, queue: QuorumQueue) -> None:
         """Append the state, and behind it again what was not applied yet."""
         pieces = encode_state(self._point, encode_snapshot(queue))
@@ -404,6 +505,9 @@ class QuorumStore:
         for first, end in self.bodies.in_file(file):
             self._relocate(first, end)
             yield
+        while (staged := self._staged) is not None and (run := next(staged.in_file(file), None)):
+            self._relocate_staged(staged, *run)
+            yield
         if self._queue is None:
             return
         # The commands behind the last state may be in the file too.
@@ -419,6 +523,7 @@ class QuorumStore:
 
     def delete(self) -> None:
         """The queue is gone."""
+        self._drop_staged()
         self.bodies.clear()
         if self._snapshot is not None:
             self._log.add_dead(*self._snapshot)
@@ -477,6 +582,15 @@ class QuorumStore:
             self._hard, self._hard_file = decode_hard(payload), record.file
         elif kind == STATE:
             self._restore_state(record, *decode_state(payload))
+        elif kind == STAGED:
+            self._find_staged(record.index, record.file, payload)
+        elif kind == INSTALLED:
+            (transfer,) = TRANSFER.unpack_from(payload)
+            staged = self._stage_of(transfer)
+            self._take_state(*decode_state(payload[TRANSFER.size :]), staged)
+            staged.recovering = True
+            self._old = False
+            self._remember_snapshot(record.file, len(payload))
         elif kind in (OLD_STATE, OLD_SNAPSHOT):
             if self._queue is None:
                 self._begin_with(decode_snapshot(self._name, payload, self.bodies))
@@ -492,18 +606,18 @@ class QuorumStore:
         elif kind in (RELOCATED, OLD_ENTRY, OLD_COMMANDS):
             if self._queue is not None:
                 self._replay(record.term)
-            self._find(record, 0)
+            self._find(record.file, payload, 0, self.bodies)
         else:
             raise ValueError(f"a record has kind {kind}, which this version does not know")
 
-    def _find(self, record: JournalRecord, at: int) -> None:
+    @staticmethod
+    def _find(file: int, payload: bytes, at: int, bodies: JournalBodies) -> None:
         """Take the messages of a record; what else is in it is in a state that comes."""
-        payload = record.payload
         places, start = decode_places(payload, at)
         for place in places:
             begin = start + place.at
             messages = decode_batch(payload[begin : begin + place.length])[: place.messages]
-            self.bodies.found(record.file, place, messages)
+            bodies.found(file, place, messages)
 
     def _begin_with(self, queue: QuorumQueue) -> None:
         self._queue = queue
@@ -513,30 +627,36 @@ class QuorumStore:
         self._next_index, self._now_ms = queue.next_index, queue.now_ms
 
     def _restore_state(self, record: JournalRecord, point: Point, state: bytes) -> None:
-        if self._queue is None:
-            self._begin_with(decode_snapshot(self._name, state, self.bodies))
-            self._point = self._base = point
-            self._last = point.index
-        elif self._old:
-            self._point = self._base = point
-            self._last = point.index
-        else:
-            self._replay(point.index)
-            if point.index != self._point.index:
-                raise ValueError(f"a state of entry {point.index} stands behind entry {self._point.index}")
-        self._old = False
         self._remember_snapshot(record.file, len(record.payload))
+        if self._queue is not None and not self._old:
+            self._replay(point.index)
+            if point.index == self._point.index:
+                self._before, self._again = self._last, point.index
+                return
+            if point.index < self._point.index:
+                raise ValueError(f"a state of entry {point.index} stands behind entry {self._point.index}")
+            # What is missing between has been cleaned away: this state has it.
+            self.tail.clear()
+            self._entries.clear()
+        if self._queue is None or not self._old:
+            self._begin_with(decode_snapshot(self._name, state, self.bodies))
+        self._old = False
+        self._point = self._base = point
+        self._last = point.index
+        self._before = self._again = 0
 
     def _restore_entry(self, record: JournalRecord) -> None:
         if self._queue is None:
             if record.kind == COMMANDS:
-                self._find(record, APPLIED.size)
+                self._find(record.file, record.payload, APPLIED.size, self.bodies)
             return
         (applied,) = APPLIED.unpack_from(record.payload)
         self._replay(applied)
         index, term, kind = record.index, record.term, Kind(record.kind - ENTRIES)
         if self._base.index < index <= self._last and self._entries.kind(index)[0] == term:
             self._entries.move(index, record.file, record.offset)
+            if index == self._again + 1:
+                self._again = index
             if index > self._point.index:
                 self.tail[index - self.tail[0].index].file = record.file
             return
@@ -546,6 +666,7 @@ class QuorumStore:
             self._truncate(index)
         elif index > self._last + 1:
             self._skip_to(index)
+        self._before = min(self._before, self._last)
         entry = self._entry(index, term, kind, record.payload[APPLIED.size :])
         entry.file = record.file
         self._entries.add(index, term, kind, record.file, record.offset)
@@ -633,6 +754,7 @@ class QuorumStore:
             except ValueError as error:
                 raise self._damaged(held[0], error) from error
             self._held = None
+        self._drop_staged()  # the rest did not come before the stop
         if self._queue is None:
             return self._begin_new(settings, now_ms)
         queue = self._queue
@@ -661,6 +783,9 @@ class QuorumStore:
             self._next_index, self._now_ms = queue.next_index, queue.now_ms
             if not queue.deleted:
                 self._write_state(queue)
+        elif self._again < self._before and not queue.deleted:
+            # The power went between a state and what was to stand behind it again.
+            self._write_state(queue)
         if self.alone:
             queue.lead()
             self._begin_alone(queue, settings, now_ms)
@@ -676,7 +801,8 @@ class QuorumStore:
         if not self.alone:
             queue.follow()
         self._now_ms = now_ms
-        self._write_state(queue)
+        if not self._joins:
+            self._write_state(queue)
         self.stored = self._what_is_stored()
         return queue
 
@@ -710,6 +836,17 @@ class QuorumStore:
         ]
         hard = replace(self._hard, commit=max(self._hard.commit, self._point.index))
         return Stored(base, hard, self._last, [(first, term) for first, term, _ in stretches], configs)
+
+
+def _record_of(first: int, messages: Sequence[Message]) -> bytes:
+    """A record of messages: places, and a batch."""
+    batch = encode_batch(messages)
+    place = Place(first, len(messages), 0, sum(map(len, batch)))
+    return b"".join((encode_places([place]), *batch))
+
+
+def _no_keeper(queue: QuorumQueue) -> None:
+    """Nobody has the queue yet."""
 
 
 def _nobody(index: int) -> None:

@@ -27,6 +27,7 @@ class Groups:
         on_unknown: called with node, group and message for a member that this node does not have. The sender
             must come to suspect it (see `raft.core`).
         on_deadline: called when `deadline` is earlier than before.
+        on_removed: called with the group of a member that has stopped.
         on_added: called with the group of a member that has begun.
     """
 
@@ -41,6 +42,7 @@ class Groups:
         self.suspected: set[int] = set()
         self.on_unknown: Callable[[int, int, Message], None] = _ignore
         self.on_deadline: Callable[[], None] = _nothing
+        self.on_removed: Callable[[int], None] = _forget
         self.on_added: Callable[[int], None] = _not_told
         self._send = send
         self._members: dict[int, Member] = {}
@@ -63,6 +65,7 @@ class Groups:
         if self._members.pop(group, None) is not None:
             self._configs.pop(group, None)
             self._dues.pop(group, None)
+            self.on_removed(group)
 
     def get(self, group: int) -> Member | None:
         """The node's member of a group."""
@@ -174,6 +177,10 @@ def _ignore(node: int, group: int, message: Message) -> None:
 
 def _nothing() -> None:
     """Nobody waits."""
+
+
+def _forget(group: int) -> None:
+    """Nobody else knows of it."""
 
 
 def _not_told(group: int) -> None:

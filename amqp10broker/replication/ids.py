@@ -21,9 +21,16 @@ def member_id(node: int, serial: int = 0) -> int:
 
     Args:
         node: where it is, 1 to `NODE_MAX`.
-        serial: tells apart the members that a node has had in a group, 0 to 2**32 - 1.
+        serial: tells apart the members that a node has had in a group, 0 to 2**32 - 1. 0: one of those
+            with which the group began. One that was added to it has another: it begins with nothing, and gets
+            the state from the leader.
     """
     return node << 32 | serial
+
+
+def is_first(member: int) -> bool:
+    """Whether a member is one of those with which its group began."""
+    return not member & NODE_MAX
 
 
 def node_of(member: int) -> int:

@@ -23,6 +23,7 @@ from amqp10broker.tasks.surroundings import Surroundings
 
 if TYPE_CHECKING:
     from amqp10broker.replication.groups import Groups
+    from amqp10broker.replication.snapshots import Snapshots
 
 _log = Log("amqp10broker.queues")
 
@@ -43,9 +44,22 @@ class QueueSurroundings(Surroundings, Protocol):
 class Keepers:
     """Makes them, for all queues of a broker."""
 
-    def __init__(self, surroundings: QueueSurroundings, groups: Groups | None = None) -> None:
+    def __init__(
+        self,
+        surroundings: QueueSurroundings,
+        groups: Groups | None = None,
+        snapshots: Snapshots | None = None,
+    ) -> None:
+        """Make keepers for queues of one node.
+
+        Args:
+            surroundings: of the queues.
+            groups: the node's groups; None: it is in no cluster.
+            snapshots: states on their way to and from other nodes; None: it is in no cluster.
+        """
         self._surroundings = surroundings
         self._groups = groups
+        self._snapshots = snapshots
         self._full_streams: set[Keeper[Any]] = set()
         self._makers = {CLASSIC.name: self._classic, QUORUM.name: self._quorum, STREAM.name: self._stream}
 
@@ -66,9 +80,10 @@ class Keepers:
 
     def _quorum(self, spec: QueueSpec, journal_task: JournalTask | None) -> Keeper[Any]:
         from amqp10broker.persistence.quorum_keeper import GroupMember, QuorumInLog, QuorumInMemory
-        from amqp10broker.persistence.quorum_store import QuorumStore
+        from amqp10broker.persistence.quorum_store import FOUNDER, QuorumStore
         from amqp10broker.persistence.spool import SpoolPacks
         from amqp10broker.queues.quorum.queue import QuorumQueue
+        from amqp10broker.replication.ids import is_first, node_of
         from amqp10broker.replication.member import Member
 
         queue = QuorumQueue(spec.name, settings=spec.settings, now_ms=self._surroundings.clock.now_ms())
@@ -79,14 +94,18 @@ class Keepers:
 
             # Without a cluster each group is of one, which sends nothing.
             self._groups = Groups(self._surroundings.clock.now_ms, lambda *_: None)
-        groups = self._groups
+        groups, snapshots = self._groups, self._snapshots
         askers = self._surroundings.askers
+        me = next((member for member in spec.members if node_of(member) == askers.node), FOUNDER)
         store = QuorumStore(
             spec.number,
             spec.name,
             journal_task.journal,
             SpoolPacks(journal_task.spool),
             when_durable=journal_task.when_durable,
+            me=me,
+            members=[member for member in spec.members if is_first(member)],
+            joins=not is_first(me),
             node=askers.node,
             incarnation=askers.incarnation,
         )
@@ -94,10 +113,12 @@ class Keepers:
 
         def begin(machine: QuorumInLog) -> GroupMember:
             member = Member(spec.number, store.me, store, machine, groups, random)
+            if snapshots is not None:
+                snapshots.add(spec.number, machine)
             groups.add(member)
             return member
 
-        return QuorumInLog(queue, journal_task, store, begin)
+        return QuorumInLog(queue, journal_task, store, begin, snapshots)
 
     def _stream(self, spec: QueueSpec, journal_task: JournalTask | None) -> Keeper[Any]:
         from amqp10broker.persistence.stream_keeper import StreamKeeper

@@ -23,6 +23,7 @@ MODULES: Final = (
     "amqp10broker.queues.quorum.commands",
     "amqp10broker.queues.quorum.queue",
     "amqp10broker.replication.groups",
+    "amqp10broker.replication.ids",
     "amqp10broker.replication.member",
     "amqp10broker.queues.stream.queue",
     "amqp10broker.storage.stream_log",

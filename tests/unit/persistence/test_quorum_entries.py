@@ -248,3 +248,29 @@ def test_entries_out_of_order_are_damage() -> None:
     records.append(replace(records[-2], term=2))
     with pytest.raises(DamagedFile, match=r"entry 4 of term 2 does not follow entry 4"):
         opened(journal.again())
+
+
+def test_power_that_goes_between_a_state_and_what_stands_behind_it_again() -> None:
+    """The next start writes both: what is needed behind a state must not be in files before it."""
+    journal = SmallJournal(400)
+    queue, store = opened(journal)
+    last = None
+    for number in range(6):
+        last = append(store, [publish(number)])
+    assert last == 5
+    store._write_state(queue)
+    records = journal.files[max(journal.files)]
+    while records and records[-1].kind != STATE:
+        records.pop()
+        if not records:
+            del journal.files[max(journal.files)], journal.live[max(journal.live)]
+            records = journal.files[max(journal.files)]
+    first = records[-1].file
+    journal = journal.again()
+    alone = Alone(journal)
+    assert len(bodies(alone.queue, alone.store)) == 6
+    for file in range(1, first):
+        for _ in alone.store.relocate(file):
+            pass
+        journal.drop_oldest()
+    assert bodies(*opened(journal.again())) == [b"%d" % number for number in range(6)]

@@ -1,0 +1,200 @@
+"""A quorum queue with several members: what is confirmed stays, and all have the same state."""
+
+from __future__ import annotations
+
+import pytest
+
+from amqp10broker.persistence import quorum_store
+from amqp10broker.queues.commands import Credit, Settle, Subscribe, Verdict
+from amqp10broker.queues.quorum.snapshot import encode_snapshot
+from amqp10broker.queues.settings import QueueSettings
+from amqp10broker.raft.config import Add, Promote
+from tests.support.quorum_nodes import Node, World
+
+
+def opened(world: World) -> Node:
+    """The leader, when there is one."""
+    world.settle_down(lambda: world.leader() is not None)
+    leader = world.leader()
+    assert leader is not None
+    return leader
+
+
+def numbers(world: World, node: Node) -> list[int]:
+    return [int(body.rstrip(b".")) for body in world.bodies(node).values()]
+
+
+def test_one_leads_and_all_have_what_is_published() -> None:
+    world = World(1)
+    leader = opened(world)
+    world.publish(leader, 3)
+    assert world.confirmed == set(), "nobody else has it"
+    world.settle_down(lambda: world.confirmed == {0, 1, 2} and world.even())
+    for node in world.nodes.values():
+        assert numbers(world, node) == [0, 1, 2]
+        assert node.leads is (node is leader)
+
+
+def test_followers_tell_nothing() -> None:
+    world = World(1)
+    leader = opened(world)
+    told: list[int] = []
+    for node in world.nodes.values():
+        node.keeper.hand_over = lambda *_, node=node, **__: told.append(node.number)  # type: ignore[assignment, misc]
+    consumer = world.client.consumer()
+    leader.work(Subscribe(consumer, False), Credit(consumer, 0, 10, False, 0))
+    world.publish(leader)
+    world.settle_down(world.even)
+    assert set(told) == {leader.number}
+
+
+def test_without_a_majority_nothing_is_confirmed_and_the_leader_stops() -> None:
+    world = World(2)
+    leader = opened(world)
+    world.settle_down(world.even)
+    others = [node for node in world.nodes.values() if node is not leader]
+    for node in others:
+        world.part(node.number)
+    world.publish(leader)
+    world.step_all()
+    assert (world.confirmed, leader.keeper.queue.ready) == (set(), 0)
+    world.settle_down(lambda: not leader.leads)
+    for node in others:
+        world.heal(node.number)
+    leader = opened(world)
+    world.publish(leader)
+    world.settle_down(lambda: 1 in world.confirmed and world.even())
+
+
+def test_what_a_leader_without_majority_wrote_goes_for_what_the_others_agreed_on() -> None:
+    """Its messages have had the indexes that the others' have now."""
+    world = World(3)
+    old = opened(world)
+    world.publish(old)
+    world.settle_down(world.even)
+    world.part(old.number)
+    world.publish(old, 5)
+    old.journal.sync()
+    world.settle_down(lambda: world.leader() not in (None, old))
+    leader = world.leader()
+    assert leader is not None
+    world.publish(leader, 2)
+    world.settle_down(lambda: {6, 7} <= world.confirmed)
+    world.heal(old.number)
+    world.settle_down(world.even)
+    assert numbers(world, old) == numbers(world, leader) == [0, 6, 7]
+    assert world.bodies(old).keys() == world.bodies(leader).keys()
+
+
+def test_all_begin_with_the_same_state_and_the_first_leader_configures_it() -> None:
+    """Time begins for it then: it does not expire because nobody used it since 1970."""
+    world = World(4, settings=QueueSettings(expires_ms=60_000, max_length=5))
+    states = [encode_snapshot(node.keeper.queue) for node in world.nodes.values()]
+    assert states == states[:1] * 3
+    world.now += 3_600_000
+    opened(world)
+    world.settle_down(
+        lambda: all(node.keeper.queue.settings == world.settings for node in world.nodes.values())
+    )
+    assert not any(node.keeper.queue.deleted for node in world.nodes.values())
+    (due,) = {node.keeper.queue.deadline() for node in world.nodes.values()}
+    assert due is not None
+    assert due > world.now
+
+
+def test_a_member_that_was_away_gets_entries_and_one_that_was_away_for_long_gets_the_state() -> None:
+    world = World(5)
+    leader = opened(world)
+    away = next(node.number for node in world.nodes.values() if node is not leader)
+    for long in (False, True):
+        world.crash(away)
+        for _ in range(30):
+            world.publish(leader, 2)
+            world.settle_down(lambda: len(world.confirmed) == world.published)
+            while long and len(leader.journal.files) > 1:
+                before = len(leader.journal.files)
+                leader.journal.clean(leader.store, lambda: None)
+                if len(leader.journal.files) == before:
+                    break
+        world.start(away)
+        queue = world.nodes[away].keeper.queue
+        world.settle_down(world.even)
+        assert (world.nodes[away].keeper.queue is not queue) is long, "another was installed"
+        assert numbers(world, world.nodes[away]) == list(range(world.published))
+
+
+def test_a_new_member_begins_with_the_leaders_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In parts: none is longer than a frame may be, and four are under way."""
+    monkeypatch.setattr(quorum_store, "STAGED_BYTES", 100)
+    world = World(6)
+    leader = opened(world)
+    world.publish(leader, 50)
+    world.settle_down(world.even)
+    consumer = world.client.consumer()
+    leader.work(Subscribe(consumer, False), Credit(consumer, 0, 5, False, 0))
+    leader.work(Settle(consumer, [0, 1, 2], Verdict.ACCEPT))
+    member = world.join(4)
+    leader.member.change(Add(member))
+    leader.member.advance()
+    world.settle_down(world.even)
+    assert numbers(world, world.nodes[4]) == numbers(world, leader) == list(range(3, 50))
+    leader.member.change(Promote(member))
+    leader.member.advance()
+    world.settle_down(world.even)
+    # It has it for good, and counts.
+    world.crash(4)
+    world.start(4)
+    world.crash(next(number for number in (1, 2, 3) if number != leader.number))
+    world.publish(leader)
+    world.settle_down(lambda: 50 in world.confirmed and world.even())
+
+
+def test_a_message_that_is_settled_while_the_state_is_sent_is_there_until_it_is_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(quorum_store, "STAGED_BYTES", 100)
+    world = World(7)
+    leader = opened(world)
+    world.publish(leader, 60)
+    world.settle_down(world.even)
+    member = world.join(4)
+    leader.member.change(Add(member))
+    leader.member.advance()
+    while not any(4 in key for key in world.bulk):
+        world.deliver()
+        leader.journal.sync()
+    consumer = world.client.consumer()
+    leader.work(Subscribe(consumer, False), Credit(consumer, 0, 60, False, 0))
+    leader.work(Settle(consumer, list(range(60)), Verdict.ACCEPT))
+    world.settle_down(world.even)
+    assert numbers(world, leader) == numbers(world, world.nodes[4]) == []
+    assert len(leader.store.bodies) == 0, "what was kept for the transfer is gone"
+
+
+@pytest.mark.parametrize("when", range(1, 12))
+def test_a_crash_while_the_state_comes_leaves_no_mixture(when: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quorum_store, "STAGED_BYTES", 100)
+    world = World(100 + when)
+    leader = opened(world)
+    world.publish(leader, 30)
+    world.settle_down(world.even)
+    member = world.join(4)
+    leader.member.change(Add(member))
+    leader.member.advance()
+    count = 0
+    while count < when:
+        count += any(key[1] == 4 and waiting for key, waiting in world.bulk.items())
+        world.deliver()
+        leader.journal.sync()
+        if leader.woken:
+            leader.work()
+        if world.dice.random() < 0.5:
+            world.nodes[4].journal.sync()
+    world.crash(4)
+    # Another state comes after the start: what has come of the first is nobody's.
+    consumer = world.client.consumer()
+    leader.work(Subscribe(consumer, False), Credit(consumer, 0, 10, False, 0))
+    leader.work(Settle(consumer, list(range(10)), Verdict.ACCEPT))
+    world.start(4)
+    world.settle_down(world.even)
+    assert numbers(world, world.nodes[4]) == numbers(world, leader) == list(range(10, 30))
