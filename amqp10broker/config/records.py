@@ -336,6 +336,15 @@ class Config:
         False,
         "a quorum queue may be declared again as a classic one by programs that cannot be changed",
     )
+    quorum_initial_group_size: int = number(
+        3, 1, 255, "members of a quorum queue in a cluster, if x-quorum-initial-group-size does not say"
+    )
+    queue_leader_locator: str = text(
+        "client-local",
+        "where the leader of a new queue is in a cluster, if no policy or argument says: at the client's "
+        "node, or where the fewest are",
+        choices=("client-local", "balanced"),
+    )
     quorum_reconciliation: bool = switch(
         False, "quorum queues get members by themselves until they have as many as they should"
     )

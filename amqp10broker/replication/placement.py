@@ -35,7 +35,7 @@ class ByCount:
         choose: Callable[[int], int],
         *,
         runs: Callable[[int], bool],
-        leader_of: Callable[[int], int | None] = lambda queue: None,
+        leader_of: Callable[[DeclaredQueue], int | None] = lambda queue: None,
         group_size: int = GROUP_SIZE,
         locator: str = CLIENT_LOCAL,
     ) -> None:
@@ -46,7 +46,7 @@ class ByCount:
             incarnation: of this node.
             choose: chance; given a count, an index below it.
             runs: whether a node can be reached, by its number.
-            leader_of: the node that leads a quorum queue, by the queue's number; None if it is not known.
+            leader_of: the node that leads a quorum queue; None if it is not known.
             group_size: see `GROUP_SIZE`.
             locator: where the leader is to be if nobody says, as `BALANCED`.
         """
@@ -107,7 +107,7 @@ class ByCount:
         """The node that leads a queue, or shall, or has it."""
         if not queue.members:
             return queue.home
-        return self._leader_of(queue.number) or node_of(queue.members[0])
+        return self._leader_of(queue) or node_of(queue.members[0])
 
     def _order(self, numbers: list[int], taken: Iterable[int] | None) -> list[int]:
         """Nodes with the fewest first, those with as many by chance; None: all by chance."""

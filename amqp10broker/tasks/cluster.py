@@ -7,6 +7,7 @@ all of that it serves clients. It lives around all that does: what ends there st
 
 from __future__ import annotations
 
+import random
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -17,12 +18,13 @@ import trio
 from amqp10broker import __version__
 from amqp10broker.catalog.node_requests import JoinNode, NodeStarted
 from amqp10broker.catalog.nodes import NodeFacts
-from amqp10broker.catalog.queue import Owner
+from amqp10broker.catalog.queue import DeclaredQueue, Owner
 from amqp10broker.errors import BadRequest, BrokerError, ConfigError, RefusedError
 from amqp10broker.replication.asking import Document
 from amqp10broker.replication.bootstrap import Address, MemberAt, Membership, check_name, read_nodes
 from amqp10broker.replication.hello import Hello, Identity
 from amqp10broker.replication.ids import SYSTEM_GROUP
+from amqp10broker.replication.placement import ByCount
 from amqp10broker.replication.system import System
 from amqp10broker.replication.wire import Frame, FrameKind, Purpose
 from amqp10broker.security.passwords import Passwords
@@ -229,9 +231,26 @@ class Cluster:
         )
         system = self.system.system
         system.is_open = self._is_open
-        self._catalog.on_nodes = self._nodes_changed
+        catalog, config = self._catalog, surroundings.config
+        catalog.placement = ByCount(
+            self.membership.number,
+            self._data.incarnation,
+            random.randrange,
+            runs=self._runs,
+            leader_of=self._leads,
+            group_size=config.quorum_initial_group_size,
+            locator=config.queue_leader_locator,
+        )
+        catalog.on_nodes = self._nodes_changed
         self._nodes_changed()
         return system
+
+    def _runs(self, node: int) -> bool:
+        return node == self.membership.number or self.peers.connected(node, Purpose.LETTERS)
+
+    def _leads(self, queue: DeclaredQueue) -> int | None:
+        whereabouts = self._catalog.whereabouts
+        return None if whereabouts is None else whereabouts.leader(queue)
 
     async def caught_up(self) -> None:
         """Wait until this node knows all that was declared before it started.

@@ -13,7 +13,7 @@ from tests.property.test_transactions import some_request
 from tests.support.journals import LONG
 from tests.support.system_group import World
 
-SEEDS = 600 if LONG else 25
+SEEDS = 300 if LONG else 25
 
 
 def live(seed: int, **kinds: Any) -> World:
