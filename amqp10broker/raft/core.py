@@ -375,8 +375,7 @@ class Raft:
         member = self._member
         config = member.configs.latest
         alone = all(voter in member.suspected for voter in config.voters if voter != member.me)
-        learner = member.me in config.learners and not member.may_campaign
-        if learner or (alone and not member.reaches_majority):
+        if alone and not member.reaches_majority:
             self._due = None
             return
         spread = ELECTION_SPREAD_MS << self._patience
@@ -399,7 +398,8 @@ class Raft:
                 member.outbox.append(question)
         if not member.may_campaign:
             # One that was removed asks as well, and counts no answers: it may have led, and those that follow
-            # it still must hear that it does not.
+            # it still must hear that it does not. So does a learner that knows no leader: a leader that it
+            # suspected by mistake knows nothing of that, may have nothing to say, and answers by speaking.
             self._role = Role.FOLLOWER
             return
         self._role = Role.PRE_CANDIDATE
