@@ -193,6 +193,11 @@ class QuorumInLog(QuorumInMemory):
         self._seen = 0  # the ticket of which `keep` has heard
 
     @property
+    def applied(self) -> int:
+        """Index of the last entry that was carried out."""
+        return self._store.applied
+
+    @property
     def busy(self) -> bool:
         """See `Keeper`: dead letters are handed on when they are committed."""
         if self._told or self._waiting or self._questions:
