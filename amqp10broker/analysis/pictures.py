@@ -324,7 +324,7 @@ _REASON_ORDER: Final = (
     "queue credit in flight", "writer blocked", "not active", "draining", "credit flow", "prefetch full",
     "unsettled here", "unsettled elsewhere", "messages not synced", "messages delayed",
     "delivery unfinished", "reader held", "method in flight", "timed out",
-    "unsettled incomplete",
+    "unsettled incomplete", "no leader",
 )  # fmt: skip
 
 

@@ -132,6 +132,7 @@ class Reason(IntEnum):
     METHOD_IN_FLIGHT = 33
     TIMED_OUT = 34
     UNSETTLED_INCOMPLETE = 35
+    NO_LEADER = 36
 
     @property
     def general(self) -> Reason:

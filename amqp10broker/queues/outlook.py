@@ -130,6 +130,8 @@ class Progress(NamedTuple):
     """A sync is running on which it waits."""
     full_ms: int | None = None
     """The disk is full."""
+    unled_ms: int | None = None
+    """No member of the queue leads it, as far as this node knows, or the queue's node cannot be reached."""
 
 
 UP_TO_DATE = Progress()

@@ -112,6 +112,11 @@ class HomeClient:
         port.stir(group)
 
     @property
+    def unled_ms(self) -> int | None:
+        """Since when its node cannot be reached, or is waited for; None: it can."""
+        return self._opening_ms if self._state is _State.OPENING else self.down_ms
+
+    @property
     def consumers(self) -> int:
         """Consumers of this node."""
         return len(self._consumers)

@@ -95,7 +95,7 @@ class Told:
     token: int
     index: int
     done: int
-    effects: Mapping[PeerId, Sequence[Effect]] = field(default_factory=dict)
+    effects: Mapping[PeerId, list[Effect]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ class Lanes:
         node: int,
         incarnation: int,
         ways: Ways,
-        tell: Callable[[Mapping[PeerId, Sequence[Effect]]], None],
+        tell: Callable[[Mapping[PeerId, list[Effect]]], None],
         is_open: Callable[[PeerId], bool],
         now_ms: Callable[[], int],
     ) -> None:
@@ -210,12 +210,21 @@ class Lanes:
             if leader == node and client is not None:
                 client.leader_is(node, said)
 
-    def left(self, node: int) -> None:
-        """A node is of the cluster no more."""
-        self.suspected -= {node}
-        self.incarnations.pop(node, None)
-        for server in list(self.servers.values()):
-            server.node_changed(node)
+    def know(self, nodes: Mapping[int, int]) -> None:
+        """Which nodes are of the cluster.
+
+        Args:
+            nodes: all of them, with the last start that is known of each; 0: none.
+        """
+        before = self.incarnations
+        self.incarnations = {
+            node: max(incarnation, before.get(node, 0)) for node, incarnation in nodes.items()
+        } | {self.node: self.incarnation}
+        self.suspected = frozenset(node for node in self.suspected if node in self.incarnations)
+        for node in before:
+            if before[node] != self.incarnations.get(node):
+                for server in list(self.servers.values()):
+                    server.node_changed(node)
 
     # --- time ---------------------------------------------------------------------------------------
 

@@ -236,6 +236,11 @@ class LaneClient:
         return self.lost_ms is None
 
     @property
+    def unled_ms(self) -> int | None:
+        """Since when letters wait for a leader; None: they do not."""
+        return self.lost_ms if self.leader is None or self._asked_ms is not None else None
+
+    @property
     def kept(self) -> int:
         """Letters that have no answer yet."""
         return len(self._kept)
@@ -431,7 +436,7 @@ class LaneClient:
         if self._end_ms is not None and not self._kept:
             self.end()
 
-    def _heard(self, effects: Mapping[PeerId, Sequence[Effect]]) -> Told_:
+    def _heard(self, effects: Mapping[PeerId, list[Effect]]) -> Told_:
         """Effects that sessions are to hear; what must be known of them is noted."""
         heard: Told_ = {}
         for peer, given in effects.items():

@@ -17,6 +17,8 @@ from amqp10broker.service.waits import NO_WAIT, Wait, Waiting, count, seconds
 
 def idle_wait(queue: DeclaredQueue, ref: ConsumerRef) -> Wait | None:
     """The code alone, for those who ask often; see `why_idle`."""
+    if queue.handle.progress().unled_ms is not None:
+        return Wait.NO_LEADER
     outlook = queue.handle.outlook()
     own = outlook.parts.get(ref)
     if own is not None and own.silent:
@@ -88,6 +90,8 @@ def why_idle(
     outlook = queue.handle.outlook()
     if wait is Wait.MESSAGES_NOT_SYNCED and outlook.unsynced_ms is not None:
         since_ms = max(since_ms, outlook.unsynced_ms)
+    elif wait is Wait.NO_LEADER:
+        since_ms = queue.handle.progress().unled_ms or since_ms
     elif wait is Wait.UNSETTLED_HERE:
         since_ms = max(since_ms, outlook.parts[ref].held_ms)
     return Waiting(wait, _Sentence(queue, ref, now_ms, vhost).of(wait), now_ms - since_ms)
@@ -113,6 +117,11 @@ class _Sentence:
                 return (
                     "a delivery was taken back after the consumer timeout, and the client has neither "
                     "settled nor sent a flow since"
+                )
+            case Wait.NO_LEADER:
+                return (
+                    f"no member of {self._name} leads it as far as this node knows, or its node cannot be "
+                    f"reached{storage_text(self._queue.handle.progress(), self._now_ms)}"
                 )
             case Wait.NOT_ACTIVE:
                 return self._not_active()
@@ -256,6 +265,8 @@ class _Sentence:
 
 def storage_text(progress: Progress, now_ms: int) -> str:
     """What keeps a queue from getting on, as the end of a sentence."""
+    if progress.unled_ms is not None:
+        return f": the queue has had no leader here for {seconds(now_ms - progress.unled_ms)}"
     if progress.recovering:
         return ": the journal is being read after the start"
     if progress.full_ms is not None:

@@ -81,6 +81,10 @@ class Wait(StrEnum):
         "queue-credit-in-flight",
         "the queue was asked for messages, or whether the consumer is active, and has not answered yet",
     )
+    NO_LEADER = (
+        "no-leader",
+        "no member of the queue leads it, or its node cannot be reached",
+    )
     NOT_ACTIVE = (
         "not-active",
         "another consumer of the queue is its single active one",

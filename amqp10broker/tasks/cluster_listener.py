@@ -13,9 +13,8 @@ from amqp10broker.config import Config
 from amqp10broker.errors import ConfigError
 from amqp10broker.replication.hello import Refused
 from amqp10broker.tasks.log import Log
-from amqp10broker.tasks.peer_complaints import Complaints
 from amqp10broker.tasks.peer_streams import PLAIN, Transport, Wires, why
-from amqp10broker.tasks.sockets import BACKLOG, Address, is_loopback, open_sockets
+from amqp10broker.tasks.sockets import BACKLOG, Address, is_loopback, open_sockets, peer_text
 
 _log = Log("amqp10broker.peers")
 
@@ -66,7 +65,6 @@ class ClusterListener:
     Args:
         sockets: bound.
         wires: makes transports of them.
-        complaints: told whose TLS fails.
         serve: told each, until it is over; it calls `proved` when the other side is no stranger any more.
     """
 
@@ -74,12 +72,10 @@ class ClusterListener:
         self,
         sockets: Sequence[socket.socket],
         wires: Wires,
-        complaints: Complaints,
         serve: Callable[[Transport, Callable[[], None]], Awaitable[None]],
     ) -> None:
         self._sockets = sockets
         self._wires = wires
-        self._complaints = complaints
         self._serve = serve
         self._strangers: Counter[str] = Counter()
 
@@ -128,6 +124,6 @@ class ClusterListener:
             transport = await self._wires.wrap(sock, address, dials=False)
             await self._serve(transport, proved)
         except (OSError, trio.BrokenResourceError, Refused) as error:
-            self._complaints.warn("connection of a node refused", host, why(error))
+            _log.warning("connection of a node refused", peer=peer_text(address), reason=why(error))
         finally:
             proved()

@@ -1,4 +1,7 @@
-"""How a queue is reached in this room: `LetterBox`, and the one queue that has no task, `InlineQueue`."""
+"""How a queue is reached in this room: `LetterBox`, and the one queue that has no task, `InlineQueue`.
+
+A queue of another node is a `remote_queue.RemoteQueue`.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,6 @@ class LetterBox(ABC):
 
     __slots__ = ()
 
-    @property
-    @abstractmethod
-    def queue(self) -> QueueMachine:
-        """The state machine. Reading it between two awaits of a single-threaded program is exact."""
-
     @abstractmethod
     def post_all(self, commands: QueueLetter) -> None:
         """Put several commands of one sender as one letter."""
@@ -32,6 +30,17 @@ class LetterBox(ABC):
     def post(self, command: Command) -> None:
         """Put one letter."""
         self.post_all([command])
+
+
+class OwnQueue(LetterBox):
+    """A queue whose state is here."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def queue(self) -> QueueMachine:
+        """The state machine. Reading it between two awaits of a single-threaded program is exact."""
 
     @property
     def ready(self) -> int:
@@ -49,7 +58,7 @@ class LetterBox(ABC):
         return None
 
 
-class InlineQueue(LetterBox):
+class InlineQueue(OwnQueue):
     """A queue without a task: letters are worked off as they are put, and answered at once.
 
     For queues that hold nothing (direct reply-to), so that they need no turn of their own.
@@ -63,7 +72,7 @@ class InlineQueue(LetterBox):
 
     @property
     def queue(self) -> VolatileQueue:
-        """See `LetterBox`."""
+        """See `OwnQueue`."""
         return self._queue
 
     def post_all(self, commands: QueueLetter) -> None:

@@ -35,12 +35,12 @@ class Transport(NamedTuple):
     Attributes:
         stream: the transport.
         binding: what both sides see of its TLS; empty without.
-        host: the other side's, for logs.
+        place: the other side's address, for logs.
     """
 
     stream: Stream
     binding: bytes
-    host: str
+    place: str
 
 
 Dial = Callable[[Address], Awaitable[Transport]]
@@ -97,13 +97,13 @@ class Wires:
             OSError, trio.BrokenResourceError: it is lost, or TLS fails.
             Refused: it would be plain to another machine.
         """
-        host = address[0]
+        place = peer_text(address)
         try:
             _watch(sock)
             if self._tls is None:
-                if not (self._plaintext or is_loopback(host)):
-                    raise Refused(f"{peer_text(address)} {PLAIN}")
-                return Transport(SocketTransport(sock), b"", host)
+                if not (self._plaintext or is_loopback(address[0])):
+                    raise Refused(f"{place} {PLAIN}")
+                return Transport(SocketTransport(sock), b"", place)
         except BaseException:
             sock.close()
             raise
@@ -118,7 +118,7 @@ class Wires:
                 await stream.do_handshake()
                 theirs = stream.getpeercert(binary_form=True)
                 assert theirs is not None  # both contexts demand one
-                return Transport(stream, _binding(self._tls.certificate, theirs, dials=dials), host)
+                return Transport(stream, _binding(self._tls.certificate, theirs, dials=dials), place)
             raise OSError("the TLS handshake timed out")
         except trio.BrokenResourceError as error:
             await close(stream)

@@ -24,7 +24,7 @@ from amqp10broker.tasks.askers import Askers
 from amqp10broker.tasks.clock import WallClock
 from amqp10broker.tasks.dead_letter_worker import AtLeastOnce, DeadLetterWorker
 from amqp10broker.tasks.journal_task import JournalTask
-from amqp10broker.tasks.letter_box import LetterBox
+from amqp10broker.tasks.letter_box import OwnQueue
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.mailbox import Mailbox
 
@@ -34,12 +34,14 @@ if TYPE_CHECKING:
 _log = Log("amqp10broker.queues")
 
 
-class QueueTask(LetterBox):
+class QueueTask(OwnQueue):
     """A queue and its task; also the `QueueHandle` by which sessions reach it.
 
     Attributes:
         keeper: keeps what the queue decides.
         begun: set when it has what it had before the start, or a fault has ended it.
+        teller: of a node in a cluster, told instead of this node's askers: effects, and the index of the last
+            entry that made them, 0 of what is in no log.
     """
 
     __slots__ = (
@@ -50,7 +52,6 @@ class QueueTask(LetterBox):
         "_delay_s",
         "_due_ms",
         "_journal_task",
-        "_left_to_others",
         "_mailbox",
         "_on_dead_letters",
         "_on_deleted",
@@ -58,6 +59,7 @@ class QueueTask(LetterBox):
         "_start_worker",
         "begun",
         "keeper",
+        "teller",
     )
 
     def __init__(
@@ -87,13 +89,13 @@ class QueueTask(LetterBox):
         """
         self.keeper = keeper
         self.begun = trio.Event()
+        self.teller: Callable[[Mapping[PeerId, list[Effect]], int], None] | None = None
         self._askers = askers
         self._clock = clock
         self._on_deleted = on_deleted
         self._on_dead_letters = on_dead_letters
         self._journal_task = journal_task
         self._at_least_once: AtLeastOnce | None = None
-        self._left_to_others = False
         self._start_worker = start_worker
         self._delay_s = confirm_delay_ms / 1000
         self._mailbox: Mailbox[QueueLetter] = Mailbox()
@@ -104,7 +106,7 @@ class QueueTask(LetterBox):
 
     @property
     def queue(self) -> QueueMachine:
-        """See `LetterBox`; only this task applies commands."""
+        """See `OwnQueue`; only this task applies commands."""
         machine: QueueMachine = self.keeper.queue
         return machine
 
@@ -115,7 +117,7 @@ class QueueTask(LetterBox):
 
     def post_all(self, commands: QueueLetter) -> None:
         """See `LetterBox`."""
-        if not self._mailbox.put(commands) and not self._left_to_others:
+        if not self._mailbox.put(commands):
             # A deleted queue has no task any more. What was on its way is answered here, so that
             # a publisher that found the queue a moment ago hears that it is gone.
             for command in commands:
@@ -202,7 +204,8 @@ class QueueTask(LetterBox):
             keeper.keep(now_ms)
             if keeper.queue.deleted and not gone:
                 self._forget()
-            self._look_after_dead_letters(commands)
+            if self._at_least_once is not None:
+                self._at_least_once.look_after(keeper.carried_out(commands), keeper.queue)
             if self._delay_s and any(type(command) is Publish for command in commands):
                 await trio.sleep(self._delay_s)
             keeper.tell()
@@ -210,16 +213,6 @@ class QueueTask(LetterBox):
             self._at_work = []
             if keeper.queue.deleted:
                 return
-
-    def _look_after_dead_letters(self, commands: list[Command]) -> None:
-        if self._at_least_once is None:
-            return
-        if self.keeper.tells:
-            self._at_least_once.look_after(self.keeper.carried_out(commands), self.keeper.queue)
-        else:
-            # Who leads now forwards what has not arrived.
-            self._at_least_once.end()
-            self._at_least_once = None
 
     async def _next_commands(self) -> list[Command]:
         """Wait for letters; none if something else is due first."""
@@ -259,7 +252,10 @@ class QueueTask(LetterBox):
             if self._at_least_once is None:
                 self._at_least_once = AtLeastOnce(lambda destination: self._start_worker(self, destination))
             self._at_least_once.offer(dead, self.keeper.queue.settings)
-        self._askers.post(effects)
+        if self.teller is None:
+            self._askers.post(effects)
+        else:
+            self.teller(effects, index)
 
     def _tell_at_once(self) -> None:
         self._hand_over(self.queue.take_effects(), self.queue.take_dead_letters())
@@ -301,15 +297,7 @@ class QueueTask(LetterBox):
         self.keeper.begin_again()
 
     def fail(self) -> None:
-        """Nobody can trust the state any more: end as if deleted, so that links hear of it.
-
-        If others have the queue, they go on with it, and nobody hears of this.
-        """
-        if self.keeper.shared:
-            self._left_to_others = True
-            self.keeper.abandon()
-            self._end()
-            return
+        """Nobody can trust the state any more: end as if deleted, so that links hear of it."""
         at_work = [*self.keeper.unheard(), *self._at_work, *self.keeper.admission.take()]
         self.keeper.abandon()
         self.queue.break_down(at_work)

@@ -142,7 +142,8 @@ def _near_wait(channel: BrokerChannel, consumer: Consumer, around: Circumstances
     if channel.consuming.full and not consumer.terms.no_ack:
         return Wait.CHANNEL_PREFETCH_FULL
     if consumer.credit.in_flight and not consumer.unsent:
-        return Wait.QUEUE_CREDIT_IN_FLIGHT
+        unled = consumer.queue.handle.progress().unled_ms is not None
+        return Wait.NO_LEADER if unled else Wait.QUEUE_CREDIT_IN_FLIGHT
     return None
 
 

@@ -130,7 +130,8 @@ def _near_wait(broker_session: BrokerSession, consumer: Consumer, around: Circum
     if credit.link_credit == 0:
         return _SPENT[credit.spent]
     if consumer.credit.in_flight:
-        return Wait.QUEUE_CREDIT_IN_FLIGHT
+        unled = consumer.queue.handle.progress().unled_ms is not None
+        return Wait.NO_LEADER if unled else Wait.QUEUE_CREDIT_IN_FLIGHT
     return Wait.UNSETTLED_INCOMPLETE if consumer.terms.resuming else None
 
 

@@ -27,6 +27,8 @@ def publisher_wait(broker_session: BrokerSession, publisher: Publisher, around: 
     if withheld:
         if credit.jumped:
             return Wait.COUNT_JUMPED
+        if any(each.unled_ms is not None for each in progress):
+            return Wait.NO_LEADER
         if any(each.sync_ms is not None for each in progress):
             return Wait.CREDIT_WITHHELD_BY_SYNC
         return Wait.CREDIT_WITHHELD
@@ -91,7 +93,7 @@ def _withheld(publisher: Publisher, now_ms: int) -> str:
     credit = publisher.link.credit
     queues = publisher.queues
     behind = [(each, each.handle.outlook(), each.handle.progress()) for each in queues]
-    behind = [each for each in behind if each[1].unconfirmed or each[2].busy or each[2].recovering]
+    behind = [each for each in behind if each[1].unconfirmed or _holds_up(each[2])]
     named = [queue for queue, _, _ in behind] or queues
     where = ", ".join(f"queue '{queue.name}'" for queue in named[:3]) or "their queues"
     if len(named) > 3:
@@ -106,6 +108,10 @@ def _withheld(publisher: Publisher, now_ms: int) -> str:
         else:
             why += f"; queue '{queue.name}' has not come to them{_because(progress, now_ms)}"
     return why
+
+
+def _holds_up(progress: Progress) -> bool:
+    return progress.busy or progress.recovering or progress.unled_ms is not None
 
 
 def _because(progress: Progress, now_ms: int) -> str:

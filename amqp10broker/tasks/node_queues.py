@@ -1,0 +1,188 @@
+"""How a node of a cluster reaches queues, and other nodes those that are here: its lanes, and their feed.
+
+A quorum queue is reached by a lane, also at the node of its leader; a classic queue or a stream likewise, but
+not at its home, where it is reached as in a broker without a cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, cast
+
+import trio
+
+from amqp10broker.catalog.queue import QueueSpec
+from amqp10broker.catalog.queue_kind import QUORUM
+from amqp10broker.queues.commands import Command
+from amqp10broker.replication.home_lane import HomeClient
+from amqp10broker.replication.lane_server import HomeServer, LaneServer
+from amqp10broker.replication.lane_table import LANE_KINDS, Lanes
+from amqp10broker.replication.lanes import LaneClient
+from amqp10broker.replication.letters_codec import BadLetter
+from amqp10broker.replication.wire import Frame, FrameKind, Purpose
+from amqp10broker.tasks.askers import Askers
+from amqp10broker.tasks.letter_box import LetterBox
+from amqp10broker.tasks.log import Log
+from amqp10broker.tasks.peers import Peers
+from amqp10broker.tasks.queue_task import QueueTask
+from amqp10broker.tasks.remote_queue import RemoteQueue
+
+if TYPE_CHECKING:
+    from amqp10broker.persistence.quorum_keeper import QuorumInLog
+    from amqp10broker.queues.quorum.commands import QuorumCommand
+    from amqp10broker.queues.quorum.queue import QuorumQueue
+
+_log = Log("amqp10broker.cluster")
+
+TICK_S: Final = 0.1
+"""How often lanes that wait for something look whether it is due."""
+
+
+class _Led:
+    """A member's task, as its `LaneServer` has it."""
+
+    __slots__ = ("_task",)
+
+    def __init__(self, task: QueueTask) -> None:
+        self._task = task
+
+    @property
+    def machine(self) -> QuorumQueue:
+        return cast("QuorumQueue", self._task.queue)
+
+    def post_all(self, commands: list[QuorumCommand]) -> None:
+        self._task.post_all(cast("list[Command]", commands))
+
+
+class _Ways:
+    """Connections to other nodes, as lanes use them."""
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+        self.up: dict[int, None] = {}
+
+    def send(self, node: int, kind: FrameKind, group: int, body: Sequence[bytes]) -> bool:
+        return self._peers.send(node, Purpose.LETTERS, kind, group, body)
+
+    def waiting_bytes(self, node: int) -> int:
+        return self._peers.backlog_bytes(node)
+
+    @property
+    def connected(self) -> Collection[int]:
+        return self.up
+
+
+class NodeQueues:
+    """How this node of a cluster reaches queues, and others reach those that are here.
+
+    Attributes:
+        lanes: all of them.
+    """
+
+    def __init__(
+        self,
+        node: int,
+        peers: Peers,
+        askers: Askers,
+        now_ms: Callable[[], int],
+        name_of: Callable[[int], str],
+    ) -> None:
+        """Begin without queues, and without connections.
+
+        Args:
+            node: this node's number.
+            peers: the other nodes.
+            askers: sessions of this node.
+            now_ms: the time.
+            name_of: names of nodes, by number.
+        """
+        self._askers = askers
+        self._name_of = name_of
+        self._ways = _Ways(peers)
+        self._now_ms = now_ms
+        self.lanes = Lanes(node, askers.incarnation, self._ways, askers.post, askers.is_open, now_ms)
+
+    # --- queues -------------------------------------------------------------------------------------
+
+    def reach(self, spec: QueueSpec, task: QueueTask | None, term: Callable[[], int]) -> LetterBox:
+        """How sessions of this node reach a queue, and those of other nodes, if it is here.
+
+        Args:
+            spec: as declared.
+            task: of this node's member, or of the queue, if it is here.
+            term: of the member's group.
+        """
+        if spec.type == QUORUM.name:
+            return self._reach_group(spec, task, term)
+        lanes, group = self.lanes, spec.number
+        if task is not None:
+            server = HomeServer(group, task, lanes)
+            lanes.servers[group] = server
+            task.teller = server.tell
+            return task
+        reachable = lanes.reachable(spec.home)
+        client = HomeClient(spec.name, group, spec.home, lanes, reachable=reachable)
+        lanes.add_client(client)
+        return RemoteQueue(client, None, self._name_of)
+
+    def _reach_group(self, spec: QueueSpec, task: QueueTask | None, term: Callable[[], int]) -> RemoteQueue:
+        lanes, group = self.lanes, spec.number
+        client = LaneClient(spec.name, group, lanes.incarnation, lanes)
+        if task is not None:
+            server = LaneServer(group, _Led(task), lanes)
+            lanes.servers[group] = server
+            task.teller = server.tell
+            keeper = cast("QuorumInLog", task.keeper)
+            keeper.on_lead = lambda leads: server.lead(term()) if leads else server.follow()
+        lanes.add_client(client)
+        return RemoteQueue(client, task, self._name_of)
+
+    def forget(self, group: int) -> None:
+        """A queue was deleted, and has said its last words."""
+        self.lanes.servers.pop(group, None)
+        self.lanes.remove_client(group)
+
+    # --- other nodes --------------------------------------------------------------------------------
+
+    def frames(self, node: int, frames: Sequence[Frame]) -> None:
+        """Frames of one read have come by the connection for letters; those of other kinds are passed over.
+
+        Raises:
+            BadLetter: one of them cannot be read; the connection must end.
+        """
+        received = self.lanes.received
+        for frame in frames:
+            if frame.kind in LANE_KINDS:
+                try:
+                    received(node, frame)
+                except BadLetter as error:
+                    _log.error("a node sent what cannot be read", node=self._name_of(node), reason=str(error))
+                    raise
+
+    def connected(self, node: int) -> None:
+        """The connection for letters is there."""
+        self._ways.up[node] = None
+        self.lanes.connected(node)
+
+    def disconnected(self, node: int) -> None:
+        """It is gone."""
+        self._ways.up.pop(node, None)
+        self.lanes.disconnected(node)
+
+    def suspected(self, node: int) -> None:
+        """See `PeerEvents`."""
+        self.lanes.suspect(node)
+
+    def heard(self, node: int, incarnation: int) -> None:
+        """See `PeerEvents`."""
+        self.lanes.heard(node, incarnation)
+
+    def know(self, nodes: Mapping[int, int]) -> None:
+        """Which nodes are of the cluster: number to the last start that is known, 0 for none."""
+        self.lanes.know(nodes)
+
+    async def run(self) -> None:
+        """Look after what is due, until cancelled."""
+        while True:
+            await trio.sleep(TICK_S)
+            self.lanes.tick()
