@@ -82,6 +82,8 @@ class Catalog:
         on_nodes: called when nodes are other ones, or are said other things of; must not raise.
         decide: in a cluster, has the nodes agree on a request whose answer is not waited for; None: this
             catalog decides.
+        on_sizes: called when a queue is new or a policy another: queues may want other numbers of members;
+            must not raise.
         changes: told of all that must outlive the process.
         relaxed_quorum_checks: a quorum queue may be declared again as a classic one.
         choose: where routing, and the ids of streams, leave something to chance; None takes turns.
@@ -120,6 +122,7 @@ class Catalog:
         self.on_members: Callable[[DeclaredQueue], None] = lambda queue: None
         self.on_nodes: Callable[[], None] = lambda: None
         self.decide: Callable[[Request[Any]], None] | None = None
+        self.on_sizes: Callable[[], None] = lambda: None
         self.relaxed_quorum_checks = relaxed_quorum_checks
         self._host = host
         self._default_queue_type = queue_type_of(default_queue_type, "the broker")
@@ -228,7 +231,9 @@ class Catalog:
             case "queue":
                 # First: were it not run, by a fault, another one could have its number.
                 self.highest_number = max(self.highest_number, record.number)
-                if not self.vhosts[key[1]].put_queue(record):
+                if self.vhosts[key[1]].put_queue(record):
+                    self.on_sizes()
+                else:
                     self.on_members(self.vhosts[key[1]].queues[key[2]])
             case "binding":
                 self.vhosts[key[1]].topology.put_binding(record)
@@ -242,6 +247,7 @@ class Catalog:
                 self.users.put_user(record)
             case "policy" | "operator_policy":
                 self.vhosts[key[1]].policies.put_policy(record)
+                self.on_sizes()
             case "vhost":
                 self._put_vhost(record)
             case "parameter":

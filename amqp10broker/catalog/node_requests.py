@@ -50,7 +50,7 @@ class JoinNode:
 
 @dataclass(frozen=True, slots=True)
 class NodeStarted:
-    """A node has started: it is where it says, and what ended with its earlier starts is gone.
+    """A node has started: it is where it says, not drained, and what ended with its earlier starts is gone.
 
     When this is applied at that node, it knows all that was decided before it started.
 
@@ -74,9 +74,7 @@ class NodeStarted:
             NotFound: it is no member (any more).
         """
         node = _lookup(catalog, self.name)
-        now = replace(
-            node, incarnation=self.incarnation, host=self.host, port=self.port, version=self.version
-        )
+        now = NodeFacts(node.name, node.number, self.host, self.port, self.incarnation, version=self.version)
         gone = _ended_with(node.number, self.incarnation - 1)
         return Plan(None, [Put(("node", self.name), now)], forgets=_keys(catalog, gone))
 

@@ -1,16 +1,24 @@
 """Which connections and channels are open, counted against the limits of virtual hosts and users.
 
-It refuses what would be one too many, with RabbitMQ's texts. This is of one node and one process: no entry of
-the catalog.
+It refuses what would be one too many, with RabbitMQ's texts. This is no entry of the catalog: in a cluster
+each node counts its own, and is told by the others what theirs count, so that the few that come at the same
+moment at different nodes may pass a limit.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from amqp10broker.catalog.users import User
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.errors import NotAllowed
+
+VHOSTS: Final = "vhosts"
+USERS: Final = "users"
+CHANNELS: Final = "channels"
+"""What nodes tell each other: connections of virtual hosts and of users, and channels of users."""
 
 
 class Usage:
@@ -20,6 +28,7 @@ class Usage:
         self._vhost_connections: Counter[str] = Counter()
         self._user_connections: Counter[str] = Counter()
         self._user_channels: Counter[str] = Counter()
+        self._elsewhere: dict[int, dict[str, Counter[str]]] = {}
 
     def open_connection(self, vhost: VirtualHost, user: User) -> None:
         """Count a connection that a user opens to a virtual host.
@@ -28,14 +37,17 @@ class Usage:
             NotAllowed: the virtual host's or the user's limit is reached; nothing was counted.
         """
         limit = vhost.limits.max_connections
-        if limit is not None and self._vhost_connections[vhost.name] >= limit:
+        if (
+            limit is not None
+            and self._vhost_connections[vhost.name] + self._others(VHOSTS, vhost.name) >= limit
+        ):
             raise NotAllowed(
                 f"vhost '{vhost.name}'",
                 f"access to vhost '{vhost.name}' refused for user '{user.name}': "
                 f"vhost connection limit ({limit}) is reached",
             )
         limit = user.limits.max_connections
-        if limit is not None and self._user_connections[user.name] >= limit:
+        if limit is not None and self._user_connections[user.name] + self._others(USERS, user.name) >= limit:
             raise NotAllowed(
                 f"user '{user.name}'",
                 f"connection refused for user '{user.name}': user connection limit ({limit}) is reached",
@@ -55,7 +67,7 @@ class Usage:
             NotAllowed: the user's limit is reached; nothing was counted.
         """
         limit = user.limits.max_channels
-        if limit is not None and self._user_channels[user.name] >= limit:
+        if limit is not None and self._user_channels[user.name] + self._others(CHANNELS, user.name) >= limit:
             raise NotAllowed(
                 f"user '{user.name}'",
                 f"number of channels opened for user '{user.name}' has reached the maximum allowed user "
@@ -66,6 +78,43 @@ class Usage:
     def close_channel(self, user: str) -> None:
         """Forget a channel or session that `open_channel` counted."""
         _count_down(self._user_channels, user)
+
+    # --- other nodes --------------------------------------------------------------------------------
+
+    def limited(self, vhosts: Iterable[VirtualHost], users: Iterable[User]) -> dict[str, dict[str, int]]:
+        """What is open here of what has a limit, for other nodes."""
+        users = list(users)
+        return {
+            VHOSTS: {
+                vhost.name: count
+                for vhost in vhosts
+                if vhost.limits.max_connections is not None and (count := self._vhost_connections[vhost.name])
+            },
+            USERS: {
+                user.name: count
+                for user in users
+                if user.limits.max_connections is not None and (count := self._user_connections[user.name])
+            },
+            CHANNELS: {
+                user.name: count
+                for user in users
+                if user.limits.max_channels is not None and (count := self._user_channels[user.name])
+            },
+        }
+
+    def hear(self, node: int, told: Mapping[str, Any]) -> None:
+        """What another node has open, as its `limited` says; nothing, if it is lost."""
+        counts = {
+            kind: Counter({str(name): int(count) for name, count in dict(each).items()})
+            for kind, each in told.items()
+        }
+        if any(counts.values()):
+            self._elsewhere[node] = counts
+        else:
+            self._elsewhere.pop(node, None)
+
+    def _others(self, kind: str, name: str) -> int:
+        return sum(counts[kind][name] for counts in self._elsewhere.values() if kind in counts)
 
     def connections_of_vhost(self, vhost: str) -> int:
         """Connections that are open to a virtual host."""

@@ -96,6 +96,9 @@ HOMES: Final[Mapping[str, Mapping[str, str]]] = {
         "export-definitions": "write everything that is declared to a file",
         "import-definitions": "declare what a file says",
     },
+    "cluster_files": {
+        "cluster": "make the file with the secret that the nodes of a cluster share",
+    },
     "storage": {
         "storage": "read all files of a data folder without a broker, and say whether they are whole",
     },

@@ -93,9 +93,9 @@ def transfer_leadership(caller: Caller, name: str, node: str) -> Job:
     queue = quorum_queue(caller, name)
     number = node_named(caller, node)
     if number == leader_number(caller, queue):
-        raise _refused(queue, "already_leader", f"node '{node}' leads it")
+        raise refused(queue, "already_leader", f"node '{node}' leads it")
     if number not in member_nodes(queue):
-        raise _refused(queue, "not_a_member", f"node '{node}' has no member of it; add one with add-member")
+        raise refused(queue, "not_a_member", f"node '{node}' has no member of it; add one with add-member")
     return Job(lambda: cluster.transfer(queue, number), lambda done: {"leader": names(caller)[number]})
 
 
@@ -111,7 +111,7 @@ def force_shrink(caller: Caller, name: str) -> Job | Row:
     cluster = caller.administered("force-shrink-member-to-current-member").cluster
     queue = quorum_queue(caller, name)
     if cluster.number not in member_nodes(queue):
-        raise _refused(queue, "not_a_member", "this node has no member of it; ask one that has")
+        raise refused(queue, "not_a_member", "this node has no member of it; ask one that has")
     if len(member_nodes(queue)) == 1:
         return {"size": 1}
     return Job(lambda: cluster.shrink_to_here(queue), lambda done: {"size": 1})
@@ -272,12 +272,12 @@ def shrink(caller: Caller, node: str, errors_only: bool) -> Job:
 def change_not_permitted(queue: DeclaredQueue) -> PreconditionFailed:
     """Another change of its members is under way, or its leader is too new."""
     text = "another change of its members is under way, or its leader is new; try again in a moment"
-    return _refused(queue, CHANGE_NOT_PERMITTED, text)
+    return refused(queue, CHANGE_NOT_PERMITTED, text)
 
 
 def last_node(queue: DeclaredQueue) -> PreconditionFailed:
     """A queue has at least one member."""
-    return _refused(queue, "last_node", LAST_NODE)
+    return refused(queue, "last_node", LAST_NODE)
 
 
 async def _each(
@@ -474,7 +474,8 @@ def _check_not_last(queue: DeclaredQueue) -> None:
         raise last_node(queue)
 
 
-def _refused(queue: DeclaredQueue, word: str, text: str) -> PreconditionFailed:
+def refused(queue: DeclaredQueue, word: str, text: str) -> PreconditionFailed:
+    """A refusal that begins with the word that RabbitMQ has for it."""
     return PreconditionFailed(
         f"queue '{queue.name}'", f"{word}: queue '{queue.name}' in vhost '{queue.vhost}': {text}"
     )

@@ -112,6 +112,16 @@ class Keeper(Generic[MachineT]):
         due_ms: int | None = self.queue.deadline()
         return due_ms
 
+    @property
+    def tells(self) -> bool:
+        """What is decided here is told here: it is not another node's business."""
+        return True
+
+    @property
+    def shared(self) -> bool:
+        """Others have the queue too, and go on with it if this one cannot."""
+        return False
+
     def carried_out(self, commands: list[Command]) -> Sequence[Command]:
         """What was carried out in this wake.
 

@@ -16,7 +16,17 @@ from typing import ClassVar, Final, NamedTuple, Protocol
 
 from amqp10broker.persistence.keeper import Commits, Keeper
 from amqp10broker.persistence.quorum_store import QuorumStore
-from amqp10broker.queues.commands import TICK, Command, Configure, GiveBack, PeerId, Publish, Unsubscribe
+from amqp10broker.queues.commands import (
+    DELETE,
+    TICK,
+    Command,
+    Configure,
+    Delete,
+    GiveBack,
+    PeerId,
+    Publish,
+    Unsubscribe,
+)
 from amqp10broker.queues.effects import DeadLetters, Effect, Unconfirmed
 from amqp10broker.queues.outlook import Outlook, Progress
 from amqp10broker.queues.quorum.commands import CHANGES_NOTHING, Letters, QuorumCommand, joined
@@ -31,6 +41,11 @@ APPLIED_BYTES_MAX: Final = 4 * 1024 * 1024
 
 RETRY_MS: Final = 100
 """After which what a leader could not propose is tried again, if nothing happens before."""
+
+
+def _is_farewell(command: Command) -> bool:
+    """The catalog has forgotten the queue."""
+    return isinstance(command, Delete) and command.request is None
 
 
 def _nobody(leads: bool) -> None:
@@ -178,6 +193,11 @@ class QuorumInLog(QuorumInMemory):
         self._seen = 0  # the ticket of which `keep` has heard
 
     @property
+    def applied(self) -> int:
+        """Index of the last entry that was carried out."""
+        return self._store.applied
+
+    @property
     def busy(self) -> bool:
         """See `Keeper`: dead letters are handed on when they are committed."""
         if self._told or self._waiting or self._questions:
@@ -191,6 +211,16 @@ class QuorumInLog(QuorumInMemory):
         if due_ms is None or member is None or self._waiting or not member.leads:
             return None
         return None if store.tail and store.now_ms >= due_ms else due_ms
+
+    @property
+    def tells(self) -> bool:
+        """See `Keeper`."""
+        return not self.queue.replaying
+
+    @property
+    def shared(self) -> bool:
+        """See `Keeper`."""
+        return self._states is not None and not self._store.alone
 
     # --- beginning ----------------------------------------------------------------------------------
 
@@ -214,6 +244,11 @@ class QuorumInLog(QuorumInMemory):
         for command in commands:
             if type(command) is Configure:
                 self._settings = command.settings  # the catalog tells every member
+        if self._states is not None and any(map(_is_farewell, commands)):
+            # It is forgotten, and its number never given again: no member waits for others to agree.
+            super()._decide([DELETE], now_ms)
+            self._note(self._store.applied)
+            return
         if self._waiting:
             waiting, self._waiting = self._waiting, []
             commands = [*waiting, *commands]  # type: ignore[list-item]
@@ -447,6 +482,8 @@ class QuorumInLog(QuorumInMemory):
         if self._member is not None:
             self._member.stop()
             self._member = None
+        if self.shared:
+            self._follow()
         self._store.abandon()
         self._commits.abandoned(self._store.group)
         self.tell()

@@ -24,8 +24,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, assert_never
 
+from amqp10broker.raft.codec import encode_config
 from amqp10broker.raft.config import Change, Configuration
-from amqp10broker.raft.entries import Hard, LogStore, Point, Snapshot, Stored
+from amqp10broker.raft.entries import Hard, Kind, LogStore, Point, Snapshot, Stored, run_of
 from amqp10broker.raft.errors import NotLeader
 from amqp10broker.raft.leader import Leadership
 from amqp10broker.raft.member import Member
@@ -47,6 +48,8 @@ from amqp10broker.raft.votes import Tally
 
 ELECTION_MS: Final = 50
 """The least time between losing the leader, or an attempt, and the next attempt."""
+BACKWARD_MS: Final = 2_000
+"""As much longer waits a member that shall not lead, so that it does only if no other can."""
 ELECTION_SPREAD_MS: Final = 300
 """As much as this is added at random; twice as much after each attempt in vain."""
 PATIENCE_MAX: Final = 4
@@ -62,6 +65,9 @@ class Raft:
         store: where durable entries are read.
         now_ms: milliseconds of a clock that never runs back; the same in all calls.
         chance: gives numbers from 0 to below 1.
+
+    Attributes:
+        backward: it shall not lead: it takes over from no leader, and waits longer than others would.
     """
 
     __slots__ = (
@@ -81,6 +87,7 @@ class Raft:
         "_token",
         "_told_commit",
         "_told_status",
+        "backward",
     )
 
     def __init__(
@@ -88,6 +95,7 @@ class Raft:
     ) -> None:
         self._member = Member(me, stored, store)
         self._chance = chance
+        self.backward = False
         self._hard_due = False
         self._role = Role.FOLLOWER
         self._leader: int | None = None
@@ -126,6 +134,21 @@ class Raft:
     def last(self) -> int:
         """Index of the last entry in the log."""
         return self._member.log.last
+
+    @property
+    def stable(self) -> int:
+        """Up to this index the log is durable here."""
+        return self._member.log.stable
+
+    @property
+    def base(self) -> int:
+        """Index of the last entry that the newest snapshot covers."""
+        return self._member.log.base
+
+    @property
+    def settled(self) -> bool:
+        """The newest configuration is committed."""
+        return self._member.configs.index <= self._member.commit
 
     @property
     def deadline(self) -> int | None:
@@ -208,6 +231,17 @@ class Raft:
         """Ask for pre-votes now: of a group that is new, and has its leader by agreement."""
         if self._leading is None:
             self._ask_for_pre_votes(now_ms)
+
+    def force_alone(self, now_ms: int) -> None:
+        """Make this member all of the group, when the others are lost for good: what only they have is lost.
+
+        It is what a person decides, and no other member is asked.
+        """
+        member = self._member
+        self._follow(member.term + 1, None, now_ms)
+        alone = encode_config(Configuration((member.me,)))
+        member.append(run_of(member.log.last + 1, member.term, Kind.CONFIG, (alone,)))
+        self._stand(now_ms)
 
     def suspect(self, peer: int, now_ms: int) -> None:
         """The node of another member cannot be reached, or cannot reach this one."""
@@ -375,12 +409,11 @@ class Raft:
         member = self._member
         config = member.configs.latest
         alone = all(voter in member.suspected for voter in config.voters if voter != member.me)
-        learner = member.me in config.learners and not member.may_campaign
-        if learner or (alone and not member.reaches_majority):
+        if alone and not member.reaches_majority:
             self._due = None
             return
         spread = ELECTION_SPREAD_MS << self._patience
-        self._due = now_ms + ELECTION_MS + int(self._chance() * spread)
+        self._due = now_ms + ELECTION_MS + int(self._chance() * spread) + self.backward * BACKWARD_MS
 
     # -- elections
 
@@ -399,7 +432,8 @@ class Raft:
                 member.outbox.append(question)
         if not member.may_campaign:
             # One that was removed asks as well, and counts no answers: it may have led, and those that follow
-            # it still must hear that it does not.
+            # it still must hear that it does not. So does a learner that knows no leader: a leader that it
+            # suspected by mistake knows nothing of that, may have nothing to say, and answers by speaking.
             self._role = Role.FOLLOWER
             return
         self._role = Role.PRE_CANDIDATE
@@ -492,7 +526,7 @@ class Raft:
 
     def _on_timeout_now(self, now_ms: int) -> None:
         """The leader wants this member to lead. Pre-votes would be refused: the others hear the leader."""
-        if self._member.may_campaign and self._leading is None:
+        if self._member.may_campaign and self._leading is None and not self.backward:
             self._stand(now_ms)
 
     # -- following

@@ -25,6 +25,7 @@ from amqp10broker.errors import (
     RefusedError,
     ReservedName,
     ResourceLocked,
+    Unavailable,
 )
 
 Document = dict[str, Any]
@@ -34,6 +35,7 @@ _REFUSALS: Final[dict[str, type[RefusedError]]] = {
     for each in (
         AccessRefused, BadRequest, Inequivalent, InUse, InvalidArgument, LimitExceeded, NotAllowed, NotFound,
         NotSupported, PermissionDenied, PreconditionFailed, RefusedError, ReservedName, ResourceLocked,
+        Unavailable,
     )
 }  # fmt: skip
 

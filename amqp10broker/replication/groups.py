@@ -26,6 +26,7 @@ class Groups:
         suspected: nodes that cannot be reached, or cannot reach this one.
         on_unknown: called with node, group and message for a member that this node does not have. The sender
             must come to suspect it (see `raft.core`).
+        backward: this node's members shall not lead (`Raft.backward`).
         on_deadline: called when `deadline` is earlier than before.
         on_removed: called with the group of a member that has stopped.
         on_added: called with the group of a member that has begun.
@@ -45,6 +46,7 @@ class Groups:
         self.on_removed: Callable[[int], None] = _forget
         self.on_added: Callable[[int], None] = _not_told
         self._send = send
+        self._backward = False
         self._members: dict[int, Member] = {}
         self._configs: dict[int, Configuration] = {}
         self._dues: dict[int, int] = {}
@@ -53,10 +55,22 @@ class Groups:
     def __iter__(self) -> Iterator[Member]:
         return iter(list(self._members.values()))
 
+    @property
+    def backward(self) -> bool:
+        """See the attribute."""
+        return self._backward
+
+    @backward.setter
+    def backward(self, backward: bool) -> None:
+        self._backward = backward
+        for member in self:
+            member.raft.backward = backward
+
     def add(self, member: Member) -> None:
         """A member begins: it is told whom this node suspects."""
         assert member.group not in self._members, f"group {member.group} has a member here"
         self._members[member.group] = member
+        member.raft.backward = self._backward
         member.advance()
         self.on_added(member.group)
 

@@ -93,7 +93,7 @@ class LaneServer:
         term: since which term this member leads; None: it does not.
     """
 
-    __slots__ = ("_group", "_lanes", "_led", "_port", "_posted", "term")
+    __slots__ = ("_asking", "_group", "_lanes", "_led", "_port", "_posted", "term")
 
     def __init__(self, group: int, led: Led, port: ServerPort) -> None:
         """Begin as one that does not lead.
@@ -110,6 +110,8 @@ class LaneServer:
         self._lanes: dict[int, _Lane] = {}
         # Node and incarnation -> number of the last letter that was put into the queue's mailbox.
         self._posted: dict[tuple[int, int], int] = {}
+        # Nodes that wait for their answer until such letters are carried out.
+        self._asking: dict[int, Resume] = {}
 
     # --- this member ------------------------------------------------------------------------------
 
@@ -118,6 +120,7 @@ class LaneServer:
         self.term = term
         self._lanes.clear()
         self._posted.clear()
+        self._asking.clear()
         for node in {peer[0] for peer in self._known()}:
             self._look_at(node)
         for node in self._port.peers:
@@ -128,6 +131,7 @@ class LaneServer:
         term, self.term = self.term, None
         lanes, self._lanes = self._lanes, {}
         self._posted.clear()
+        self._asking.clear()
         if term is not None:
             for node in lanes:
                 self._port.send(node, self._group, LeaderIs(term, no_more=True))
@@ -146,6 +150,7 @@ class LaneServer:
     def node_down(self, node: int) -> None:
         """There is no way to a node any more; whether it is alive others say."""
         self._lanes.pop(node, None)
+        self._asking.pop(node, None)
 
     def node_changed(self, node: int) -> None:
         """A node is suspected, heard of again, has begun again, or is of the cluster no more."""
@@ -184,13 +189,25 @@ class LaneServer:
     # --- from lanes ---------------------------------------------------------------------------------
 
     def resume(self, node: int, resume: Resume) -> None:
-        """A node asks how things stand."""
+        """A node asks how things stand.
+
+        What it sent before and is on its way through the log bears other numbers than what it sends when it
+        knows what it has missed (`ConsumerFacts.missed`): that is carried out first. One that asks again has
+        its answer at once.
+        """
         if self.term is None:
             return
         machine, port = self._led.machine, self._port
         if resume.incarnation < port.incarnations.get(node, 0):
             return
         key = node, resume.incarnation
+        asked = self._asking.pop(node, None)
+        if machine.lane_last(*key) < self._posted.get(key, 0) and (
+            asked is None or asked.token != resume.token
+        ):
+            self._asking[node] = resume
+            self._lanes.pop(node, None)
+            return
         if key in machine.suspects and node not in port.suspected:
             self._led.post_all([NodeBack(*key)])
         found = machine.resume(*key, resume.heard, resume.seen)
@@ -230,9 +247,13 @@ class LaneServer:
     def tell(self, effects: Effects, index: int) -> None:
         """What came of entries up to this one; 0: of what is in no log, for the queue is gone."""
         lanes = self._lanes
+        machine = self._led.machine
+        for node, resume in list(self._asking.items()):
+            key = node, resume.incarnation
+            if machine.lane_last(*key) >= self._posted[key]:
+                self.resume(node, resume)
         if not lanes:
             return
-        machine = self._led.machine
         by_node: dict[int, dict[PeerId, list[Effect]]] = {}
         for peer, told in effects.items():
             lane = lanes.get(peer.node)

@@ -41,6 +41,10 @@ class GroupStore(LogStore, Protocol):
 class GroupMachine(Protocol):
     """What stands behind the log. It must not call the member from within these."""
 
+    @property
+    def applied(self) -> int:
+        """Index of the last entry that was carried out."""
+
     def committed(self, index: int) -> None:
         """Entries up to this one may be applied."""
 
@@ -144,6 +148,11 @@ class Member:
     def campaign(self) -> None:
         """See `Raft.campaign`."""
         self.raft.campaign(self._groups.now_ms())
+
+    def force_alone(self) -> None:
+        """See `Raft.force_alone`; done at once."""
+        self.raft.force_alone(self._groups.now_ms())
+        self.advance()
 
     def snapshot_done(self, to: int, index: int | None) -> None:
         """See `Raft.snapshot_done`."""

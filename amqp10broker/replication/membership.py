@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from amqp10broker.raft.config import Add, Change, Configuration, Promote, Remove
-from amqp10broker.replication.ids import member_id
+from amqp10broker.replication.ids import member_id, node_of
+from amqp10broker.replication.member import Member
 
 ADD_MS: Final = 20_000
 """How long a member that is added may take until it is as wanted (RabbitMQ's); then it is taken back."""
@@ -105,6 +106,31 @@ class Standing:
     caught_up: Collection[int] = ()
     made: Collection[int] = ()
     reached: Collection[int] = ()
+
+
+def standing_of(member: Member, declared: tuple[int, ...], suspected: Collection[int]) -> Standing:
+    """How things stand at a node's member.
+
+    A node that does not have its member yet says so to the leader, which then suspects that until it is made:
+    so every member that is declared counts as made.
+
+    Args:
+        member: of the group.
+        declared: the members by the catalog.
+        suspected: nodes that cannot be reached.
+    """
+    raft = member.raft
+    config, matches, commit = raft.config, raft.matches(), raft.hard.commit
+    return Standing(
+        me=member.me,
+        leads=member.leads,
+        declared=declared,
+        config=config,
+        settled=raft.settled,
+        caught_up=[each for each in config.learners if matches.get(each, 0) >= commit],
+        made=declared,
+        reached=[each for each in matches if node_of(each) not in suspected],
+    )
 
 
 @dataclass(frozen=True, slots=True)

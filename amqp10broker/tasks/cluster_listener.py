@@ -13,8 +13,9 @@ from amqp10broker.config import Config
 from amqp10broker.errors import ConfigError
 from amqp10broker.replication.hello import Refused
 from amqp10broker.tasks.log import Log
+from amqp10broker.tasks.peer_complaints import Complaints
 from amqp10broker.tasks.peer_streams import PLAIN, Transport, Wires, why
-from amqp10broker.tasks.sockets import BACKLOG, Address, is_loopback, open_sockets, peer_text
+from amqp10broker.tasks.sockets import BACKLOG, Address, is_loopback, open_sockets
 
 _log = Log("amqp10broker.peers")
 
@@ -65,6 +66,7 @@ class ClusterListener:
     Args:
         sockets: bound.
         wires: makes transports of them.
+        complaints: told whose TLS fails.
         serve: told each, until it is over; it calls `proved` when the other side is no stranger any more.
     """
 
@@ -72,10 +74,12 @@ class ClusterListener:
         self,
         sockets: Sequence[socket.socket],
         wires: Wires,
+        complaints: Complaints,
         serve: Callable[[Transport, Callable[[], None]], Awaitable[None]],
     ) -> None:
         self._sockets = sockets
         self._wires = wires
+        self._complaints = complaints
         self._serve = serve
         self._strangers: Counter[str] = Counter()
 
@@ -124,6 +128,6 @@ class ClusterListener:
             transport = await self._wires.wrap(sock, address, dials=False)
             await self._serve(transport, proved)
         except (OSError, trio.BrokenResourceError, Refused) as error:
-            _log.warning("connection of a node refused", peer=peer_text(address), reason=why(error))
+            self._complaints.warn("connection of a node refused", host, why(error))
         finally:
             proved()

@@ -45,6 +45,7 @@ class Doors:
         acquaintances: whom it knows.
         events: asked whom to admit, and what strangers ask.
         calls: carries questions.
+        complaints: told who is refused.
         dial: connects to an address.
     """
 
@@ -55,6 +56,7 @@ class Doors:
         acquaintances: Acquaintances,
         events: PeerEvents,
         calls: Calls,
+        complaints: Complaints,
         dial: Dial,
     ) -> None:
         self._identity = identity
@@ -62,9 +64,9 @@ class Doors:
         self._acquaintances = acquaintances
         self._events = events
         self._calls = calls
+        self._complaints = complaints
         self._dial = dial
         self._start = secrets.token_bytes(START_BYTES)
-        self.complaints = Complaints()
 
     async def meet(self, transport: Transport, proved: Callable[[], None]) -> Greeting | None:
         """Greet one that has come.
@@ -80,8 +82,8 @@ class Doors:
         try:
             await greet(transport, greeting)
         except (Refused, *LOST) as error:
-            name = f"{transport.place} ('{greeting.peer.name}')" if greeting.peer else transport.place
-            self.complaints.warn("connection of a node refused", name, why(error))
+            name = greeting.peer.name if greeting.peer is not None else None
+            self._complaints.warn("connection of a node refused", transport.host, why(error), says_it_is=name)
             await close(transport.stream)
             return None
         except BaseException:
@@ -114,7 +116,7 @@ class Doors:
             greeting = self._greeting(purpose, judge, transport, dials=True)
             await greet(transport, greeting)
         except (Refused, *LOST) as error:
-            self.complaints.warn("cannot connect to a node", who, why(error))
+            self._complaints.warn("cannot connect to a node", who, why(error))
             if transport is not None:
                 await close(transport.stream)
             return None
@@ -122,7 +124,7 @@ class Doors:
             if transport is not None:
                 await close(transport.stream)
             raise
-        self.complaints.forget(who)
+        self._complaints.forget(who)
         return transport, greeting
 
     async def ask(self, address: Address, question: Document, timeout_s: float) -> Document:

@@ -35,12 +35,12 @@ class Transport(NamedTuple):
     Attributes:
         stream: the transport.
         binding: what both sides see of its TLS; empty without.
-        place: the other side's address, for logs.
+        host: the other side's, for logs.
     """
 
     stream: Stream
     binding: bytes
-    place: str
+    host: str
 
 
 Dial = Callable[[Address], Awaitable[Transport]]
@@ -97,13 +97,13 @@ class Wires:
             OSError, trio.BrokenResourceError: it is lost, or TLS fails.
             Refused: it would be plain to another machine.
         """
-        place = peer_text(address)
+        host = address[0]
         try:
             _watch(sock)
             if self._tls is None:
-                if not (self._plaintext or is_loopback(address[0])):
-                    raise Refused(f"{place} {PLAIN}")
-                return Transport(SocketTransport(sock), b"", place)
+                if not (self._plaintext or is_loopback(host)):
+                    raise Refused(f"{peer_text(address)} {PLAIN}")
+                return Transport(SocketTransport(sock), b"", host)
         except BaseException:
             sock.close()
             raise
@@ -118,7 +118,7 @@ class Wires:
                 await stream.do_handshake()
                 theirs = stream.getpeercert(binary_form=True)
                 assert theirs is not None  # both contexts demand one
-                return Transport(stream, _binding(self._tls.certificate, theirs, dials=dials), place)
+                return Transport(stream, _binding(self._tls.certificate, theirs, dials=dials), host)
             raise OSError("the TLS handshake timed out")
         except trio.BrokenResourceError as error:
             await close(stream)

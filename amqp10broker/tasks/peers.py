@@ -22,6 +22,7 @@ from amqp10broker.replication.liveness import Liveness
 from amqp10broker.replication.wire import Frame, FrameKind, Purpose
 from amqp10broker.tasks.cluster_listener import ClusterListener
 from amqp10broker.tasks.peer_calls import Calls
+from amqp10broker.tasks.peer_complaints import Complaints
 from amqp10broker.tasks.peer_doors import Doors
 from amqp10broker.tasks.peer_events import PeerEvents
 from amqp10broker.tasks.peer_heart import Heart
@@ -87,9 +88,12 @@ class Peers:
         self._peers: dict[int, _Peer] = {}
         self._acquaintances = Acquaintances()
         self._calls = Calls(events)
+        complaints = Complaints()
         wires = wires or Wires()
-        self._doors = Doors(self._own, secret, self._acquaintances, events, self._calls, dial or wires.dial)
-        self._listener = ClusterListener(sockets, wires, self.serve)
+        self._doors = Doors(
+            self._own, secret, self._acquaintances, events, self._calls, complaints, dial or wires.dial
+        )
+        self._listener = ClusterListener(sockets, wires, complaints, self.serve)
         self._nursery: trio.Nursery | None = None
         self.liveness = Liveness(identity.node, suspect_ms)
         self._heart = Heart(self.liveness, events, self._own, self._raft_links, self._silent)

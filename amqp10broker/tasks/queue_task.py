@@ -52,6 +52,7 @@ class QueueTask(OwnQueue):
         "_delay_s",
         "_due_ms",
         "_journal_task",
+        "_left_to_others",
         "_mailbox",
         "_on_dead_letters",
         "_on_deleted",
@@ -96,6 +97,7 @@ class QueueTask(OwnQueue):
         self._on_dead_letters = on_dead_letters
         self._journal_task = journal_task
         self._at_least_once: AtLeastOnce | None = None
+        self._left_to_others = False
         self._start_worker = start_worker
         self._delay_s = confirm_delay_ms / 1000
         self._mailbox: Mailbox[QueueLetter] = Mailbox()
@@ -117,7 +119,7 @@ class QueueTask(OwnQueue):
 
     def post_all(self, commands: QueueLetter) -> None:
         """See `LetterBox`."""
-        if not self._mailbox.put(commands):
+        if not self._mailbox.put(commands) and not self._left_to_others:
             # A deleted queue has no task any more. What was on its way is answered here, so that
             # a publisher that found the queue a moment ago hears that it is gone.
             for command in commands:
@@ -204,8 +206,7 @@ class QueueTask(OwnQueue):
             keeper.keep(now_ms)
             if keeper.queue.deleted and not gone:
                 self._forget()
-            if self._at_least_once is not None:
-                self._at_least_once.look_after(keeper.carried_out(commands), keeper.queue)
+            self._look_after_dead_letters(commands)
             if self._delay_s and any(type(command) is Publish for command in commands):
                 await trio.sleep(self._delay_s)
             keeper.tell()
@@ -213,6 +214,16 @@ class QueueTask(OwnQueue):
             self._at_work = []
             if keeper.queue.deleted:
                 return
+
+    def _look_after_dead_letters(self, commands: list[Command]) -> None:
+        if self._at_least_once is None:
+            return
+        if self.keeper.tells:
+            self._at_least_once.look_after(self.keeper.carried_out(commands), self.keeper.queue)
+        else:
+            # Who leads now forwards what has not arrived.
+            self._at_least_once.end()
+            self._at_least_once = None
 
     async def _next_commands(self) -> list[Command]:
         """Wait for letters; none if something else is due first."""
@@ -297,7 +308,15 @@ class QueueTask(OwnQueue):
         self.keeper.begin_again()
 
     def fail(self) -> None:
-        """Nobody can trust the state any more: end as if deleted, so that links hear of it."""
+        """Nobody can trust the state any more: end as if deleted, so that links hear of it.
+
+        If others have the queue, they go on with it, and nobody hears of this.
+        """
+        if self.keeper.shared:
+            self._left_to_others = True
+            self.keeper.abandon()
+            self._end()
+            return
         at_work = [*self.keeper.unheard(), *self._at_work, *self.keeper.admission.take()]
         self.keeper.abandon()
         self.queue.break_down(at_work)

@@ -58,6 +58,7 @@ class ResourceMonitor:
 
     Attributes:
         alarms: which are on.
+        elsewhere: names of those that are on at other nodes of the cluster; they hold publishers back, too.
     """
 
     def __init__(self, surroundings: AlarmSurroundings, meter: Meter) -> None:
@@ -68,6 +69,7 @@ class ResourceMonitor:
             meter: measures.
         """
         self.alarms = Alarms()
+        self.elsewhere: dict[int, frozenset[str]] = {}
         self._surroundings = surroundings
         self._meter = meter
         self._readings = ResourceReadings(meter, self.alarms)
@@ -210,7 +212,6 @@ class ResourceMonitor:
 
     def _tell(self, change: Change) -> None:
         """Log a change, and tell the connections if publishers are now to be held back, or let go."""
-        surroundings = self._surroundings
         figures: dict[str, Any] = {}
         if change.reading is not None:
             measured = "used_bytes" if change.resource is Resource.MEMORY else "free_bytes"
@@ -224,7 +225,22 @@ class ResourceMonitor:
             cause=change.cause.value,
             **figures,
         )
+        self._hold_back()
+
+    def hear(self, node: int, names: frozenset[str]) -> None:
+        """Another node has these alarms, and no others; or it is lost, with all that it had."""
+        known = self.elsewhere.pop(node, frozenset())
+        if names:
+            self.elsewhere[node] = names
+        for name in sorted(names ^ known):
+            event = "alarm at another node" if name in names else "alarm cleared at another node"
+            _log.warning(event, name=name, node=node)
+        self._hold_back()
+
+    def _hold_back(self) -> None:
+        """Hold publishers back while there is any alarm in the cluster, and let them go after the last."""
+        surroundings = self._surroundings
         before = bool(surroundings.alarms)
-        surroundings.alarms = self.alarms.names()
+        surroundings.alarms = self.alarms.names().union(*self.elsewhere.values())
         if before != bool(surroundings.alarms):
             surroundings.connections.tell(AlarmChanged(bool(surroundings.alarms)))

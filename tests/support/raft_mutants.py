@@ -370,4 +370,16 @@ MUTANTS = (
         "removal_that_is_not_committed",
         rare=True,
     ),
+    Mutant(
+        "G_learner_does_not_ask",
+        "a learner that has suspected its leader by mistake does not ask who leads",
+        (
+            _core(
+                "        if alone and not member.reaches_majority:",
+                "        if not member.may_campaign or (alone and not member.reaches_majority):",
+            ),
+        ),
+        "learner_suspects_by_mistake",
+        rare=True,
+    ),
 )

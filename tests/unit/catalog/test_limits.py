@@ -117,3 +117,37 @@ def test_closing_what_was_not_opened_is_our_fault() -> None:
     """A count below zero would let one too many in."""
     with pytest.raises(AssertionError):
         Usage().close_channel("a")
+
+
+def test_what_is_open_at_other_nodes_counts(catalog: Catalog) -> None:
+    """W3: until the node says otherwise, or is lost."""
+    vhost = add_vhost(catalog, "v", limits=VhostLimits(max_connections=2))
+    user = User("a", limits=UserLimits(max_connections=9, max_channels=2))
+    there, here = Usage(), Usage()
+    there.open_connection(vhost, user)
+    there.open_channel(user)
+    told = there.limited([vhost], [user])
+    assert told == {"vhosts": {"v": 1}, "users": {"a": 1}, "channels": {"a": 1}}
+    here.hear(2, told)
+    here.open_connection(vhost, user)
+    here.open_channel(user)
+    with pytest.raises(NotAllowed, match="vhost connection limit"):
+        here.open_connection(vhost, user)
+    with pytest.raises(NotAllowed, match="number of channels"):
+        here.open_channel(user)
+    here.hear(3, {"users": {"a": 8}})
+    here.hear(2, {})
+    with pytest.raises(NotAllowed, match="user connection limit"):
+        here.open_connection(vhost, user)
+    here.hear(3, {})
+    here.open_connection(vhost, user)
+    here.open_channel(user)
+
+
+def test_only_what_has_a_limit_is_told_to_other_nodes(catalog: Catalog) -> None:
+    """There may be many thousands of users."""
+    vhost, user = add_vhost(catalog, "v"), User("a")
+    usage = Usage()
+    usage.open_connection(vhost, user)
+    usage.open_channel(user)
+    assert not any(usage.limited([vhost], [user]).values())

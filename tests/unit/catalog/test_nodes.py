@@ -18,10 +18,11 @@ from amqp10broker.catalog.node_requests import (
 from amqp10broker.catalog.nodes import ClusterFacts, NodeFacts
 from amqp10broker.catalog.placement import Placed
 from amqp10broker.catalog.plan import CLUSTER, Put
+from amqp10broker.catalog.policies import Policy
 from amqp10broker.catalog.queue import Owner, QueueSpec
 from amqp10broker.errors import InvalidArgument, NotFound, PreconditionFailed
 from amqp10broker.routing.exchange import Binding, Destination
-from tests.support.declaring import bind, declare
+from tests.support.declaring import bind, declare, put_policy
 from tests.support.kept_entries import Host, Watched, kept_catalog, restarted
 
 
@@ -155,3 +156,23 @@ def test_a_queue_of_a_connection_elsewhere_is_the_same_after_its_bytes() -> None
     )
     key = ("queue", "/", "q")
     assert decoded(key, encoded(key, spec)) == spec
+
+
+def test_a_node_that_starts_anew_is_in_service(catalog: Catalog) -> None:
+    """V3."""
+    catalog.propose(SetDraining("b", True))
+    catalog.propose(NodeStarted("b", 2, "there", 2))
+    assert not catalog.nodes["b"].draining
+
+
+def test_it_is_told_when_queues_may_want_other_members(catalog: Catalog) -> None:
+    """G7: a queue that is declared, a policy that is set; not a queue whose members change."""
+    told: list[None] = []
+    catalog.on_sizes = lambda: told.append(None)
+    put(catalog, "q", Placed(members=(1 << 32, 2 << 32)))
+    assert len(told) == 1
+    number = catalog.vhosts["/"].lookup("q").number
+    catalog.propose(SetMembers("/", "q", number, (1 << 32,)))
+    assert len(told) == 1
+    put_policy(catalog, "/", Policy("p", ".*", {"target-group-size": 3}, 0, "queues"))
+    assert len(told) == 2

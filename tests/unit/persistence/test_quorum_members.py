@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 
 from amqp10broker.persistence import quorum_store
-from amqp10broker.queues.commands import Credit, Settle, Subscribe, Verdict
+from amqp10broker.queues.commands import DELETE, Credit, Settle, Subscribe, Verdict
+from amqp10broker.queues.effects import QueueDeleted, Unconfirmed
 from amqp10broker.queues.quorum.snapshot import encode_snapshot
 from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.raft.config import Add, Promote
-from tests.support.quorum_nodes import Node, World
+from tests.support.quorum_nodes import GROUP, Node, World
 
 
 def opened(world: World) -> Node:
@@ -198,3 +202,88 @@ def test_a_crash_while_the_state_comes_leaves_no_mixture(when: int, monkeypatch:
     world.start(4)
     world.settle_down(world.even)
     assert numbers(world, world.nodes[4]) == numbers(world, leader) == list(range(10, 30))
+
+
+def test_a_queue_that_the_catalog_has_forgotten_ends_at_every_member_by_itself() -> None:
+    """A member that is cut off waits for nobody; the leader tells consumers, and answers who waits."""
+    world = World(9)
+    leader = opened(world)
+    world.settle_down(world.even)
+    consumer = world.client.consumer()
+    leader.work(Subscribe(consumer, False))
+    world.settle_down(world.even)
+    told: dict[int, list[object]] = {number: [] for number in world.nodes}
+    for node in world.nodes.values():
+        node.keeper.hand_over = told_to(told[node.number])
+        world.part(node.number)
+    world.publish(leader)
+    for node in list(world.nodes.values()):
+        node.keeper.carry_out([DELETE], world.now)
+        assert node.keeper.queue.deleted
+        node.keeper.keep(world.now)
+        node.keeper.tell()
+        node.keeper.delete()
+        assert sum(node.journal.live.values()) == 0
+        assert node.groups.get(GROUP) is None
+    kinds = {number: {type(each) for each in effects} for number, effects in told.items()}
+    assert kinds.pop(leader.number) == {QueueDeleted, Unconfirmed}
+    assert set().union(*kinds.values()) == set()
+
+
+def told_to(told: list[object]) -> Any:
+    """A `HandOver` that notes all effects."""
+
+    def hand_over(effects: Mapping[object, list[object]], *_: object, **__: object) -> None:
+        for batch in effects.values():
+            told.extend(batch)
+
+    return hand_over
+
+
+def test_a_member_whose_machine_fails_is_left_out_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(10)
+    leader = opened(world)
+    world.settle_down(world.even)
+    world.publish(leader)
+    world.settle_down(world.even)
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("a fault of ours")
+
+    world.publish(leader)
+    monkeypatch.setattr(leader.keeper.queue, "apply", fail)
+    leader.keeper._commits.abandoned = lambda group: None  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError):
+        world.step_all()
+    assert leader.keeper.shared
+    leader.keeper.abandon()
+    assert not leader.leads
+    number = leader.number
+    world.part(number)
+    del world.nodes[number]
+    world.down[number] = leader.journal.after_power_loss(world.dice)
+    world.settle_down(lambda: world.leader() is not None)
+    other = world.leader()
+    assert other is not None
+    world.publish(other)
+    world.settle_down(lambda: 2 in world.confirmed)
+    # Nothing of it is lost: it goes on when the fault is mended.
+    world.cut.clear()
+    world.start(number)
+    world.settle_down(world.even)
+    assert numbers(world, world.nodes[number]) == numbers(world, other) == [0, 1, 2]
+
+
+def test_a_follower_shows_its_figures() -> None:
+    world = World(11)
+    leader = opened(world)
+    world.publish(leader, 4)
+    consumer = world.client.consumer()
+    leader.work(Subscribe(consumer, False), Credit(consumer, 0, 3, False, 0))
+    world.settle_down(world.even)
+    figures = [node.keeper.queue.figures() for node in world.nodes.values()]
+    assert figures == figures[:1] * 3
+    assert (figures[0].messages_ready, figures[0].messages_unsettled, figures[0].consumers) == (1, 3, 1)
+    assert [node.keeper.deadline() for node in world.nodes.values() if node is not leader] == [None, None]

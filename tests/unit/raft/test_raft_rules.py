@@ -327,12 +327,14 @@ def test_a_vote_request_is_answered_whatever_the_configuration_says() -> None:
 
 
 def test_a_learner_never_stands_for_election() -> None:
-    """Not by time, not when it is told to, not when its node wants it."""
+    """Not by time, not when it is told to, not when its node wants it; it asks, to hear who leads."""
     stage = Stage(LEADING + "add 4\nchange 1 add 4\nrun")
     assert stage.raft(4).config.learners == (4,)
     stage.play("suspect 4 1\ntime-out 4\ncampaign 4")
     stage.raft(4).step(TimeoutNow(1, 4, 1), 0)
     assert stage.raft(4).status.role is Role.FOLLOWER
+    stage.play("hear 4 1\nrun")
+    assert stage.raft(4).status.leader == 1
     assert stage.raft(4).deadline is None
 
 

@@ -321,3 +321,71 @@ def test_a_leader_that_hands_over_takes_no_change() -> None:
     assert next_step(Removing(C), queue.standing(leader)) == Moved()
     queue.change(Removing(C))
     assert queue.declared == (A, B)
+
+
+# --- what a person decides --------------------------------------------------------------------------
+
+
+def test_a_member_is_made_all_of_its_group_by_force() -> None:
+    """Z2: what it has is kept, and the group goes on; then it grows again."""
+    queue = Queue(3)
+    queue.propose(5)
+    for lost in (B, C):
+        queue.node(lost).crash()
+        queue.node(A).raft.suspect(lost, queue.group.now)
+    queue.wait(2_000)
+    assert queue.group.leader() is None
+    state = queue.node(A).state
+    queue.node(A).raft.force_alone(queue.group.now)
+    queue.settle()
+    assert queue.leader.me == A
+    assert queue.leader.raft.config == queue.room.Configuration((A,))
+    queue.repair()
+    assert queue.declared == (A,)
+    queue.propose(1)
+    assert queue.node(A).state != state
+    queue.change(Adding(D, as_voter=True))
+    assert queue.node(D).state == queue.node(A).state
+
+
+def test_a_member_of_a_drained_node_takes_over_from_no_leader() -> None:
+    """V2: it follows, and is no heir."""
+    queue = Queue(3)
+    queue.node(B).raft.backward = True
+    queue.leader.transfer(B)
+    queue.settle()
+    queue.wait(2_000)
+    assert queue.leader.me == A
+    queue.propose(1)
+    assert queue.node(B).state == queue.leader.state
+
+
+def test_a_member_of_a_drained_node_leads_only_if_no_other_can() -> None:
+    """V2: of two that are left the other one does, unless it lacks what was committed."""
+    queue = Queue(3)
+    queue.node(B).raft.backward = True
+    queue.node(A).crash()
+    for node in (B, C):
+        queue.node(node).raft.suspect(A, queue.group.now)
+    for _ in range(20):
+        queue.wait(50)
+        if queue.group.leader() is not None:
+            break
+    assert queue.leader.me == C
+
+
+def test_without_any_other_a_drained_member_leads() -> None:
+    """Else a majority that lives would be without leader."""
+    queue = Queue(3)
+    queue.node(B).raft.backward = True
+    queue.node(C).crash()
+    queue.leader.raft.suspect(C, queue.group.now)
+    queue.propose(3)
+    queue.node(A).crash()
+    queue.node(C).start()
+    for node in (B, C):
+        queue.node(node).raft.suspect(A, queue.group.now)
+    for _ in range(200):
+        queue.wait(50)
+    assert queue.leader.me == B
+    queue.propose(1)

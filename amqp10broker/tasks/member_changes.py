@@ -1,0 +1,203 @@
+"""Changes of members of quorum queues, at the node that leads them, step by step.
+
+What the next step is says `replication.membership`; here it is made: the catalog is asked, or the group, and
+then it is looked again. A look each second repairs what an end between two steps left, and makes voters of
+members that have caught up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol
+
+import trio
+
+from amqp10broker.catalog.catalog import Catalog, Request
+from amqp10broker.catalog.node_requests import SetMembers
+from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.errors import RefusedError, Unavailable
+from amqp10broker.management.members import change_not_permitted, last_node, refused
+from amqp10broker.raft.config import Add, Promote, Remove
+from amqp10broker.raft.errors import ChangeRefused, NotLeader, NotReady
+from amqp10broker.replication.groups import Groups
+from amqp10broker.replication.ids import node_of
+from amqp10broker.replication.member import Member
+from amqp10broker.replication.membership import (
+    Adding,
+    Declare,
+    Goal,
+    Hand,
+    Membership,
+    Moved,
+    Removing,
+    Step,
+    Verdict,
+    is_promotable,
+    new_member,
+    next_step,
+    repair,
+    standing_of,
+)
+from amqp10broker.tasks.leader_changes import LOOK_S, MovedAway, hand_over, leading_member
+from amqp10broker.tasks.log import Log
+
+_log = Log("amqp10broker.members")
+
+REPAIR_S: Final = 1.0
+TAKE_BACK_S: Final = 5.0
+"""How long taking back a member may take that could not be added in time."""
+
+
+class Proposing(Protocol):
+    """Has a request decided, and waits for it (`Cluster.propose`)."""
+
+    def __call__(self, request: Request[Any]) -> Awaitable[Any]:
+        """The answer, or the refusal raised."""
+
+
+class MemberChanges:
+    """See the module."""
+
+    def __init__(
+        self, catalog: Catalog, groups: Groups, propose: Proposing, on_change: Callable[[], None]
+    ) -> None:
+        """Change nothing yet.
+
+        Args:
+            catalog: of this node.
+            groups: its members of groups.
+            propose: has the catalog changed.
+            on_change: called when a queue has other members.
+        """
+        self._catalog = catalog
+        self._groups = groups
+        self._propose = propose
+        self._on_change = on_change
+        self._under_way: set[int] = set()
+
+    # --- what is asked ------------------------------------------------------------------------------
+
+    async def add(
+        self, queue: DeclaredQueue, node: int, membership: Membership, timeout_s: float, *, among_voters: bool
+    ) -> int:
+        """Add a member; see `ClusterNode.add_member`.
+
+        Raises:
+            MovedAway: this node does not lead the queue (any more).
+            PreconditionFailed, Unavailable: see there.
+        """
+        member = leading_member(self._groups, queue)
+        learners = [each for each in member.raft.config.learners if is_promotable(each)]
+        if among_voters and learners:
+            raise refused(queue, "non_voters_found", "a member of it is still to become a voter")
+        there = [each for each in (*queue.members, *member.raft.config.members) if node_of(each) == node]
+        wanted = there[0] if there else new_member(node, member.raft.last, membership)
+        goal = Adding(wanted, as_voter=membership is Membership.VOTER)
+        with self._only(queue, member):
+            try:
+                await self._carried_out(queue, goal, timeout_s)
+            except Unavailable:
+                try:
+                    await self._carried_out(queue, Removing(wanted), TAKE_BACK_S)
+                except (RefusedError, MovedAway) as error:
+                    _log.warning("a member was not taken back", queue=queue.name, reason=str(error))
+                raise
+        return len(queue.members)
+
+    async def remove(self, queue: DeclaredQueue, node: int, timeout_s: float) -> int:
+        """Remove a member; see `ClusterNode.delete_member`.
+
+        Raises:
+            MovedAway: this node does not lead the queue (any more).
+            PreconditionFailed, Unavailable: see there.
+        """
+        member = leading_member(self._groups, queue)
+        held = dict.fromkeys((*member.raft.config.members, *queue.members))
+        with self._only(queue, member):
+            for each in [each for each in held if node_of(each) == node]:
+                await self._carried_out(queue, Removing(each), timeout_s)
+        return len(queue.members)
+
+    # --- steps --------------------------------------------------------------------------------------
+
+    def _only(self, queue: DeclaredQueue, member: Member) -> _OneAtATime:
+        if queue.number in self._under_way or not member.raft.settled:
+            raise change_not_permitted(queue)
+        return _OneAtATime(self._under_way, queue.number)
+
+    async def _carried_out(self, queue: DeclaredQueue, goal: Goal, timeout_s: float) -> None:
+        with trio.move_on_after(timeout_s):
+            while True:
+                member = self._groups.get(queue.number)
+                if member is None:
+                    raise MovedAway
+                step = next_step(goal, standing_of(member, queue.members, self._groups.suspected))
+                if step is Verdict.DONE:
+                    self._on_change()
+                    return
+                if step is Verdict.LAST_NODE:
+                    raise last_node(queue)
+                if isinstance(step, Moved):
+                    raise MovedAway
+                await self._made(queue, member, step)
+        raise Unavailable(
+            f"queue '{queue.name}'", f"queue '{queue.name}': its members could not be changed in time"
+        )
+
+    async def _made(self, queue: DeclaredQueue, member: Member, step: Step) -> None:
+        """Make a step, or wait a moment where there is none, or it cannot be made now."""
+        match step:
+            case Declare(members):
+                await self._propose(SetMembers(queue.vhost, queue.name, queue.number, members))
+                return
+            case Hand(to):
+                await hand_over(queue, member, to)
+                raise MovedAway
+            case Add() | Promote() | Remove():
+                try:
+                    member.change(step)
+                    member.advance()
+                except NotLeader as error:
+                    raise MovedAway from error
+                except (ChangeRefused, NotReady) as error:
+                    _log.debug("a change of members waits", queue=queue.name, reason=str(error))
+            case _:
+                pass
+        await trio.sleep(LOOK_S)
+
+    # --- what nobody asks for -----------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Repair what differs, again and again, until cancelled."""
+        while True:
+            await trio.sleep(REPAIR_S)
+            for queue in list(self._catalog):
+                member = self._groups.get(queue.number) if queue.members else None
+                if member is None or not member.leads or queue.number in self._under_way:
+                    continue
+                await self._repaired(queue, member)
+
+    async def _repaired(self, queue: DeclaredQueue, member: Member) -> None:
+        step = repair(standing_of(member, queue.members, self._groups.suspected))
+        if isinstance(step, Verdict):
+            return
+        _log.info("members of a queue are put right", queue=queue.name, vhost=queue.vhost, step=str(step))
+        with _OneAtATime(self._under_way, queue.number):
+            try:
+                await self._made(queue, member, step)
+            except (RefusedError, MovedAway) as error:
+                _log.debug("members of a queue stay", queue=queue.name, reason=str(error))
+
+
+class _OneAtATime:
+    """A change of a queue's members is under way."""
+
+    def __init__(self, under_way: set[int], number: int) -> None:
+        self._under_way = under_way
+        self._number = number
+
+    def __enter__(self) -> None:
+        self._under_way.add(self._number)
+
+    def __exit__(self, *error: object) -> None:
+        self._under_way.discard(self._number)

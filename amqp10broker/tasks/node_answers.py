@@ -1,0 +1,122 @@
+"""What other nodes ask of this one about queues, and operations that they have it carry out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict
+from typing import Any, Final
+
+from amqp10broker.catalog.catalog import Catalog
+from amqp10broker.errors import RefusedError
+from amqp10broker.management.cluster_node import MemberState
+from amqp10broker.management.table import OPERATIONS
+from amqp10broker.raft.ready import Role
+from amqp10broker.replication.asking import Document
+from amqp10broker.replication.groups import Groups
+from amqp10broker.replication.member import Member
+from amqp10broker.replication.membership import Membership, is_promotable
+from amqp10broker.tasks.leader_changes import MovedAway, transfer
+from amqp10broker.tasks.member_changes import MemberChanges
+
+Answer = Callable[[int, Document], Awaitable[Document]]
+"""Answers a question of a node."""
+
+_WORDS: Final[Mapping[Role, str]] = {
+    Role.LEADER: "leader",
+    Role.FOLLOWER: "follower",
+    Role.CANDIDATE: "candidate",
+    Role.PRE_CANDIDATE: "pre_vote",
+}
+"""RabbitMQ's."""
+
+
+class NodeAnswers:
+    """See the module.
+
+    Attributes:
+        by_what: who answers, by what is asked.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        groups: Groups,
+        changes: MemberChanges,
+        run: Callable[[str, Mapping[str, Any], str | None], Awaitable[Any]],
+    ) -> None:
+        """Be ready.
+
+        Args:
+            catalog: of this node.
+            groups: its members of groups.
+            changes: makes changes of members.
+            run: carries out an operation here.
+        """
+        self._catalog = catalog
+        self._groups = groups
+        self._changes = changes
+        self._run = run
+        self.by_what: dict[str, Answer] = {
+            "change-members": self._change_members,
+            "member-state": self._member_state,
+            "operation": self._operation,
+        }
+
+    async def _change_members(self, node: int, question: Document) -> Document:
+        queue = next((each for each in self._catalog if each.number == question["queue"]), None)
+        if queue is None:
+            return {"moved": True}  # it is not known here yet, or not any more
+        where, timeout_s = int(question["node"]), float(question["timeout_s"])
+        try:
+            match question["change"]:
+                case "add":
+                    size = await self._changes.add(
+                        queue,
+                        where,
+                        Membership(question["membership"]),
+                        timeout_s,
+                        among_voters=bool(question["among_voters"]),
+                    )
+                case "remove":
+                    size = await self._changes.remove(queue, where, timeout_s)
+                case _:
+                    await transfer(self._groups, queue, where)
+                    size = len(queue.members)
+        except MovedAway:
+            return {"moved": True}
+        return {"size": size}
+
+    async def _member_state(self, node: int, question: Document) -> Document:
+        return asdict(state_of(self._groups.get(int(question["group"]))))
+
+    async def _operation(self, node: int, question: Document) -> Document:
+        name = question["name"]
+        if name not in OPERATIONS:
+            raise RefusedError("operation", f"this node knows no operation '{name}'")
+        result = await self._run(name, question["given"], question["vhost"])
+        # As the door of the administration socket would write it: some values have no form in JSON.
+        return {"result": json.loads(json.dumps(result, default=str))}
+
+
+def state_of(member: Member | None) -> MemberState:
+    """How a member stands."""
+    if member is None or member.stopped:
+        return MemberState()
+    raft, config = member.raft, member.raft.config
+    if member.me in config.voters:
+        membership = "voter"
+    elif member.me in config.learners:
+        membership = "promotable" if is_promotable(member.me) else "non_voter"
+    else:
+        membership = "unknown"
+    return MemberState(
+        state=_WORDS[raft.status.role],
+        membership=membership,
+        last_index=raft.last,
+        last_written=raft.stable,
+        last_applied=member.machine.applied,
+        commit_index=raft.hard.commit,
+        snapshot_index=raft.base,
+        term=raft.status.term,
+    )

@@ -1,0 +1,111 @@
+"""The queue's end of its lanes, with letters that are slow to be carried out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from amqp10broker.queues.commands import Credit, GiveBack, PeerId, Publish, ReplyTo, Subscribe, Tick
+from amqp10broker.queues.effects import Effect
+from amqp10broker.queues.quorum.commands import QuorumCommand
+from amqp10broker.queues.quorum.queue import QuorumQueue
+from amqp10broker.queues.settings import QueueSettings
+from amqp10broker.replication.lane_messages import LaneMessage, LeaderIs, LetterBatch, Resume, Resumed, Told
+from amqp10broker.replication.lane_server import LaneServer
+from tests.support.quorum_bench import message
+
+SESSION = ReplyTo(PeerId(2, 1, 1), "s")
+
+
+class Node:
+    """The queue's node; the other one asks."""
+
+    node = 1
+    peers: Sequence[int] = (1, 2)
+    incarnations: Mapping[int, int] = {1: 1, 2: 1}
+    suspected: frozenset[int] = frozenset()
+
+    def __init__(self) -> None:
+        self.machine = QuorumQueue("q", settings=QueueSettings(consumer_timeout_ms=1000), now_ms=0)
+        self.now = self.index = 0
+        self.posted: list[QuorumCommand] = []
+        self.sent: list[LaneMessage] = []
+        self.server = LaneServer(7, self, self)
+        self.server.lead(3)
+
+    def post_all(self, commands: list[QuorumCommand]) -> None:
+        self.posted += commands
+
+    def send(self, node: int, group: int, message: LaneMessage) -> bool:
+        self.sent.append(message)
+        return True
+
+    def tell(self, effects: Mapping[PeerId, Sequence[Effect]]) -> None:
+        raise AssertionError("no session is here")
+
+    def carry_out(self, *commands: QuorumCommand) -> None:
+        """What was posted is committed, as one entry, and told."""
+        self.index += 1
+        self.machine.begin_entry(self.index)
+        posted, self.posted = self.posted, []
+        for command in (*posted, *commands):
+            self.machine.apply(command, self.now)
+        self.server.tell(self.machine.take_effects(), self.index)
+
+    def answers(self) -> list[Resumed]:
+        """To who asked how things stand, since the last call."""
+        sent, self.sent = self.sent, []
+        return [each for each in sent if isinstance(each, Resumed)]
+
+
+def test_letters_under_way_are_carried_out_before_a_node_hears_what_it_missed() -> None:
+    """They bear the numbers of before: it may not add what it missed to others meanwhile."""
+    node = Node()
+    server = node.server
+    ref = SESSION.consumer()
+    server.resume(2, Resume(1, 1, 0, 1, {}))
+    publish = Publish(SESSION.publisher(), [1, 2], [message("a"), message("b")], False)
+    server.received(2, LetterBatch(1, 1, 0, [publish, Subscribe(ref, False), Credit(ref, 0, 2, False, 0)]))
+    node.carry_out()
+    node.now = 1000
+    node.carry_out(Tick())
+    assert [type(each) for each in node.sent if not isinstance(each, LeaderIs)] == [Resumed, Told, Told]
+    node.answers()
+    # Nothing of it reached the node, which gives back, and loses touch.
+    server.received(2, LetterBatch(1, 4, 0, [GiveBack(ref, [], [], 0, 0, 1)]))
+    server.node_down(2)
+    server.node_up(2)
+    server.resume(2, Resume(2, 1, 0, 4, {ref: 0}))
+    assert not node.answers()
+    node.carry_out()
+    (answer,) = node.answers()
+    assert (answer.token, answer.last, answer.consumers[ref].missed) == (2, 4, 0)
+    assert answer.consumers[ref].delivery_count == 0
+    server.received(2, LetterBatch(2, 5, 2, [Credit(ref, 0, 1, False, 0)]))
+    node.carry_out()
+    (told,) = node.sent
+    assert isinstance(told, Told)
+    assert (told.token, told.done) == (2, 5)
+
+
+@pytest.mark.parametrize("lost", ["way", "leadership"])
+def test_who_waits_for_its_letters_is_answered_when_it_asks_again_and_not_when_it_is_lost(lost: str) -> None:
+    node = Node()
+    server = node.server
+    publish = Publish(SESSION.publisher(), [1], [message("a")], False)
+    for resume in (Resume(1, 1, 0, 1, {}), Resume(2, 1, 0, 1, {})):
+        server.resume(2, resume)
+        if resume.token == 1:
+            server.received(2, LetterBatch(1, 1, 0, [publish]))
+            assert [each.token for each in node.answers()] == [1]
+    assert not node.answers()
+    server.resume(2, Resume(2, 1, 0, 1, {}))
+    assert [each.token for each in node.answers()] == [2], "it does not wait for ever"
+    server.resume(2, Resume(3, 1, 0, 1, {}))
+    if lost == "way":
+        server.node_down(2)
+    else:
+        server.follow()
+    node.carry_out()
+    assert not node.answers()
