@@ -487,7 +487,7 @@ class Config:
 
     def container_id_on(self, hostname: str) -> str:
         """The container-id to announce on a machine of that name."""
-        return self.container_id or f"amqp10broker@{hostname}"
+        return self.container_id or self.node_name or f"amqp10broker@{hostname}"
 
     def user(self, name: str) -> User | None:
         """The user of that name, if there is one."""

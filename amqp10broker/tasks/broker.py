@@ -35,7 +35,6 @@ from amqp10broker.catalog.queue import DeclaredQueue, QueueSpec
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.config import Config
 from amqp10broker.errors import BrokerError, ConfigError
-from amqp10broker.management.cluster_node import ClusterNode
 from amqp10broker.management.snapshot import BrokerView, FlowView, NodeView, document
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.security.login import Peer
@@ -76,6 +75,7 @@ from amqp10broker.tasks.tracing import Tracing
 
 if TYPE_CHECKING:
     from amqp10broker.tasks.cluster import Cluster
+    from amqp10broker.tasks.node_of_cluster import NodeOfCluster
 
 _log = Log("amqp10broker.broker")
 
@@ -155,7 +155,7 @@ class Broker:
         self.tracing: Tracing = Tracing(self.connections, self.catalog.users, everything=config.trace_frames)
         self.log_limits = LogLimits()
         self.doors: Doors | None = None
-        self.as_member: ClusterNode = NodeAlone(self)
+        self.as_member: NodeAlone | NodeOfCluster = NodeAlone(self)
         self._listener = Listener(self, self.connections, self.tracing, self.resource_monitor)
         self._queues: Queues | None = None
         self._connections_nursery: trio.Nursery | None = None
@@ -280,6 +280,7 @@ class Broker:
             listeners.start_soon(self.logins.run)
             listeners.start_soon(self.log_limits.run)
             listeners.start_soon(self.rights.run)
+            listeners.start_soon(self.as_member.run)
             await listeners.start(serve_admin, self)
             try:
                 self.doors = Doors(self._listener, sockets, connections)
@@ -340,6 +341,7 @@ class Broker:
                 # The founder's configuration is in it, and no other node's counts.
                 self.data.load_state(self.catalog)
                 self.propose = self.cluster.begin().propose
+                self.as_member = _member_of(self, self.cluster)
                 users = frozenset({self.config.anonymous_login_user})
             if self.journal_task is not None:
                 streams = (queue.number for queue in self.catalog if queue.kind.own_files)
@@ -454,3 +456,9 @@ class Broker:
             recording_failed=self.recordings.failed,
             traces=self.tracing.views(),
         )
+
+
+def _member_of(broker: Broker, cluster: Cluster) -> NodeOfCluster:
+    from amqp10broker.tasks.node_of_cluster import NodeOfCluster
+
+    return NodeOfCluster(broker, cluster)

@@ -36,9 +36,11 @@ from amqp10broker.tasks.data import Data
 from amqp10broker.tasks.forming import FIRST, NAME_TAKEN, Former
 from amqp10broker.tasks.founding import prepare_folder
 from amqp10broker.tasks.log import Log
+from amqp10broker.tasks.node_news import NodeNews
 from amqp10broker.tasks.peer_streams import Wires
 from amqp10broker.tasks.peers import Peers
 from amqp10broker.tasks.raft_node import RaftNode
+from amqp10broker.tasks.resource_monitor import ResourceMonitor
 from amqp10broker.tasks.surroundings import Surroundings
 from amqp10broker.tasks.system_node import SystemNode
 
@@ -60,11 +62,13 @@ class ClusterSurroundings(Surroundings, Protocol):
     Attributes:
         passwords: of the catalog's users.
         connections: of clients.
+        resource_monitor: has its alarms.
         over: set when the broker is to end.
     """
 
     passwords: Passwords
     connections: Connections
+    resource_monitor: ResourceMonitor
     over: trio.Event
 
 
@@ -77,7 +81,8 @@ class Cluster:
         peers: the other nodes.
         raft: this node's members of groups.
         system: what is declared; None before `begin`.
-        facts: by node, what it has told of itself beside.
+        news: what nodes tell each other of themselves beside.
+        facts: by node, what it has told.
         answers: by what is asked, who answers other nodes.
     """
 
@@ -109,6 +114,7 @@ class Cluster:
         self._data = data
         self._listed = read_nodes(config.cluster_nodes or "")
         self._secret = read_secret(config.cluster_secret_file)
+        self.news = NodeNews(surroundings)
         self.facts: dict[int, Document] = {}
         self.raft = RaftNode(self._send_to_group)
         self.system: SystemNode | None = None
@@ -372,22 +378,26 @@ class Cluster:
     def suspected(self, node: int) -> None:
         """See `PeerEvents`."""
         self.raft.groups.suspect(node)
+        self.news.lost(node)
         if self.system is not None:
             self.system.system.node_down(node)
 
     def heard(self, node: int, incarnation: int) -> None:
         """See `PeerEvents`."""
         self.raft.groups.heard(node)
+        self.news.heard(node, self.facts.get(node, {}))
         if self.system is not None:
             self.system.system.node_up(node)
 
     def heartbeat(self) -> Document:
         """See `PeerEvents`."""
-        return {"alarms": sorted(self._surroundings.alarms)}
+        return self.news.told()
 
     def told(self, node: int, facts: Document) -> None:
         """See `PeerEvents`."""
         self.facts[node] = facts
+        if node not in self.raft.groups.suspected:
+            self.news.heard(node, facts)
 
     def unsynced_ms(self) -> int:
         """See `PeerEvents`."""

@@ -65,6 +65,9 @@ class NodeAlone:
     def __init__(self, broker: Served) -> None:
         self._broker = broker
 
+    async def run(self) -> None:
+        """Nothing is to be seen to."""
+
     def group(self, queue: DeclaredQueue | None) -> GroupSeen | None:
         return GroupSeen((0,))
 

@@ -7,7 +7,7 @@ members that have caught up.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import Any, Final, Protocol
 
 import trio
@@ -58,21 +58,17 @@ class Proposing(Protocol):
 class MemberChanges:
     """See the module."""
 
-    def __init__(
-        self, catalog: Catalog, groups: Groups, propose: Proposing, on_change: Callable[[], None]
-    ) -> None:
+    def __init__(self, catalog: Catalog, groups: Groups, propose: Proposing) -> None:
         """Change nothing yet.
 
         Args:
             catalog: of this node.
             groups: its members of groups.
             propose: has the catalog changed.
-            on_change: called when a queue has other members.
         """
         self._catalog = catalog
         self._groups = groups
         self._propose = propose
-        self._on_change = on_change
         self._under_way: set[int] = set()
 
     # --- what is asked ------------------------------------------------------------------------------
@@ -133,7 +129,6 @@ class MemberChanges:
                     raise MovedAway
                 step = next_step(goal, standing_of(member, queue.members, self._groups.suspected))
                 if step is Verdict.DONE:
-                    self._on_change()
                     return
                 if step is Verdict.LAST_NODE:
                     raise last_node(queue)

@@ -21,6 +21,7 @@ from amqp10broker.security.passwords import Passwords
 from amqp10broker.service.survey import Selection
 from amqp10broker.tasks.bootstrap import tell_idle_patterns
 from amqp10broker.tasks.connections import Connections
+from amqp10broker.tasks.doors import Doors
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.surroundings import Surroundings
 from amqp10broker.tasks.trace_sinks import FileSink
@@ -61,7 +62,7 @@ class Administered(Surroundings, QueueHost, Protocol):
         passwords: makes records of passwords.
         connections: by number, of both protocols.
         tracing: who is traced.
-        as_member: it as one of a cluster.
+        doors: where clients come in; None before it serves.
     """
 
     container_id: str
@@ -70,7 +71,11 @@ class Administered(Surroundings, QueueHost, Protocol):
     passwords: Passwords
     connections: Connections
     tracing: Tracing
-    as_member: ClusterNode
+    doors: Doors | None
+
+    @property
+    def as_member(self) -> ClusterNode:
+        """It as one of a cluster."""
 
     @property
     def recordings(self) -> Recordings:

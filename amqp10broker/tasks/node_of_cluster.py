@@ -5,28 +5,29 @@ What is about a queue is done at the node that leads it, which is asked (`node_a
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Collection, Mapping
+from functools import partial
+from typing import Any, Final
 
 import trio
 
-from amqp10broker.catalog.catalog import Catalog, Request
 from amqp10broker.catalog.node_requests import SetDraining, SetMembers
 from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.errors import PeerUnreachable, Unavailable
 from amqp10broker.management.cluster_node import GroupSeen, MemberState
 from amqp10broker.raft.errors import ChangeRefused, NotLeader, NotReady
 from amqp10broker.replication.asking import Document
-from amqp10broker.replication.groups import Groups
 from amqp10broker.replication.ids import node_of
-from amqp10broker.replication.member import Member
 from amqp10broker.replication.membership import Membership, is_promotable
-from amqp10broker.tasks.cluster_node import Served, serve_again, stop_serving
+from amqp10broker.tasks.cluster import Cluster
+from amqp10broker.tasks.cluster_node import serve_again, stop_serving
 from amqp10broker.tasks.leader_changes import hand_all_over
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.member_changes import TAKE_BACK_S, MemberChanges
-from amqp10broker.tasks.node_answers import Answer, NodeAnswers
-from amqp10broker.tasks.node_news import NodeNews
+from amqp10broker.tasks.node import Administered
+from amqp10broker.tasks.node_answers import NodeAnswers
+from amqp10broker.tasks.operations import run_operation
+from amqp10broker.tasks.reconciler import Reconciler, settings_of
 
 _log = Log("amqp10broker.cluster")
 
@@ -38,29 +39,7 @@ LONG_S: Final[Mapping[str, float]] = {"rebalance": 3_600.0}
 AGAIN_S: Final = 0.1
 """Between two attempts to find the leader of a queue."""
 TRANSFER_S: Final = 10.0
-DRAIN_AGAIN_S: Final = 1.0
-
-
-class Parts(Protocol):
-    """What of the cluster is used (`tasks.cluster.Cluster`).
-
-    Attributes:
-        name: of this node.
-        groups: its members of groups.
-        member: that of the system group.
-        answers: by what is asked, who answers other nodes.
-    """
-
-    name: str
-    groups: Groups
-    member: Member
-    answers: dict[str, Answer]
-
-    async def propose(self, request: Request[Any]) -> Any:
-        """Have a request decided, and wait for it."""
-
-    async def call(self, node: int, question: Document, timeout_s: float) -> Document:
-        """Ask another node."""
+LOOK_AGAIN_S: Final = 1.0
 
 
 class NodeOfCluster:
@@ -70,42 +49,40 @@ class NodeOfCluster:
         changes: makes changes of members of queues that are led here.
     """
 
-    def __init__(
-        self,
-        number: int,
-        broker: Served,
-        catalog: Catalog,
-        parts: Parts,
-        news: NodeNews,
-        run: Callable[[str, Mapping[str, Any], str | None], Awaitable[Any]],
-        on_change: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, broker: Administered, cluster: Cluster) -> None:
         """Answer other nodes from now on.
 
         Args:
-            number: of this node.
-            broker: whose sockets and connections are.
-            catalog: of this node.
-            parts: the cluster.
-            news: has the alarms.
-            run: carries out an operation here.
-            on_change: called when a queue that is led here has other members.
+            broker: of this node.
+            cluster: that takes part in the system group already.
         """
-        self.number = number
+        assert cluster.system is not None, "it has begun"
+        self.number = cluster.membership.number
         self.rebalancing = False
-        self.changes = MemberChanges(catalog, parts.groups, parts.propose, on_change)
         self._broker = broker
-        self._catalog = catalog
-        self._parts = parts
-        self._news = news
-        self._answers = NodeAnswers(catalog, parts.groups, self.changes, run)
-        parts.answers |= self._answers.by_what
+        self._catalog = broker.catalog
+        self._cluster = cluster
+        self._groups = cluster.raft.groups
+        self._system = cluster.system
+        self.changes = MemberChanges(self._catalog, self._groups, self._system.propose)
+        self._reconciler = Reconciler(
+            self.number, self._catalog, self._groups, self.changes, settings_of(broker.config)
+        )
+        self._catalog.on_sizes = self._reconciler.trigger
+        self._answers = NodeAnswers(self._catalog, self._groups, self.changes, partial(run_operation, broker))
+        cluster.answers |= self._answers.by_what
+        self._groups.backward = self._drained
+
+    @property
+    def _drained(self) -> bool:
+        node = self._catalog.node_of(self.number)
+        return node is not None and node.draining
 
     # --- looking ------------------------------------------------------------------------------------
 
     def group(self, queue: DeclaredQueue | None) -> GroupSeen | None:
         """See `ClusterNode.group`."""
-        member = self._parts.member if queue is None else self._parts.groups.get(queue.number)
+        member = self._system.member if queue is None else self._groups.get(queue.number)
         if member is None:
             return None
         config = member.raft.config
@@ -118,11 +95,11 @@ class NodeOfCluster:
 
     def chief(self) -> int | None:
         """See `ClusterNode.chief`."""
-        return self._parts.member.leader_node
+        return self._system.member.leader_node
 
     def alarms(self) -> Mapping[int, Collection[str]]:
         """See `ClusterNode.alarms`."""
-        return self._news.alarms(self.number)
+        return self._cluster.news.alarms(self.number)
 
     async def member_state(self, queue: DeclaredQueue, node: int) -> MemberState:
         """See `ClusterNode.member_state`."""
@@ -154,13 +131,13 @@ class NodeOfCluster:
 
     async def shrink_to_here(self, queue: DeclaredQueue) -> None:
         """See `ClusterNode.shrink_to_here`."""
-        member = self._parts.groups.get(queue.number)
+        member = self._groups.get(queue.number)
         if member is None:
             raise Unavailable(
                 f"queue '{queue.name}'", f"the member of queue '{queue.name}' does not run here"
             )
         member.force_alone()
-        await self._parts.propose(SetMembers(queue.vhost, queue.name, queue.number, (member.me,)))
+        await self._system.propose(SetMembers(queue.vhost, queue.name, queue.number, (member.me,)))
 
     async def _at_leader(
         self, queue: DeclaredQueue, node: int, wanted: Document, timeout_s: float
@@ -184,31 +161,42 @@ class NodeOfCluster:
 
     async def drain(self) -> None:
         """See `ClusterNode.drain`; the steps are RabbitMQ's, in its order."""
-        await self._parts.propose(SetDraining(self._parts.name, True))
-        self._parts.groups.backward = True
+        await self._system.propose(SetDraining(self._cluster.name, True))
+        self._groups.backward = True
         stop_serving(self._broker)
-        self._hand_metadata_over()
-        for line in await hand_all_over(self._catalog, self._parts.groups, self._may_lead):
+        for line in await self._lead_no_more():
             _log.warning("a drained node still leads", reason=line)
 
     async def revive(self) -> None:
         """See `ClusterNode.revive`."""
-        await self._parts.propose(SetDraining(self._parts.name, False))
-        self._parts.groups.backward = False
+        await self._system.propose(SetDraining(self._cluster.name, False))
+        self._groups.backward = False
         await serve_again(self._broker)
 
     async def run(self) -> None:
-        """Keep members right, and a drained node from leading, until cancelled."""
+        """Keep members as they should be, and a drained node from leading, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.changes.run)
+            nursery.start_soon(self._reconciler.run)
+            running: set[int] = set()
             while True:
-                await trio.sleep(DRAIN_AGAIN_S)
-                if self._parts.groups.backward:
-                    self._hand_metadata_over()
-                    await hand_all_over(self._catalog, self._parts.groups, self._may_lead)
+                now = {
+                    node.number for node in self._catalog.nodes.values() if self._catalog.runs(node.number)
+                }
+                if now - running:
+                    self._reconciler.trigger()
+                running = now
+                if self._groups.backward:
+                    await self._lead_no_more()
+                await trio.sleep(LOOK_AGAIN_S)
+
+    async def _lead_no_more(self) -> list[str]:
+        """Hand all leaderships over; a line for each that is left."""
+        self._hand_metadata_over()
+        return await hand_all_over(self._catalog, self._groups, self._may_lead)
 
     def _may_lead(self) -> Collection[int]:
-        suspected = self._parts.groups.suspected
+        suspected = self._groups.suspected
         return {
             node.number
             for node in self._catalog.nodes.values()
@@ -216,7 +204,7 @@ class NodeOfCluster:
         }
 
     def _hand_metadata_over(self) -> None:
-        member, may = self._parts.member, self._may_lead()
+        member, may = self._system.member, self._may_lead()
         heirs = [each for each in member.raft.matches() if node_of(each) in may]
         heirs = [each for each in heirs if each in member.raft.config.voters]
         if not member.leads or not heirs:
@@ -242,6 +230,6 @@ class NodeOfCluster:
         if node == self.number:
             return await self._answers.by_what[question["what"]](node, question)
         try:
-            return await self._parts.call(node, question, timeout_s)
+            return await self._cluster.peers.call(node, question, timeout_s)
         except PeerUnreachable as error:
             raise Unavailable(f"node {node}", str(error)) from error

@@ -71,7 +71,7 @@ async def run_operation(broker: Administered, name: str, given: Mapping[str, Any
         vhost=found,
         access=None,
         connection=None,
-        node_name=broker.container_id,
+        node_name=broker.config.node_name or broker.container_id,
         node=RunningNode(broker),
         propose=broker.propose,
         reply_to=address,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 import trio
@@ -50,7 +50,7 @@ class Reconciler:
 
     def __init__(
         self,
-        me: Callable[[], int],
+        me: int,
         catalog: Catalog,
         groups: Groups,
         changes: MemberChanges,
@@ -59,7 +59,7 @@ class Reconciler:
         """Do nothing yet.
 
         Args:
-            me: tells the number of this node.
+            me: number of this node.
             catalog: what is declared.
             groups: this node's members.
             changes: makes changes.
@@ -124,7 +124,7 @@ class Reconciler:
     def _nodes(self) -> Mapping[int, NodeState]:
         return {
             node.number: NodeState(
-                node.number == self._me() or node.number not in self._groups.suspected, node.draining
+                node.number == self._me or node.number not in self._groups.suspected, node.draining
             )
             for node in self._catalog.nodes.values()
         }

@@ -150,7 +150,7 @@ class Sessions(RunningParts[RunningSession]):
             connection=connection.owner,
             new_id=surroundings.new_id,
             volatile=surroundings.make_volatile,
-            node=surroundings.container_id,
+            node=surroundings.config.node_name or surroundings.container_id,
             log=connection.log,
             moment=Moment(surroundings.clock.now_ms()),
         )
