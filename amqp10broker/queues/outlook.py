@@ -33,6 +33,8 @@ class Part(NamedTuple):
     """It is the active one, and gives that up when it has settled what it holds."""
     name: str = ""
     """For people, as its `Subscribe` says."""
+    away: bool = False
+    """Its node is not heard of: it gets nothing until that is back."""
 
 
 class Reading(NamedTuple):
@@ -98,7 +100,7 @@ class Outlook:
         """Look at all consumers."""
         parts = list(self.parts.values())
         holders = sorted((each for each in parts if each.held), key=lambda each: -each.held)
-        takers = (each for each in parts if each.credit and not each.silent)
+        takers = (each for each in parts if each.credit and not (each.silent or each.away))
         foremost = max(takers, key=lambda each: each.priority, default=None)
         object.__setattr__(self, "_holders", holders)
         object.__setattr__(self, "_foremost", foremost)

@@ -37,7 +37,7 @@ from amqp10broker.queues.effects import (
     Rejected,
     TimedOut,
 )
-from amqp10broker.queues.settings import DeadLetterStrategy, Overflow, QueueSettings
+from amqp10broker.queues.settings import DeadLetterStrategy, Overflow, QueueSettings, RetryType
 from tests.support.quorum_bench import message
 from tests.support.raft_room import Room
 
@@ -402,6 +402,77 @@ def one_that_is_not_heard_of_does_not_become_the_active_one(room: Room) -> None:
         (ref, False),
         (best, True),
     ]
+
+
+@scenario
+def one_of_many_that_are_away_is_active_when_back(room: Room) -> None:
+    group = Group(room, single_active_consumer=True)
+    ref, letters = reader(ONE, 5)
+    other, others = reader(TWO, 5)
+    group.says(ONE, *letters)
+    group.says(TWO, *others, publish(TWO, "a"))
+    group.entry(room.NodeSuspect(*ONE.id[:2]), room.NodeSuspect(*TWO.id[:2]))
+    told = group.wait(T12)
+    assert [(each.consumer, each.active) for each in told if isinstance(each, ActiveChanged)] == [
+        (ref, False)
+    ]
+    assert (group.leader.ready, group.leader.consumers) == (1, 2)
+    told = group.entry(room.NodeBack(*TWO.id[:2]))
+    assert [(each.consumer, each.active) for each in told if isinstance(each, ActiveChanged)] == [
+        (other, True)
+    ]
+    assert (bodies(told, other), counts(told)) == (["a"], [(1, 0)])
+    assert not group.entry(room.NodeBack(*ONE.id[:2]))
+
+
+@scenario
+def a_cancelled_consumer_that_is_away_settles_when_back(room: Room) -> None:
+    for single in (False, True):
+        group = Group(room, single_active_consumer=single)
+        ref, letters = reader(ONE, 5)
+        group.says(ONE, *letters, publish(ONE, "a", "b"))
+        group.says(ONE, GiveBack(ref, [], [], 2, 2, 1), Cancel(ref))
+        group.entry(room.NodeSuspect(*ONE.id[:2]))
+        other, others = reader(TWO, 5)
+        assert not bodies(group.says(TWO, *others))
+        group.entry(room.NodeBack(*ONE.id[:2]))
+        group.says(ONE, Settle(ref, [0], Verdict.ACCEPT))
+        assert group.leader.unsettled == 1
+        group.entry(room.NodeSuspect(*ONE.id[:2]))
+        told = group.wait(T12)
+        assert (bodies(told, other), counts(told)) == (["b"], [(1, 0)])
+        assert group.resume(ONE, {ref: 2}).unknown == [ref], "it holds nothing and gets nothing"
+
+
+@scenario
+def a_delivery_times_out_though_its_node_is_away(room: Room) -> None:
+    for single in (False, True):
+        group = Group(room, single_active_consumer=single, consumer_timeout_ms=1000)
+        ref, letters = reader(ONE, 1)
+        group.says(ONE, *letters, publish(ONE, "a"))
+        other, others = reader(TWO, 5)
+        group.says(TWO, *others)
+        group.entry(room.NodeSuspect(*ONE.id[:2]))
+        told = group.wait(1000)
+        assert (bodies(told, other), counts(told)) == (["a"], [(1, 0)])
+        group.says(TWO, Settle(other, [0], Verdict.ACCEPT), publish(TWO, "b"))
+        group.entry(room.NodeBack(*ONE.id[:2]))
+        assert [type(each) for _, _, each in group.resume(ONE).kept] == [TimedOut]
+        group.says(TWO, Settle(other, [1], Verdict.ACCEPT), GiveBack(other, [], [], 2, 2, 1), Cancel(other))
+        assert not bodies(group.says(TWO, publish(TWO, "c"))), "it is not heard of, though its node is"
+        assert bodies(group.says(ONE, Credit(ref, 1, 1, False, 1)), ref) == ["c"]
+
+
+@scenario
+def what_comes_back_after_long_waits_as_returns_do(room: Room) -> None:
+    for kind, waits in ((RetryType.ALL, True), (RetryType.RETURNED, True), (RetryType.FAILED, False)):
+        group = Group(room, retry_type=kind, retry_min_ms=5000)
+        group.says(ONE, *reader(ONE, 1)[1], publish(ONE, "a"))
+        group.entry(room.NodeSuspect(*ONE.id[:2]))
+        group.wait(T12)
+        assert (group.leader.delayed, group.leader.ready) == ((1, 0) if waits else (0, 1))
+        group.wait(5000)
+        assert group.leader.ready == 1
 
 
 @scenario

@@ -120,6 +120,7 @@ class Consumer:
             self.settled_ms,
             silent=self.silent,
             name=self.name,
+            away=self.suspended,
         )
 
     @property
