@@ -169,6 +169,7 @@ LONG_TASKS: Final[Mapping[str, str]] = {
     "journal_task.py": "the journal of a running broker, for queues of all kinds",
     "peers.py": "the table of other nodes: their connections, and all that is done over them",
     "queue_task.py": "the one loop of every kind of queue, with the order of its ends",
+    "queues.py": "the table of a node's queues, and what becomes of one that fails",
     "recorder.py": "one recording from its first run to its last, whatever fails on the way",
     "recorder_child.py": "a process of its own, which can import little of the others",
 }

@@ -63,6 +63,7 @@ class Lanes:
         suspected: nodes that are not heard of.
         clients: this node's ends of lanes, by queue number.
         servers: the ends of queues that are here, by number.
+        on_leader: called with the number of a queue when a leader of it is known.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class Lanes:
         self.suspected: frozenset[int] = frozenset()
         self.clients: dict[int, Client] = {}
         self.servers: dict[int, Server] = {}
+        self.on_leader: Callable[[int], None] = lambda group: None
         self.tell = tell
         self.is_open = is_open
         self.now_ms = now_ms
@@ -125,6 +127,11 @@ class Lanes:
         """No more."""
         self.clients.pop(group, None)
         self._leaders.pop(group, None)
+
+    def leader_of(self, group: int) -> int | None:
+        """The node that leads a queue, as it said last; None: none is known."""
+        known = self._leaders.get(group)
+        return None if known is None else known[0]
 
     def reachable(self, node: int) -> bool:
         """Whether there is a way to a node that is heard of."""
@@ -175,6 +182,8 @@ class Lanes:
                 client = self.clients.get(group)
                 if client is not None:
                     client.leader_is(node, message)
+                if group in self._leaders:
+                    self.on_leader(group)
 
     # --- other nodes come and go --------------------------------------------------------------------
 

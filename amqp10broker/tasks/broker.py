@@ -31,7 +31,7 @@ from amqp10broker import __version__
 from amqp10broker.alarms import AlarmCause
 from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.proposing import at_once
-from amqp10broker.catalog.queue import DeclaredQueue, QueueSpec
+from amqp10broker.catalog.queue import DeclaredQueue, QueueHandle, QueueSpec
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.config import Config
 from amqp10broker.errors import BrokerError, ConfigError
@@ -64,7 +64,6 @@ from amqp10broker.tasks.log_limits import LogLimits
 from amqp10broker.tasks.login import Logins, authenticator
 from amqp10broker.tasks.meters import Meter, SystemMeter, rss_bytes
 from amqp10broker.tasks.pid_file import pid_file
-from amqp10broker.tasks.queue_task import QueueTask
 from amqp10broker.tasks.queues import Queues
 from amqp10broker.tasks.recordings import Recordings
 from amqp10broker.tasks.resource_monitor import ResourceMonitor
@@ -256,7 +255,7 @@ class Broker:
     async def _running_queues(self) -> AsyncIterator[None]:
         """Queues begin with what is declared, and end last, when nobody asks them any more."""
         async with trio.open_nursery() as nursery:
-            self._queues = Queues(self, nursery, self.journal_task)
+            self._queues = Queues(self, nursery, self.journal_task, self.cluster)
             self._bootstrap()
             if self.journal_task is not None:
                 self.journal_task.begin()
@@ -339,6 +338,7 @@ class Broker:
                 users = bootstrap_folder(self.catalog, self.config, self.passwords, self.data)
             else:
                 # The founder's configuration is in it, and no other node's counts.
+                self.cluster.prepare()
                 self.data.load_state(self.catalog)
                 self.propose = self.cluster.begin().propose
                 self.as_member = _member_of(self, self.cluster)
@@ -357,9 +357,11 @@ class Broker:
 
     # --- what others ask --------------------------------------------------------------------------
 
-    def start_queue(self, queue: QueueSpec) -> QueueTask:
+    def start_queue(self, queue: QueueSpec) -> QueueHandle:
         """Begin to run a queue (see `catalog.QueueHost`)."""
         assert self._queues is not None, "the broker is not running"
+        if self.cluster is not None:
+            return self.cluster.start_queue(queue, self._queues.start)
         return self._queues.start(queue)
 
     def make_volatile(self, vhost: VirtualHost, name: str, connection: object) -> DeclaredQueue:

@@ -18,13 +18,14 @@ import trio
 from amqp10broker import __version__
 from amqp10broker.catalog.node_requests import JoinNode, NodeStarted
 from amqp10broker.catalog.nodes import NodeFacts
-from amqp10broker.catalog.queue import DeclaredQueue, Owner
+from amqp10broker.catalog.queue import Owner, QueueSpec
 from amqp10broker.errors import BadRequest, BrokerError, ConfigError, RefusedError
 from amqp10broker.replication.asking import Document
 from amqp10broker.replication.bootstrap import Address, MemberAt, Membership, check_name, read_nodes
 from amqp10broker.replication.hello import Hello, Identity
-from amqp10broker.replication.ids import SYSTEM_GROUP
+from amqp10broker.replication.ids import SYSTEM_GROUP, node_of
 from amqp10broker.replication.placement import ByCount
+from amqp10broker.replication.snapshots import Snapshots
 from amqp10broker.replication.system import System
 from amqp10broker.replication.wire import Frame, FrameKind, Purpose
 from amqp10broker.security.passwords import Passwords
@@ -33,13 +34,17 @@ from amqp10broker.tasks.cluster_listener import bind_cluster
 from amqp10broker.tasks.cluster_secret import read_secret
 from amqp10broker.tasks.connections import Connections
 from amqp10broker.tasks.data import Data
-from amqp10broker.tasks.forming import FIRST, NAME_TAKEN, Former
+from amqp10broker.tasks.forming import FIRST, NAME_TAKEN, Former, Stopped
 from amqp10broker.tasks.founding import prepare_folder
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.node_news import NodeNews
+from amqp10broker.tasks.node_queues import NodeQueues
+from amqp10broker.tasks.nodes import Whereabouts
 from amqp10broker.tasks.peer_streams import Wires
 from amqp10broker.tasks.peers import Peers
-from amqp10broker.tasks.raft_node import RaftNode
+from amqp10broker.tasks.queue_task import QueueTask
+from amqp10broker.tasks.raft_node import RaftNode, now_ms
+from amqp10broker.tasks.remote_queue import RemoteQueue
 from amqp10broker.tasks.resource_monitor import ResourceMonitor
 from amqp10broker.tasks.surroundings import Surroundings
 from amqp10broker.tasks.system_node import SystemNode
@@ -50,10 +55,6 @@ FOR_STRANGERS: Final = ("look", "join")
 """What a node may ask that is not a member."""
 Answer = Callable[[int, Document], Awaitable[Document]]
 """Answers a question of a node, which is 0 if it is not a member yet."""
-
-
-class Stopped(BrokerError):
-    """The node was told to end before it was of a cluster."""
 
 
 class ClusterSurroundings(Surroundings, Protocol):
@@ -80,6 +81,8 @@ class Cluster:
         membership: of which cluster it is.
         peers: the other nodes.
         raft: this node's members of groups.
+        snapshots: states of groups on their way.
+        queues: how queues are reached; not there before `prepare`.
         system: what is declared; None before `begin`.
         news: what nodes tell each other of themselves beside.
         facts: by node, what it has told.
@@ -117,7 +120,10 @@ class Cluster:
         self.news = NodeNews(surroundings)
         self.facts: dict[int, Document] = {}
         self.raft = RaftNode(self._send_to_group)
+        self.snapshots = Snapshots(self.raft.groups, self._send_state, random.random)
+        self.raft.give_turns(lambda: self.snapshots.deadline, self.snapshots.tick)
         self.system: SystemNode | None = None
+        self.queues: NodeQueues = None  # type: ignore[assignment]
         self.answers: dict[str, Answer] = {"look": self._looked_at, "join": self._let_in}
 
     # --- life ---------------------------------------------------------------------------------------
@@ -165,6 +171,7 @@ class Cluster:
             for member in known.members:
                 self._know(member)
             nursery.start_soon(self.raft.run)
+            self._nursery = nursery
             yield
             nursery.cancel_scope.cancel()
 
@@ -221,6 +228,32 @@ class Cluster:
             )
         return Wires(tls, plaintext=config.cluster_plaintext)
 
+    def prepare(self) -> None:
+        """Before queues begin: how they are reached, and who says where new ones are."""
+        surroundings, number = self._surroundings, self.membership.number
+        askers = surroundings.askers
+        self.queues = NodeQueues(number, self.peers, askers, now_ms, self._name_of)
+        lanes = self.queues.lanes
+        lanes.on_leader = self._has_leader
+        config, whereabouts = surroundings.config, Whereabouts(number, self.peers.liveness, lanes)
+        self._catalog.whereabouts = whereabouts
+        self._catalog.placement = ByCount(
+            number,
+            askers.incarnation,
+            random.randrange,
+            runs=whereabouts.runs,
+            leader_of=whereabouts.leader,
+            group_size=config.quorum_initial_group_size,
+            locator=config.queue_leader_locator,
+        )
+        self._nursery.start_soon(self.queues.run)
+        for member in self.membership.members:
+            # They may have come, or be known to be gone, before this.
+            if self.peers.connected(member.number, Purpose.LETTERS):
+                self.queues.connected(member.number)
+            if member.number in self.raft.groups.suspected:
+                self.queues.suspected(member.number)
+
     def begin(self) -> System:
         """Take part in the system group: the catalog is what it has agreed on from now on.
 
@@ -237,26 +270,37 @@ class Cluster:
         )
         system = self.system.system
         system.is_open = self._is_open
-        catalog, config = self._catalog, surroundings.config
-        catalog.placement = ByCount(
-            self.membership.number,
-            self._data.incarnation,
-            random.randrange,
-            runs=self._runs,
-            leader_of=self._leads,
-            group_size=config.quorum_initial_group_size,
-            locator=config.queue_leader_locator,
-        )
-        catalog.on_nodes = self._nodes_changed
+        system.has_leader = lambda queue: self.queues.lanes.leader_of(queue) is not None
+        self._catalog.on_nodes = self._nodes_changed
         self._nodes_changed()
         return system
 
-    def _runs(self, node: int) -> bool:
-        return node == self.membership.number or self.peers.connected(node, Purpose.LETTERS)
+    def start_queue(
+        self, spec: QueueSpec, start: Callable[[QueueSpec], QueueTask]
+    ) -> RemoteQueue | QueueTask:
+        """Begin to run what of a queue is at this node, and say how it is reached (`catalog.QueueHost`).
 
-    def _leads(self, queue: DeclaredQueue) -> int | None:
-        whereabouts = self._catalog.whereabouts
-        return None if whereabouts is None else whereabouts.leader(queue)
+        Args:
+            spec: as declared.
+            start: begins to run a queue, or a member of it, here.
+        """
+        me, group = self.membership.number, spec.number
+        here = spec.home == me or me in map(node_of, spec.members)
+        task = start(spec) if here else None
+        return self.queues.reach(spec, task, lambda: self._term(group))
+
+    def _term(self, group: int) -> int:
+        member = self.raft.groups.get(group)
+        return 0 if member is None else member.raft.status.term
+
+    def _has_leader(self, group: int) -> None:
+        """A queue's leader has said so."""
+        if self.system is not None:
+            self.system.system.leader_is(group)
+
+    def _name_of(self, number: int) -> str:
+        node = self._catalog.node_of(number)
+        return f"number {number}" if node is None else node.name
 
     async def caught_up(self) -> None:
         """Wait until this node knows all that was declared before it started.
@@ -299,6 +343,7 @@ class Cluster:
         )
         for node in nodes.values():
             self._know(MemberAt(node.number, node.name, Address(node.host, node.port)), node.incarnation)
+        self.queues.know({node.number: node.incarnation for node in nodes.values()})
         there = {member.number for member in members}
         for gone in [each for each in self.membership.members if each.number not in there]:
             self.peers.forget(gone.number)
@@ -358,27 +403,39 @@ class Cluster:
             self.raft.received(node, frames)
         elif purpose is Purpose.BULK:
             for frame in frames:
-                if frame.group == SYSTEM_GROUP and self.system is not None:
+                if frame.group != SYSTEM_GROUP:
+                    self.snapshots.received(node, frame.kind, frame.group, frame.body)
+                elif self.system is not None:
                     self.system.received(node, frame)
         else:
+            if self.queues is not None:
+                self.queues.frames(node, frames)
             proposed = [frame.body for frame in frames if frame.kind is FrameKind.PROPOSE]
             if proposed and self.system is not None:
                 self.system.system.proposed(node, proposed)
 
     def connected(self, node: int, purpose: Purpose) -> None:
         """See `PeerEvents`."""
+        if purpose is Purpose.LETTERS and self.queues is not None:
+            self.queues.connected(node)
 
     def disconnected(self, node: int, purpose: Purpose) -> None:
         """See `PeerEvents`."""
         if purpose is Purpose.RAFT:
             self.raft.disconnected(node)
-        elif purpose is Purpose.BULK and self.system is not None:
-            self.system.disconnected(node)
+        elif purpose is Purpose.BULK:
+            self.snapshots.disconnected(node)
+            if self.system is not None:
+                self.system.disconnected(node)
+        elif purpose is Purpose.LETTERS and self.queues is not None:
+            self.queues.disconnected(node)
 
     def suspected(self, node: int) -> None:
         """See `PeerEvents`."""
         self.raft.groups.suspect(node)
         self.news.lost(node)
+        if self.queues is not None:
+            self.queues.suspected(node)
         if self.system is not None:
             self.system.system.node_down(node)
 
@@ -386,6 +443,8 @@ class Cluster:
         """See `PeerEvents`."""
         self.raft.groups.heard(node)
         self.news.heard(node, self.facts.get(node, {}))
+        if self.queues is not None:
+            self.queues.heard(node, incarnation)
         if self.system is not None:
             self.system.system.node_up(node)
 
@@ -410,6 +469,9 @@ class Cluster:
 
     def _send_to_group(self, node: int, group: int, message: bytes) -> None:
         self.peers.send(node, Purpose.RAFT, FrameKind.RAFT, group, (message,))
+
+    def _send_state(self, node: int, kind: FrameKind, group: int, body: bytes) -> bool:
+        return self.peers.send(node, Purpose.BULK, kind, group, (body,))
 
     def _send_of_system(self, node: int, purpose: Purpose, kind: FrameKind, body: bytes) -> bool:
         return self.peers.send(node, purpose, kind, SYSTEM_GROUP, (body,))

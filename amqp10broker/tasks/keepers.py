@@ -116,6 +116,10 @@ class Keepers:
             if snapshots is not None:
                 snapshots.add(spec.number, machine)
             groups.add(member)
+            if spec.members[:1] == (store.me,):
+                # It shall lead; where another one does it is told so, and follows.
+                member.campaign()
+                member.advance()
             return member
 
         return QuorumInLog(queue, journal_task, store, begin, snapshots)

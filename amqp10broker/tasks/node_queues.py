@@ -21,7 +21,6 @@ from amqp10broker.replication.lanes import LaneClient
 from amqp10broker.replication.letters_codec import BadLetter
 from amqp10broker.replication.wire import Frame, FrameKind, Purpose
 from amqp10broker.tasks.askers import Askers
-from amqp10broker.tasks.letter_box import LetterBox
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.peers import Peers
 from amqp10broker.tasks.queue_task import QueueTask
@@ -104,7 +103,9 @@ class NodeQueues:
 
     # --- queues -------------------------------------------------------------------------------------
 
-    def reach(self, spec: QueueSpec, task: QueueTask | None, term: Callable[[], int]) -> LetterBox:
+    def reach(
+        self, spec: QueueSpec, task: QueueTask | None, term: Callable[[], int]
+    ) -> RemoteQueue | QueueTask:
         """How sessions of this node reach a queue, and those of other nodes, if it is here.
 
         Args:

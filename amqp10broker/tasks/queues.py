@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 import trio
 
@@ -26,7 +26,23 @@ from amqp10broker.tasks.keepers import Keepers, QueueSurroundings
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.queue_task import QueueTask
 
+if TYPE_CHECKING:
+    from amqp10broker.replication.snapshots import Snapshots
+    from amqp10broker.tasks.raft_node import RaftNode
+
 _log = Log("amqp10broker.queues")
+
+
+class Cluster(Protocol):
+    """What queues need of a node's cluster.
+
+    Attributes:
+        raft: its groups.
+        snapshots: states of groups on their way.
+    """
+
+    raft: RaftNode
+    snapshots: Snapshots
 
 
 class AfterFault(Enum):
@@ -71,13 +87,20 @@ class Queues:
     """
 
     def __init__(
-        self, surroundings: QueueSurroundings, nursery: trio.Nursery, journal_task: JournalTask | None
+        self,
+        surroundings: QueueSurroundings,
+        nursery: trio.Nursery,
+        journal_task: JournalTask | None,
+        cluster: Cluster | None = None,
     ) -> None:
         self.journal_task = journal_task
         self._surroundings = surroundings
         self._nursery = nursery
         self._running: set[QueueTask] = set()
-        self._keepers = Keepers(surroundings)
+        if cluster is None:
+            self._keepers = Keepers(surroundings)
+        else:
+            self._keepers = Keepers(surroundings, cluster.raft.groups, cluster.snapshots)
         self._slips: set[str] = set()
 
     @property

@@ -116,6 +116,8 @@ class RaftNode:
             if node_of(peer) == node:
                 news = member.raft.heard if there else member.raft.suspect
                 news(peer, now_ms())
+        if there and member.raft.status.leader is None:
+            member.campaign()  # the one that was the first to begin stands for election
         member.advance()
 
 

@@ -9,6 +9,7 @@ import trio
 
 from amqp10broker.config import Config
 from amqp10broker.tasks.broker import Broker
+from amqp10broker.tasks.forming import Stopped
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.preload import preload
 
@@ -29,14 +30,17 @@ async def run_broker(config: Config, on_up: Callable[[list[tuple[str, int]]], No
     """
     broker = Broker(config)
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_stop_on_signal, signals, broker)
-            async with broker:
-                if not broker.over.is_set():
-                    on_up(broker.addresses)
-                    nursery.start_soon(preload)
-                await broker.over.wait()
-            nursery.cancel_scope.cancel()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_stop_on_signal, signals, broker)
+                async with broker:
+                    if not broker.over.is_set():
+                        on_up(broker.addresses)
+                        nursery.start_soon(preload)
+                    await broker.over.wait()
+                nursery.cancel_scope.cancel()
+        except* Stopped as stopped:
+            _log.info("not up", reason=str(stopped.exceptions[0]))
 
 
 async def _stop_on_signal(signals: AsyncIterator[int], broker: Broker) -> None:
