@@ -28,7 +28,7 @@ HEARTBEAT_MS: Final = 100
 HAND_OVER_MS: Final = 2_000
 HUNG_MS: Final = 5_000
 UNSYNCED_MS_MAX: Final = 2**32 - 1
-NODES_MAX: Final = 2**16 - 1
+FACTS_BYTES_MAX: Final = 1024 * 1024
 
 _HEAD: Final = struct.Struct("<QIH")
 
@@ -69,7 +69,10 @@ def read_heartbeat(body: bytes) -> Heartbeat:
         hears = struct.unpack_from(f"<{count}I", body, _HEAD.size)
     except struct.error as error:
         raise BadHeartbeat("a heartbeat that is cut") from error
-    return Heartbeat(incarnation, unsynced_ms, frozenset(hears), body[_HEAD.size + 4 * count :])
+    facts = body[_HEAD.size + 4 * count :]
+    if len(facts) > FACTS_BYTES_MAX:
+        raise BadHeartbeat(f"a heartbeat with {len(facts)} bytes of facts")
+    return Heartbeat(incarnation, unsynced_ms, frozenset(hears), facts)
 
 
 class Suspected(NamedTuple):
@@ -95,7 +98,6 @@ class _Node:
     """When its last heartbeat came; None: none since it was lost, or known."""
     hears_us: bool = False
     incarnation: int = 0
-    unsynced_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -121,10 +123,6 @@ class Liveness:
     def alive(self) -> Collection[int]:
         """The nodes that are not suspected."""
         return [node for node, it in self._nodes.items() if it.alive]
-
-    def unsynced_ms(self, node: int) -> int:
-        """What a node said last of its oldest append that is not synced."""
-        return self._nodes[node].unsynced_ms
 
     def know(self, node: int) -> Iterable[News]:
         """A node is a member. It is suspected until it is heard."""
@@ -153,7 +151,6 @@ class Liveness:
         it = self._nodes.get(node)
         if it is None:
             return
-        it.unsynced_ms = beat.unsynced_ms
         if beat.unsynced_ms >= HUNG_MS:
             yield from self.lost(node)
             return

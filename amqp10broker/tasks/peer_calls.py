@@ -16,7 +16,7 @@ from amqp10broker.replication.asking import (
     read_answer,
     read_document,
 )
-from amqp10broker.replication.frames import encode
+from amqp10broker.replication.frames import BadFrame, encode
 from amqp10broker.replication.wire import Frame, FrameKind
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.peer_events import PeerEvents
@@ -26,6 +26,8 @@ _log = Log("amqp10broker.peers")
 
 QUESTIONS_MAX: Final = 1_024
 """Of one connection, that are not answered yet; further ones are refused."""
+UNREAD_BYTES_MAX: Final = 64 * 1024 * 1024
+"""So much waits to be sent, and a connection over which still more is asked ends: it is not read."""
 _NUMBERS: Final = 2**32
 
 
@@ -35,7 +37,8 @@ class _Waiting:
     def __init__(self, link: PeerLink) -> None:
         self.link = link
         self.over = trio.Event()
-        self.body: bytes | None = None
+        self.answer: Document | None = None
+        self.refused: RefusedError | None = None
 
 
 class Calls:
@@ -65,18 +68,27 @@ class Calls:
             link.put(encode(FrameKind.REQUEST, number, [encode_document(question)]))
             with trio.move_on_after(timeout_s):
                 await waiting.over.wait()
-                if waiting.body is None:
+                if waiting.refused is not None:
+                    raise waiting.refused
+                if waiting.answer is None:
                     raise PeerUnreachable(f"node '{name}' cannot be reached: {link.end}")
-                return read_answer(waiting.body)
+                return waiting.answer
         finally:
             del self._waiting[number]
         raise PeerUnreachable(f"node '{name}' has not answered within {timeout_s:g} s")
 
     def answered(self, link: PeerLink, frame: Frame) -> None:
-        """An answer has come; one that nobody waits for any more is dropped."""
+        """An answer has come; one that nobody waits for any more is dropped.
+
+        Raises:
+            BadDocument: it is none.
+        """
         waiting = self._waiting.get(frame.group)
         if waiting is not None and waiting.link is link:
-            waiting.body = frame.body
+            try:
+                waiting.answer = read_answer(frame.body)
+            except RefusedError as error:
+                waiting.refused = error
             waiting.over.set()
 
     def lost(self, link: PeerLink) -> None:
@@ -90,8 +102,11 @@ class Calls:
 
         Raises:
             BadDocument: it is none.
+            BadFrame: the answers to others are not read.
         """
         question = read_document(frame.body)
+        if link.backlog_bytes > UNREAD_BYTES_MAX:
+            raise BadFrame(f"questions, while {UNREAD_BYTES_MAX} bytes wait to be read")
         if self._answering[link] >= QUESTIONS_MAX:
             busy = LimitExceeded("node", f"{QUESTIONS_MAX} questions wait for this node's answer: ask later")
             link.put(encode(FrameKind.RESPONSE, frame.group, [encode_refusal(busy)]))

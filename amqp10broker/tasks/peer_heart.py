@@ -31,6 +31,9 @@ SILENT_TIMES: Final = 2
 the kernel waits longer and longer before it tries again."""
 
 
+BACKLOG_BYTES_MAX: Final = 16 * 1024 * 1024
+
+
 class Heart:
     """What is said and heard ten times a second.
 
@@ -70,6 +73,8 @@ class Heart:
 
     def beat(self, link: PeerLink) -> None:
         """Send a heartbeat over a connection for groups, before what waits there."""
+        if link.backlog_bytes > BACKLOG_BYTES_MAX:
+            return  # it does not read: more of them would only wait
         facts = b"" if link.facts_told == self._facts_bytes else self._facts_bytes
         link.facts_told = self._facts_bytes
         beat = Heartbeat(

@@ -8,10 +8,9 @@ from typing import Final
 
 import trio
 
-from amqp10broker.replication.asking import BadDocument
-from amqp10broker.replication.frames import BODY_BYTES_MAX, BadFrame, Decoder
+from amqp10broker.errors import BrokerError
+from amqp10broker.replication.frames import BODY_BYTES_MAX, Decoder
 from amqp10broker.replication.hello import Hello
-from amqp10broker.replication.liveness import BadHeartbeat
 from amqp10broker.replication.wire import Frame
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.peer_streams import close
@@ -48,7 +47,8 @@ class PeerLink:
             stream: the transport, greeted.
             peer: the other side's hello.
             rest: bytes that came behind the greeting.
-            on_frames: told the frames of each read.
+            on_frames: told the frames of each read. A `BrokerError` that it raises ends the connection: the
+                other side sent what cannot be understood.
             body_bytes_max: a larger body ends the connection.
         """
         self.peer = peer
@@ -79,10 +79,11 @@ class PeerLink:
         self.backlog_bytes += sum(map(len, pieces))
         self._wake.set()
 
-    async def wait_room(self, most_bytes: int) -> None:
-        """Wait until less is waiting to be sent, or the connection is over."""
+    async def wait_room(self, most_bytes: int) -> bool:
+        """Wait until less is waiting to be sent; False: the connection is over."""
         while self.backlog_bytes >= most_bytes and not self._scope.cancel_called:
             await self._sent.wait()
+        return not self._scope.cancel_called
 
     def close(self, reason: str) -> None:
         """End it, from any task."""
@@ -116,7 +117,7 @@ class PeerLink:
                 self.read_at = trio.current_time()
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             self.close(f"lost: {error}")
-        except (BadFrame, BadHeartbeat, BadDocument) as error:
+        except BrokerError as error:
             _log.error(
                 "node sent what this version does not understand", peer=self.peer.name, reason=str(error)
             )
@@ -128,7 +129,7 @@ class PeerLink:
             return
         try:
             self._on_frames(self, frames)
-        except (BadFrame, BadHeartbeat, BadDocument):
+        except BrokerError:  # it says what is wrong with the bytes
             raise
         except Exception as error:
             # It must not end the other connections. What was lost with this one is asked for on the next.

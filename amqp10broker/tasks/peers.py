@@ -183,10 +183,7 @@ class Peers:
             False: there is no connection, or it was lost while room was awaited.
         """
         link = self._link(node, Purpose.BULK)
-        if link is None:
-            return False
-        await link.wait_room(BULK_BYTES_MAX)
-        if self._link(node, Purpose.BULK) is not link:
+        if link is None or not await link.wait_room(BULK_BYTES_MAX):
             return False
         link.put(encode(kind, group, body))
         return True

@@ -34,7 +34,7 @@ class _Way:
     def __init__(self, network: Network, sender: str, receiver: str) -> None:
         self.network = network
         self.ends = (sender, receiver)
-        self.moving: deque[tuple[float, bytes]] = deque()
+        self.moving: deque[tuple[float, memoryview]] = deque()
         self.moving_bytes = 0
         self.over = False
         self.broken = False
@@ -60,20 +60,21 @@ class MemoryStream:
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Send, waiting while the window is full."""
         await trio.lowlevel.checkpoint()
-        while True:
+        view = memoryview(bytes(data))
+        while len(view):
             if self._closed:
                 raise trio.ClosedResourceError
             if self._out.broken or self._out.over:
                 raise trio.BrokenResourceError("reset")
-            if self._out.moving_bytes < WINDOW_BYTES:
-                break
-            await self._network.changed.wait()
-        if not data:
-            return
-        delay_s = self._network.delays.get(self._out.ends, 0.0)
-        self._out.moving.append((trio.current_time() + delay_s, bytes(data)))
-        self._out.moving_bytes += len(data)
-        self._network.change()
+            room = WINDOW_BYTES - self._out.moving_bytes
+            if room <= 0:
+                await self._network.changed.wait()
+                continue
+            delay_s = self._network.delays.get(self._out.ends, 0.0)
+            self._out.moving.append((trio.current_time() + delay_s, view[:room]))
+            self._out.moving_bytes += len(view[:room])
+            view = view[room:]
+            self._network.change()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         """What has come."""
@@ -97,7 +98,7 @@ class MemoryStream:
             data = data[:max_bytes]
         self._back.moving_bytes -= len(data)
         self._network.change()
-        return data
+        return bytes(data)
 
     async def aclose(self) -> None:
         """Close both directions; what is on its way still comes."""

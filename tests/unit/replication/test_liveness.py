@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqp10broker.replication.liveness import (
+    FACTS_BYTES_MAX,
     HEARTBEAT_MS,
     HUNG_MS,
     BadHeartbeat,
@@ -89,7 +90,6 @@ def test_node_whose_disk_hangs_counts_as_silent() -> None:
     assert list(liveness.alive) == [2]
     assert list(liveness.received(2, beat(1, unsynced_ms=HUNG_MS), 100)) == [Suspected(2)]
     assert liveness.hears == frozenset()
-    assert liveness.unsynced_ms(2) == HUNG_MS
     assert list(liveness.received(2, beat(1), 200)) == [Heard(2, 5)]
 
 
@@ -175,6 +175,12 @@ def test_news_alternate(steps: list[tuple[str, bool, int, int]]) -> None:
             assert isinstance(each, Suspected if alive else Heard)
             alive = not alive
         assert alive == (2 in liveness.alive)
+
+
+def test_heartbeat_with_huge_facts_is_refused() -> None:
+    """They are small, or the sender is not well."""
+    with pytest.raises(BadHeartbeat, match="bytes of facts"):
+        read_heartbeat(beat(1, facts=bytes(FACTS_BYTES_MAX + 1)).encode())
 
 
 def test_cut_heartbeat_is_refused() -> None:
