@@ -39,7 +39,7 @@ from amqp10broker.queues.effects import (
     SubscribeRefused,
     Unconfirmed,
 )
-from amqp10broker.replication.lane_messages import LeaderIs, LetterBatch, Resumed, Told
+from amqp10broker.replication.lane_messages import LeaderIs, LetterBatch, Resume, Resumed, Told
 from amqp10broker.replication.lanes import LanePort, Told_, add_effect
 from amqp10broker.replication.letters_codec import cut
 
@@ -179,6 +179,9 @@ class HomeClient:
             return
         if self._state is _State.UP:
             self._fall()  # it has begun anew, and knows of nothing that was before
+        if self._state is _State.DOWN:
+            # It may not have noticed that this node was away: what it has of it is to go.
+            self._port.send(node, self.group, Resume(0, 0, 0, 1, {}))
         self._state = _State.UP
         self.down_ms = None
         waiting, self._waiting = self._waiting, []

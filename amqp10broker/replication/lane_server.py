@@ -328,10 +328,13 @@ class HomeServer:
             self._queue.post_all(commands)
 
     def node_changed(self, node: int) -> None:
-        """See `LaneServer`: for such a queue only the way counts."""
+        """See `LaneServer`: one that is suspected has lost its connection to the queue."""
+        if node in self._port.suspected:
+            self.node_down(node)
 
     def resume(self, node: int, resume: Resume) -> None:
-        """Lanes to such a queue have nothing to resume."""
+        """A node was away, and begins anew: there is nothing to resume."""
+        self.node_down(node)
 
     def received(self, node: int, batch: LetterBatch) -> None:
         """Letters have come."""

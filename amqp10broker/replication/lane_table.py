@@ -216,7 +216,7 @@ class Lanes:
             server.node_changed(node)
         for group, (leader, said) in list(self._leaders.items()):
             client = self.clients.get(group)
-            if leader == node and client is not None:
+            if leader == node and client is not None and not client.open:
                 client.leader_is(node, said)
 
     def know(self, nodes: Mapping[int, int]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
@@ -306,6 +306,8 @@ def test_when_the_home_is_lost_publishers_are_refused_and_consumers_end() -> Non
     ]
     port.sent.clear()
     client.leader_is(2, LeaderIs(0))
+    # The home may not have noticed: it forgets what it has of this node first.
+    assert isinstance(port.sent[0], Resume)
     assert [command for _, command in letters(port)] == [c.AttachPublisher(PUBLISHER)]
 
 
@@ -320,7 +322,24 @@ class Queue:
         self.letters += commands
 
 
-def test_a_node_that_is_lost_has_lost_its_connection_to_the_queue() -> None:
+def suspect(server: HomeServer, port: Port) -> None:
+    """The node is not heard of, whatever its connection says."""
+    port.suspected = frozenset({2})
+    server.node_changed(2)
+
+
+@pytest.mark.parametrize(
+    "lose",
+    [
+        lambda server, port: server.node_down(2),
+        suspect,
+        lambda server, port: server.resume(2, Resume(0, 0, 0, 1, {})),
+    ],
+    ids=["disconnected", "suspected", "begins anew"],
+)
+def test_a_node_that_is_lost_has_lost_its_connection_to_the_queue(
+    lose: Callable[[HomeServer, Port], None],
+) -> None:
     port, queue = Port(), Queue()
     server = HomeServer(7, queue, port)
     assert port.sent == [LeaderIs(0)]
@@ -329,7 +348,7 @@ def test_a_node_that_is_lost_has_lost_its_connection_to_the_queue() -> None:
     server.received(2, LetterBatch(0, 1, 0, [c.Subscribe(there, False), c.AttachPublisher(publisher)]))
     server.tell({there.reply_to: [e.Deliver(there, (1, 2), [MESSAGE] * 2, 0)]})
     queue.letters.clear()
-    server.node_down(2)
+    lose(server, port)
     assert queue.letters == [
         c.DetachPublisher(publisher),
         c.Unsubscribe(there, (), (), 2, c.Verdict.REQUEUE),
