@@ -814,6 +814,9 @@ class QuorumStore:
         term = self._hard.term + 1
         self._write_hard(Hard(term, self.me, self._point.index))
         commands: list[QuorumCommand] = [self._gone]
+        if self._gone.node:
+            # Before the node was one of a cluster it had no number.
+            commands.append(NodeGone(0, self._gone.incarnation))
         if settings != queue.settings:
             commands.append(Configure(settings))
         payload = self.propose(commands, now_ms).payload

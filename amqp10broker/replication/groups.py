@@ -117,7 +117,7 @@ class Groups:
         for member in self:
             peers = [peer for peer in member.raft.config.members if node_of(peer) == node]
             for peer in peers:
-                member.raft.suspect(peer, self.now_ms())
+                member.suspect(peer)
             if peers:
                 member.advance()
 
@@ -127,7 +127,7 @@ class Groups:
         for member in self:
             peers = [peer for peer in member.raft.config.members if node_of(peer) == node]
             for peer in peers:
-                member.raft.heard(peer, self.now_ms())
+                member.heard(peer)
             if peers:
                 member.advance()
 
@@ -169,7 +169,7 @@ class Groups:
             suspected = [peer for peer in config.members if node_of(peer) in self.suspected]
             if suspected:
                 for peer in suspected:
-                    member.raft.suspect(peer, self.now_ms())
+                    member.suspect(peer)
                 member.advance()
                 return
         due = member.raft.deadline

@@ -86,7 +86,19 @@ class Member:
         stopped: it takes no part any more.
     """
 
-    __slots__ = ("_again", "_groups", "_runs", "_store", "group", "leads", "machine", "me", "raft", "stopped")
+    __slots__ = (
+        "_again",
+        "_first",
+        "_groups",
+        "_runs",
+        "_store",
+        "group",
+        "leads",
+        "machine",
+        "me",
+        "raft",
+        "stopped",
+    )
 
     def __init__(
         self,
@@ -96,6 +108,8 @@ class Member:
         machine: GroupMachine,
         groups: Surroundings,
         chance: Callable[[], float],
+        *,
+        first: bool = False,
     ) -> None:
         """Begin with what is stored; call `advance` when the node knows it.
 
@@ -106,6 +120,7 @@ class Member:
             machine: told what is committed.
             groups: the node's.
             chance: gives numbers from 0 to below 1.
+            first: it is to lead if the group is new.
         """
         assert store.stored is not None, "its log must have been read"
         self.group = group
@@ -113,10 +128,13 @@ class Member:
         self.machine = machine
         self.raft = Raft(me, store.stored, store, now_ms=groups.now_ms(), chance=chance)
         self.leads = self.stopped = False
+        self._first = first
         self._store = store
         self._groups = groups
         self._runs = self._again = False
         store.on_compact = self.raft.compact
+        if first and not self.raft.status.term:
+            self.campaign()
 
     @property
     def alone(self) -> bool:
@@ -153,6 +171,18 @@ class Member:
         """See `Raft.force_alone`; done at once."""
         self.raft.force_alone(self._groups.now_ms())
         self.advance()
+
+    def suspect(self, peer: int) -> None:
+        """See `Raft.suspect`."""
+        self.raft.suspect(peer, self._groups.now_ms())
+
+    def heard(self, peer: int) -> None:
+        """See `Raft.heard`. Who is to lead a group that never had a leader does not wait for chance:
+        the others may begin a moment later than it does.
+        """
+        self.raft.heard(peer, self._groups.now_ms())
+        if self._first and not self.raft.status.term:
+            self.campaign()
 
     def snapshot_done(self, to: int, index: int | None) -> None:
         """See `Raft.snapshot_done`."""

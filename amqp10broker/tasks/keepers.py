@@ -112,7 +112,8 @@ class Keepers:
         journal_task.add(store)
 
         def begin(machine: QuorumInLog) -> GroupMember:
-            member = Member(spec.number, store.me, store, machine, groups, random)
+            first = spec.members[:1] in ((), (me,))
+            member = Member(spec.number, me, store, machine, groups, random, first=first)
             if snapshots is not None:
                 snapshots.add(spec.number, machine)
             groups.add(member)

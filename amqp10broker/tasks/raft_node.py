@@ -114,8 +114,8 @@ class RaftNode:
             return
         for peer in member.raft.config.members:
             if node_of(peer) == node:
-                news = member.raft.heard if there else member.raft.suspect
-                news(peer, now_ms())
+                news = member.heard if there else member.suspect
+                news(peer)
         if there and member.raft.status.leader is None:
             member.campaign()  # the one that was the first to begin stands for election
         member.advance()

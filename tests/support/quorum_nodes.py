@@ -147,7 +147,8 @@ class Node:
         list(self.keeper.recover(world.now))
 
     def _begin(self, machine: QuorumInLog) -> GroupMember:
-        member = Member(GROUP, self.me, self.store, machine, self.groups, self.world.dice.random)
+        first = self.me == self.world.members[0]
+        member = Member(GROUP, self.me, self.store, machine, self.groups, self.world.dice.random, first=first)
         self.snapshots.add(GROUP, machine)
         self.groups.add(member)
         return member

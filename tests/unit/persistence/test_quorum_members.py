@@ -8,12 +8,16 @@ from typing import Any
 import pytest
 
 from amqp10broker.persistence import quorum_store
-from amqp10broker.queues.commands import DELETE, Credit, Settle, Subscribe, Verdict
+from amqp10broker.persistence.quorum_store import QuorumStore
+from amqp10broker.queues.commands import DELETE, Credit, PeerId, ReplyTo, Settle, Subscribe, Verdict
 from amqp10broker.queues.effects import QueueDeleted, Unconfirmed
 from amqp10broker.queues.quorum.snapshot import encode_snapshot
-from amqp10broker.queues.settings import QueueSettings
+from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 from amqp10broker.raft.config import Add, Promote
-from tests.support.quorum_nodes import GROUP, Node, World
+from amqp10broker.raft.entries import Kind, run_of
+from amqp10broker.raft.ready import Ready
+from tests.support.quorum_alone import at_once
+from tests.support.quorum_nodes import GROUP, Journal, Node, World
 
 
 def opened(world: World) -> Node:
@@ -287,3 +291,41 @@ def test_a_follower_shows_its_figures() -> None:
     assert figures == figures[:1] * 3
     assert (figures[0].messages_ready, figures[0].messages_unsettled, figures[0].consumers) == (1, 3, 1)
     assert [node.keeper.deadline() for node in world.nodes.values() if node is not leader] == [None, None]
+
+
+def test_the_member_that_is_to_lead_a_new_group_does_so_without_waiting() -> None:
+    """Also if the others begin a moment later: their nodes say first that they have no such member."""
+    world = World(12)
+    start = world.now
+    for _ in range(1000):
+        if not world.deliver():
+            for node in world.nodes.values():
+                node.journal.sync()
+                node.work()
+    assert (opened(world).number, world.now) == (1, start)
+    world = World(13)
+    for number in (2, 3):
+        world.part(number)
+    for _ in range(100):
+        world.deliver()
+    assert world.leader() is None
+    for number in (2, 3):
+        world.heal(number)
+    start = world.now
+    assert opened(world).number == 1
+    assert world.now < start + 50
+
+
+def test_a_node_that_became_one_of_a_cluster_knows_its_sessions_of_before_are_gone() -> None:
+    journal = Journal(10**6)
+    store = QuorumStore(GROUP, "q", journal, when_durable=at_once)
+    queue = store.recovered(DEFAULTS, 1000)
+    here = ReplyTo(PeerId(0, 4, 1), "s")
+    payload = store.propose([Subscribe(here.consumer(), False)], 1000).payload
+    run = run_of(store.last + 1, 1, Kind.COMMAND, (payload,))
+    store.write(Ready(1, None, None, (run,), [], None, (), (), None), lambda: None)
+    store.apply(store.last)
+    assert queue.consumers == 1
+    store = QuorumStore(GROUP, "q", journal.again(), when_durable=at_once, me=store.me, node=1, incarnation=5)
+    store.restore(journal.records)
+    assert store.recovered(DEFAULTS, 1000).consumers == 0
