@@ -33,8 +33,6 @@ PATIENCE_S: Final[Mapping[str, float]] = {
     "delete-member": 620.0,
     **dict.fromkeys(("grow", "grow-to-count", "shrink", "rebalance"), 3_600.0),
     "await-online-quorum-plus-one": 3_700.0,
-    "await-online-nodes": 3_700.0,
-    "forget-cluster-node": 3_600.0,
     "drain": 120.0,
 }
 DECIDED_S: Final = 45.0

@@ -40,42 +40,6 @@ def _deleted(arguments: argparse.Namespace, result: Any) -> str:
     return f"queue '{arguments.name}' {done} on {arguments.node}; it has {result['size']}"
 
 
-def _status(status: Any) -> str:
-    """For people, in RabbitMQ's order."""
-    versions = [
-        f"{name}: {product} {version}"
-        for name, each in status["versions"].items()
-        for product, version in each.items()
-    ]
-    alarms = [f"{each['alarm']} alarm on node {each['node']}" for each in status["alarms"]]
-    listeners = [
-        f"Node: {each['node']}, interface: {each['interface']}, port: {each['port']}, "
-        f"protocol: {each['protocol']}"
-        for found in status["listeners"].values()
-        for each in found
-    ]
-    states = [f"Node: {name}, status: {state}" for name, state in status["maintenance_status"].items()]
-    parts: tuple[tuple[str, list[str]], ...] = (
-        ("Basics", [f"Cluster name: {status['cluster_name']}"]),
-        ("Cluster Tags", status["cluster_tags"]),
-        ("Disk Nodes", status["disk_nodes"]),
-        ("Running Nodes", status["running_nodes"]),
-        ("Versions", versions),
-        ("Alarms", alarms),
-        ("Network Partitions", []),
-        ("Listeners", listeners),
-        ("Maintenance status", states),
-        ("Feature flags", status["feature_flags"]),
-    )
-    return "\n\n".join("\n".join([title, "", *(lines or ["(none)"])]) for title, lines in parts)
-
-
-def _forgotten(done: Any) -> str:
-    queues = ", ".join(f"'{row['name']}' in vhost '{row['vhost']}'" for row in done["failed"])
-    failed = f"; its members of these quorum queues are still to be removed: {queues}" if queues else ""
-    return f"node '{done['node']}' is out of the cluster{failed}"
-
-
 _call = partial(Call, of_cluster=True)
 
 
@@ -102,14 +66,6 @@ CALLS: Final[Mapping[str, Call]] = {
         "force-shrink-member-to-current-member",
         lambda arguments, done: f"queue '{arguments.name}' has this node's member only; add others with grow",
     ),
-    "cluster-status": _call("cluster-status", lambda arguments, status: _status(status)),
-    "await-online-nodes": _call(
-        "await-online-nodes", lambda arguments, done: f"{done['running']} nodes of the cluster run"
-    ),
-    "set-cluster-name": _call(
-        "set-cluster-name", lambda arguments, done: f"the cluster is called '{done['name']}'"
-    ),
-    "forget-cluster-node": _call("forget-cluster-node", lambda arguments, done: _forgotten(done)),
     "drain": _call(
         "drain",
         lambda arguments, done: (

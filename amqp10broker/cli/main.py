@@ -80,7 +80,6 @@ HOMES: Final[Mapping[str, Mapping[str, str]]] = {
     "clustering": {
         **_told("quorum-status", "add-member", "delete-member", "grow", "grow-to-count", "shrink"),
         **_told("transfer-leadership", "rebalance", "force-shrink-member-to-current-member"),
-        **_told("cluster-status", "await-online-nodes", "set-cluster-name", "forget-cluster-node"),
         **_told("drain", "revive", "check-if-node-is-quorum-critical", "await-online-quorum-plus-one"),
         **_told(
             "check-for-quorum-queues-without-an-elected-leader",

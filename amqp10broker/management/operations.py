@@ -17,7 +17,6 @@ from amqp10broker.errors import NotFound, PermissionDenied, RefusedError
 from amqp10broker.management import (
     accounts,
     bindings,
-    cluster,
     definitions,
     exchanges,
     limits,
@@ -95,10 +94,6 @@ RUN: Final[Mapping[str, Callable[..., Any]]] = {
     "drain": maintenance.drain,
     "revive": maintenance.revive,
     "list-alarms": maintenance.list_alarms,
-    "cluster-status": cluster.cluster_status,
-    "await-online-nodes": cluster.await_online_nodes,
-    "set-cluster-name": cluster.set_cluster_name,
-    "forget-cluster-node": cluster.forget_cluster_node,
 }
 """What carries out each operation of the table; keyword arguments by its arguments."""
 

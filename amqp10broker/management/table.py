@@ -410,24 +410,6 @@ _TABLE: Final = (
     Operation(
         "list-alarms", "node", (), _ADMINISTRATOR, "List alarms that are on, by node.", changes=False,
     ),
-    Operation(
-        "cluster-status", "cluster", (), _ADMINISTRATOR,
-        "Show the nodes of the cluster, as this one sees them.", changes=False,
-    ),
-    Operation(
-        "await-online-nodes", "cluster",
-        (Argument("count", Kind.INTEGER, "nodes that shall run", bounds=(1, 255)),
-         Argument("timeout", Kind.INTEGER, "seconds to wait", 300, bounds=(0, 3_600))),
-        _ADMINISTRATOR, "Wait until so many nodes of the cluster run.", changes=False,
-    ),
-    Operation(
-        "set-cluster-name", "cluster", (Argument("name", Kind.TEXT, "its new name, for people"),),
-        _ADMINISTRATOR, "Give the cluster another name.",
-    ),
-    Operation(
-        "forget-cluster-node", "cluster", (_NODE,), _ADMINISTRATOR,
-        "Have a node that will not come back out of the cluster; what was there only is gone.",
-    ),
 )  # fmt: skip
 
 OPERATIONS: Final[Mapping[str, Operation]] = {operation.name: operation for operation in _TABLE}
