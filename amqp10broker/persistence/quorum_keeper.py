@@ -193,6 +193,11 @@ class QuorumInLog(QuorumInMemory):
         self._seen = 0  # the ticket of which `keep` has heard
 
     @property
+    def member_id(self) -> int:
+        """Id of this node's member of the group."""
+        return self._store.me
+
+    @property
     def applied(self) -> int:
         """Index of the last entry that was carried out."""
         return self._store.applied

@@ -338,7 +338,9 @@ class Broker:
                 users = bootstrap_folder(self.catalog, self.config, self.passwords, self.data)
             else:
                 # The founder's configuration is in it, and no other node's counts.
+                assert self._queues is not None
                 self.cluster.prepare()
+                self.catalog.on_members = partial(self.cluster.members_changed, queues=self._queues)
                 self.data.load_state(self.catalog)
                 self.propose = self.cluster.begin().propose
                 self.as_member = _member_of(self, self.cluster)

@@ -11,14 +11,15 @@ import random
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Final, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 import trio
 
 from amqp10broker import __version__
 from amqp10broker.catalog.node_requests import JoinNode, NodeStarted
 from amqp10broker.catalog.nodes import NodeFacts
-from amqp10broker.catalog.queue import Owner, QueueSpec
+from amqp10broker.catalog.queue import DeclaredQueue, Owner, QueueSpec
 from amqp10broker.errors import BadRequest, BrokerError, ConfigError, RefusedError
 from amqp10broker.replication.asking import Document
 from amqp10broker.replication.bootstrap import Address, MemberAt, Membership, check_name, read_nodes
@@ -43,11 +44,15 @@ from amqp10broker.tasks.nodes import Whereabouts
 from amqp10broker.tasks.peer_streams import Wires
 from amqp10broker.tasks.peers import Peers
 from amqp10broker.tasks.queue_task import QueueTask
+from amqp10broker.tasks.queues import Queues
 from amqp10broker.tasks.raft_node import RaftNode, now_ms
 from amqp10broker.tasks.remote_queue import RemoteQueue
 from amqp10broker.tasks.resource_monitor import ResourceMonitor
 from amqp10broker.tasks.surroundings import Surroundings
 from amqp10broker.tasks.system_node import SystemNode
+
+if TYPE_CHECKING:
+    from amqp10broker.persistence.quorum_keeper import QuorumInLog
 
 _log = Log("amqp10broker.cluster")
 
@@ -124,6 +129,7 @@ class Cluster:
         self.raft.give_turns(lambda: self.snapshots.deadline, self.snapshots.tick)
         self.system: SystemNode | None = None
         self.queues: NodeQueues = None  # type: ignore[assignment]
+        self._ending: set[int] = set()
         self.answers: dict[str, Answer] = {"look": self._looked_at, "join": self._let_in}
 
     # --- life ---------------------------------------------------------------------------------------
@@ -288,6 +294,30 @@ class Cluster:
         here = spec.home == me or me in map(node_of, spec.members)
         task = start(spec) if here else None
         return self.queues.reach(spec, task, lambda: self._term(group))
+
+    def members_changed(self, queue: DeclaredQueue, queues: Queues) -> None:
+        """A queue has other members (`Catalog.on_members`): this node's begins, or goes."""
+        handle = queue.handle
+        if not isinstance(handle, RemoteQueue):
+            return
+        me, group = self.membership.number, queue.number
+        mine = next((member for member in queue.members if node_of(member) == me), None)
+        if handle.member is None:
+            if mine is not None and group not in self._ending:
+                spec = replace(queue.spec, settings=queue.effective.settings)
+                self.queues.member_begun(group, handle, queues.start(spec), lambda: self._term(group))
+        elif cast("QuorumInLog", handle.member.keeper).member_id != mine:
+            task = self.queues.member_gone(group, handle)
+            assert task is not None
+            self._ending.add(group)
+
+            def ended() -> None:
+                self._ending.discard(group)
+                vhost = self._catalog.find_vhost(queue.vhost)
+                if vhost is not None and vhost.find(queue.name) is queue:
+                    self.members_changed(queue, queues)
+
+            queues.end_member(task, ended)
 
     def _term(self, group: int) -> int:
         member = self.raft.groups.get(group)

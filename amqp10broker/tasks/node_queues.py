@@ -130,13 +130,29 @@ class NodeQueues:
         lanes, group = self.lanes, spec.number
         client = LaneClient(spec.name, group, lanes.incarnation, lanes)
         if task is not None:
-            server = LaneServer(group, _Led(task), lanes)
-            lanes.servers[group] = server
-            task.teller = server.tell
-            keeper = cast("QuorumInLog", task.keeper)
-            keeper.on_lead = lambda leads: server.lead(term()) if leads else server.follow()
+            self._serve_group(group, task, term)
         lanes.add_client(client)
         return RemoteQueue(client, task, self._name_of)
+
+    def _serve_group(self, group: int, task: QueueTask, term: Callable[[], int]) -> None:
+        server = LaneServer(group, _Led(task), self.lanes)
+        self.lanes.servers[group] = server
+        task.teller = server.tell
+        keeper = cast("QuorumInLog", task.keeper)
+        keeper.on_lead = lambda leads: server.lead(term()) if leads else server.follow()
+
+    def member_begun(self, group: int, queue: RemoteQueue, task: QueueTask, term: Callable[[], int]) -> None:
+        """This node has a member of a queue from now on; see `reach`."""
+        self._serve_group(group, task, term)
+        queue.member = task
+
+    def member_gone(self, group: int, queue: RemoteQueue) -> QueueTask | None:
+        """This node's member of a queue is one no more: what it says from now on is for nobody."""
+        task, queue.member = queue.member, None
+        self.lanes.servers.pop(group, None)
+        if task is not None:
+            task.teller = lambda effects, index: None
+        return task
 
     def forget(self, group: int) -> None:
         """A queue was deleted, and has said its last words."""

@@ -5,7 +5,7 @@ A fault of ours in a queue ends that state of it, and no other queue: `AFTER_FAU
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
@@ -17,7 +17,7 @@ from amqp10broker.catalog.queue_arguments import misspelt
 from amqp10broker.catalog.queue_kind import CLASSIC, KINDS, QUORUM, STREAM
 from amqp10broker.catalog.queue_requests import QueueEnded
 from amqp10broker.errors import StorageError
-from amqp10broker.queues.commands import Command
+from amqp10broker.queues.commands import DELETE, Command
 from amqp10broker.service.at_least_once_dead_letters import DeadLetterTarget
 from amqp10broker.tasks.clock import utc_text
 from amqp10broker.tasks.dead_letter_worker import DeadLetterWorker
@@ -102,6 +102,7 @@ class Queues:
         else:
             self._keepers = Keepers(surroundings, cluster.raft.groups, cluster.snapshots)
         self._slips: set[str] = set()
+        self._leaving: dict[QueueTask, Callable[[], None]] = {}
 
     @property
     def child_tasks(self) -> frozenset[trio.lowlevel.Task]:
@@ -128,6 +129,19 @@ class Queues:
         self._running.add(running)
         self._nursery.start_soon(self._run, spec, running, name=f"{KINDS[spec.type].noun} {spec.name}")
         return running
+
+    def end_member(self, running: QueueTask, then: Callable[[], None]) -> None:
+        """This node's member of a queue goes, with what it has kept; the queue stays.
+
+        Args:
+            running: its task.
+            then: called when it is gone.
+        """
+        if running in self._running:
+            self._leaving[running] = then
+            running.post(DELETE)
+        else:
+            then()
 
     def storage_failed(self) -> None:
         """Nothing can be kept any more."""
@@ -213,6 +227,8 @@ class Queues:
                 again = self._after_fault(spec, running, faults, error)
         # Not when it was cancelled: `finish` wants it then.
         self._running.discard(running)
+        if running in self._leaving:
+            self._leaving.pop(running)()
 
     def _after_fault(
         self, spec: QueueSpec, running: QueueTask, faults: list[float], error: Exception
@@ -251,4 +267,6 @@ class Queues:
 
     def _forget(self, spec: QueueSpec, running: QueueTask) -> None:
         """A queue is gone by itself, or by a request with conditions: nobody shall find it any more."""
+        if running in self._leaving:
+            return  # only this node's part of it is
         self._surroundings.catalog.see_to(QueueEnded(spec.vhost, spec.name, spec.number or running))
