@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 from amqp10broker.catalog.catalog import Catalog, Request
 from amqp10broker.catalog.entry_codec import KINDS, Conceal, decoded
 from amqp10broker.catalog.node_requests import NodeLost, NodeStarted
-from amqp10broker.catalog.plan import Key, Put
+from amqp10broker.catalog.plan import NUMBERS, Key, Put
 from amqp10broker.catalog.proposing import LATER, Decided
 from amqp10broker.catalog.queue import Owner, QueueHandle, QueueType
 from amqp10broker.catalog.queue_requests import ConnectionEnded, QueueEnded
@@ -408,11 +408,12 @@ _ORDER: Final = {kind: place for place, kind in enumerate(KINDS)}
 
 
 def _new_group(puts: Sequence[tuple[Key, Value]]) -> int | None:
-    """The number of a quorum queue that is new, if that is all."""
-    for key, value in puts:
-        if key[0] == "queue" and value["type"] == QueueType.QUORUM and value.get("members"):
-            return int(value["number"])
-    return None
+    """The number of a quorum queue that is new, if that is all: a file that declares many waits for none."""
+    declared = [(key, value) for key, value in puts if key != NUMBERS]
+    if len(declared) != 1 or len(puts) != 2:
+        return None
+    ((key, value),) = declared
+    return int(value["number"]) if key[0] == "queue" and value["type"] == QueueType.QUORUM else None
 
 
 Entries = Mapping[Key, tuple[int, Any]]

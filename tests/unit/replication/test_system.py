@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from amqp10broker.catalog.definitions import importing
 from amqp10broker.catalog.exchange_requests import Bind, DeclareExchange, DeleteExchange, Unbind
-from amqp10broker.catalog.node_requests import ForgetNode
+from amqp10broker.catalog.node_requests import ForgetNode, SetMembers
 from amqp10broker.catalog.plan import VhostFacts
 from amqp10broker.catalog.queue import Owner
 from amqp10broker.catalog.queue_requests import ConnectionEnded, Declared, DeclareQueue, DeleteQueue
@@ -15,6 +16,7 @@ from amqp10broker.catalog.vhost_requests import AddVhost
 from amqp10broker.errors import Inequivalent, NotFound, PreconditionFailed, Unavailable
 from amqp10broker.queues.commands import DELETE
 from amqp10broker.replication import system_store
+from amqp10broker.replication.ids import member_id
 from amqp10broker.replication.transactions import Origin, Outcome, Transaction
 from amqp10broker.routing.exchange import Binding, Destination, ExchangeSpec
 from tests.support.handles import IdleHandle
@@ -328,6 +330,28 @@ def test_a_quorum_queue_is_declared_when_it_has_a_leader(world: World) -> None:
     assert node.heard[ref].result() == Declared("q", True)
     world.pass_time(10_000)
     assert "q" in queues(node)
+
+
+def test_a_file_with_many_queues_waits_for_none_of_their_leaders(world: World) -> None:
+    node = follower(world)
+    node.leaders_known = False
+    queue = {"vhost": "/", "durable": True, "auto_delete": False, "arguments": QUORUM}
+    document = {"queues": [queue | {"name": name} for name in "ab"]}
+    assert world.answer(node, importing(document)).loaded["queues"] == 2
+    world.pass_time(10_000)
+    assert queues(node) == {"a", "b"}
+
+
+def test_other_members_of_a_queue_are_no_new_queue(world: World) -> None:
+    node = follower(world)
+    world.answer(node, DeclareQueue("/", "q", arguments=QUORUM))
+    node.leaders_known = False
+    queue = node.catalog.vhosts["/"].queues["q"]
+    members = (*queue.members, member_id(node.number, 1))
+    assert world.answer(node, SetMembers("/", "q", queue.number, members))
+    world.pass_time(10_000)
+    assert queue.members == members
+    assert node.catalog.vhosts["/"].queues["q"] is queue
 
 
 def test_without_a_leader_nothing_is_left_of_it(world: World) -> None:
