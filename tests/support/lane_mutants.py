@@ -1,0 +1,166 @@
+"""Faults that are planted into lanes, one at a time. Each must be caught by the worlds of `test_lanes`.
+
+Numbers are those of the table in `docs/cluster-proofs.md`; names without one are ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from amqp10broker.queues.effects import Rejected
+from amqp10broker.queues.quorum.node_lanes import NodeLane, NodeLanes
+from amqp10broker.queues.quorum.queue import QuorumQueue
+from amqp10broker.replication.lane_server import LaneServer
+from amqp10broker.replication.lanes import LaneClient
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A fault.
+
+    Attributes:
+        name: with its number.
+        plant: puts it in, for one test.
+    """
+
+    name: str
+    plant: Plant
+
+
+def _carried_out_twice(patch: pytest.MonkeyPatch) -> None:
+    def take(lanes: NodeLanes, letters: Any) -> bool:
+        lane = lanes.by_node.setdefault((letters.node, letters.incarnation), NodeLane())
+        lane.last = max(lane.last, letters.last)
+        return True
+
+    received = LaneServer.received
+
+    def again(server: LaneServer, node: int, batch: Any) -> None:
+        lane = server._lanes.get(node)
+        if lane is not None:
+            server._posted[node, lane.incarnation] = batch.first - 1
+        received(server, node, batch)
+
+    patch.setattr(NodeLanes, "take", take)
+    patch.setattr(LaneServer, "received", again)
+
+
+def _gap_accepted(patch: pytest.MonkeyPatch) -> None:
+    def take(lanes: NodeLanes, letters: Any) -> bool:
+        lane = lanes.by_node.setdefault((letters.node, letters.incarnation), NodeLane())
+        if letters.first <= lane.last:
+            return False
+        lane.last = letters.last
+        return True
+
+    received = LaneServer.received
+    seen = [0]
+
+    def with_gaps(server: LaneServer, node: int, batch: Any) -> None:
+        lane = server._lanes.get(node)
+        seen[0] += 1
+        if lane is not None:
+            if seen[0] % 20 == 0:
+                return  # it is lost, whoever loses it
+            server._posted[node, lane.incarnation] = batch.first - 1
+        received(server, node, batch)
+
+    patch.setattr(NodeLanes, "take", take)
+    patch.setattr(LaneServer, "received", with_gaps)
+
+
+def _sent_out_of_order(patch: pytest.MonkeyPatch) -> None:
+    resumed = LaneClient.resumed
+
+    def reversed_rest(client: LaneClient, node: int, answer: Any) -> None:
+        rest = [each for each in client._kept if each.number > answer.last]
+        commands = [each.command for each in rest]
+        for letter, command in zip(rest, reversed(commands), strict=True):
+            letter.command = command
+        resumed(client, node, answer)
+
+    patch.setattr(LaneClient, "resumed", reversed_rest)
+
+
+def _resume(change: Callable[[QuorumQueue, Any], Any]) -> Plant:
+    resume = QuorumQueue.resume
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        def changed(
+            queue: QuorumQueue, node: int, incarnation: int, heard: int, seen: Mapping[Any, int]
+        ) -> Any:
+            return change(queue, resume(queue, node, incarnation, heard, seen))
+
+        patch.setattr(QuorumQueue, "resume", changed)
+
+    return plant
+
+
+def _seen_again(patch: pytest.MonkeyPatch) -> None:
+    resume = QuorumQueue.resume
+
+    def changed(queue: QuorumQueue, node: int, incarnation: int, heard: int, seen: Mapping[Any, int]) -> Any:
+        return resume(queue, node, incarnation, heard, {})
+
+    patch.setattr(QuorumQueue, "resume", changed)
+
+
+def _without_settled(queue: QuorumQueue, found: Any) -> Any:
+    by_ref = queue.parts()[1].by_ref
+    return replace(found, deliveries=[each for each in found.deliveries if not by_ref[each.consumer].settled])
+
+
+def _without_refused(queue: QuorumQueue, found: Any) -> Any:
+    return replace(found, kept=[each for each in found.kept if not isinstance(each[2], Rejected)])
+
+
+def _nothing_missed(queue: QuorumQueue, found: Any) -> Any:
+    return replace(found, consumers={ref: replace(each, missed=0) for ref, each in found.consumers.items()})
+
+
+def _late_subscription_stays(patch: pytest.MonkeyPatch) -> None:
+    give_up, put = LaneClient._give_up, LaneClient._put
+
+    def without_end(client: LaneClient, letter: Any, out: Any, now_ms: int) -> None:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(
+                LaneClient, "_put", lambda lane, command, at: lane._consumers.pop(command.consumer, None)
+            )
+            give_up(client, letter, out, now_ms)
+        assert LaneClient._put is put
+
+    patch.setattr(LaneClient, "_give_up", without_end)
+
+
+def _unanswered_credit(patch: pytest.MonkeyPatch) -> None:
+    answer = LaneClient._answer
+
+    def without_credit(client: LaneClient, letter: Any, *rest: Any) -> None:
+        if type(letter.command).__name__ != "Credit":
+            answer(client, letter, *rest)
+
+    patch.setattr(LaneClient, "_answer", without_credit)
+
+
+def _nobody_is_active(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LaneClient, "_bring_up_to_date", lambda *_: None)
+
+
+MUTANTS = (
+    Mutant("28_carried_out_twice", _carried_out_twice),
+    Mutant("29_gap_accepted", _gap_accepted),
+    Mutant("30_sent_out_of_order", _sent_out_of_order),
+    Mutant("31_seen_is_sent_again", _seen_again),
+    Mutant("32_settled_consumers_forgotten", _resume(_without_settled)),
+    Mutant("53_refused_is_confirmed", _resume(_without_refused)),
+    Mutant("54_late_subscription_stays", _late_subscription_stays),
+    Mutant("missed_deliveries_not_counted", _resume(_nothing_missed)),
+    Mutant("credit_is_not_answered", _unanswered_credit),
+    Mutant("who_is_active_is_not_told", _nobody_is_active),
+)
