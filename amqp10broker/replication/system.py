@@ -19,9 +19,9 @@ from amqp10broker.catalog.node_requests import NodeLost, NodeStarted
 from amqp10broker.catalog.plan import NUMBERS, Key, Put
 from amqp10broker.catalog.proposing import LATER, Decided
 from amqp10broker.catalog.queue import Owner, QueueHandle, QueueType
-from amqp10broker.catalog.queue_requests import ConnectionEnded, QueueEnded
+from amqp10broker.catalog.queue_requests import ConnectionEnded, DeleteQueue, QueueEnded
 from amqp10broker.errors import Unavailable
-from amqp10broker.queues.commands import DELETE, RequestRef
+from amqp10broker.queues.commands import DELETE, PeerId, RequestRef
 from amqp10broker.raft.core import Raft
 from amqp10broker.raft.entries import Kind, Snapshot
 from amqp10broker.raft.errors import Full, NotLeader, NotReady
@@ -37,6 +37,8 @@ LOST_AFTER_MS: Final = 5_000
 """What ends with a node ends when it has been out of reach for so long."""
 FAREWELL_AFTER_MS: Final = 10_000
 """Queues that are forgotten, and to be told by whoever asked, are told by then."""
+OF_A_LINK: Final = "amq.dyn"
+"""Begins the names of queues that are made for one link of AMQP 1.0."""
 READ_BYTES: Final = 1024 * 1024
 
 
@@ -65,6 +67,7 @@ class System:
         applied: index of the last entry that is applied here.
         has_leader: whether a quorum queue has a leader, by its number.
         is_open: whether a connection of this node is open.
+        is_asking: whether one who has asked here still waits for answers.
         on_snapshot_wanted: called with the id of a member that needs a state.
         on_status: called when the member's role, term or leader is another.
         on_deadline: called when `deadline` is earlier than before.
@@ -98,6 +101,7 @@ class System:
         """
         self.has_leader: Callable[[int], bool] = lambda number: True
         self.is_open: Callable[[Owner], bool] = lambda owner: True
+        self.is_asking: Callable[[PeerId], bool] = lambda peer: True
         self.on_snapshot_wanted: Callable[[int], None] = lambda to: None
         self.on_status: Callable[[Status], None] = lambda status: None
         self.on_deadline: Callable[[], None] = lambda: None
@@ -257,6 +261,7 @@ class System:
         if pending is not None:
             self._carried_out(pending, decision.puts)
         self._end_orphans(decision.puts)
+        self._end_unwanted(pending, decision.puts)
 
     def _carried_out(self, pending: Pending, puts: Sequence[tuple[Key, Value]]) -> None:
         if self._starting is not None and pending.request is self._starting[0]:
@@ -291,6 +296,13 @@ class System:
                 owner = Owner(*value["owner"])
                 if not self.is_open(owner):
                     self.see_to(ConnectionEnded(key[1], owner))
+
+    def _end_unwanted(self, pending: Pending | None, puts: Sequence[tuple[Key, Value]]) -> None:
+        """A queue for a link that was refused, or has gone, goes, too."""
+        wanted = pending is not None and (pending.ref is None or self.is_asking(pending.ref.reply_to))
+        for key, value in puts:
+            if key[0] == "queue" and "owner" in value and key[2].startswith(OF_A_LINK) and not wanted:
+                self.see_to(DeleteQueue(key[1], key[2]))
 
     # --- a state instead of entries -------------------------------------------------------------------
 

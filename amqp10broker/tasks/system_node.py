@@ -93,6 +93,7 @@ class SystemNode:
         self.system.member = self.member
         self.system.on_snapshot_wanted = self._send_state
         self.system.on_deadline = raft.awaken
+        self.system.is_asking = self._askers.is_open
         self._catalog.decide = self.system.see_to
         raft.groups.add(self.member)
         raft.give_turns(lambda: self.system.deadline, self._turn)

@@ -112,6 +112,7 @@ class Node:
         self.up = False
         self.caught_up = False
         self.open: set[Owner] = set()
+        self.gone: set[PeerId] = set()
         self.requests = 0
         self.heard: dict[RequestRef, Decided] = {}
         self.leaderless: set[int] = set()
@@ -143,6 +144,7 @@ class Node:
         )
         self.system.has_leader = lambda number: self.leaders_known
         self.system.is_open = self.open.__contains__
+        self.system.is_asking = lambda peer: peer not in self.gone
         self.system.on_snapshot_wanted = self._send_snapshot
         me = member_id(self.number)
         self.member = Member(SYSTEM_GROUP, me, store, self.system, self.groups, world.chance.random)

@@ -272,6 +272,33 @@ def test_a_queue_that_comes_after_its_connection_went_goes_again(world: World) -
     assert not any("mine" in queues(each) for each in world.nodes)
 
 
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_queue_that_comes_after_its_link_went_or_was_refused_goes(world: World, refused: bool) -> None:
+    """Its connection is open: nothing else would end it."""
+    node = world.leader()
+    assert node is not None
+    owner = Owner(node.number, node.incarnation, 1)
+    node.open.add(owner)
+    wanted = node.ask(DeclareQueue("/", "amq.dyn-wanted", owner=owner, internal=True))
+    world.settle()
+    others = [each for each in world.nodes if each is not node]
+    if refused:
+        for other in others:
+            world.kill(other)
+    late = node.ask(DeclareQueue("/", "amq.dyn-late", owner=owner, internal=True))
+    if refused:
+        world.pass_time(31_000)
+        assert node.heard[late].refusal is not None
+        for other in others:
+            world.restart(other)
+    else:
+        node.gone.add(late.reply_to)
+    world.settle()
+    assert node.heard[wanted].result().created
+    assert not any("amq.dyn-late" in queues(each) for each in world.nodes)
+    assert "amq.dyn-wanted" in queues(node)
+
+
 def test_what_ends_with_a_node_is_ended_by_the_others_and_its_name_is_free(world: World) -> None:
     node = follower(world)
     other = next(each for each in world.nodes if each is not node)
