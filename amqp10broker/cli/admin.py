@@ -32,7 +32,9 @@ PATIENCE_S: Final[Mapping[str, float]] = {
     "add-member": 620.0,
     "delete-member": 620.0,
     **dict.fromkeys(("grow", "grow-to-count", "shrink", "rebalance"), 3_600.0),
-    "await-online-quorum-plus-one": 3_700.0,
+    **dict.fromkeys(("await-online-quorum-plus-one", "await-online-nodes"), 3_700.0),
+    "cluster-status": 60.0,
+    "forget-cluster-node": 3_600.0,
     "drain": 120.0,
 }
 DECIDED_S: Final = 45.0

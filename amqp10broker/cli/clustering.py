@@ -51,7 +51,52 @@ def _check(operation: str, **rest: Any) -> Call:
     return _call(operation, lambda arguments, result: str(result["text"]), code=_checked, **rest)
 
 
+def _status(status: Any) -> str:
+    """For people, in RabbitMQ's order."""
+    versions = [
+        f"{name}: {product} {version}"
+        for name, each in status["versions"].items()
+        for product, version in each.items()
+    ]
+    alarms = [f"{each['alarm']} alarm on node {each['node']}" for each in status["alarms"]]
+    listeners = [
+        f"Node: {each['node']}, interface: {each['interface']}, port: {each['port']}, "
+        f"protocol: {each['protocol']}, purpose: {each['purpose']}"
+        for found in status["listeners"].values()
+        for each in found
+    ]
+    states = [f"Node: {name}, status: {state}" for name, state in status["maintenance_status"].items()]
+    parts: tuple[tuple[str, list[str]], ...] = (
+        ("Basics", [f"Cluster name: {status['cluster_name']}"]),
+        ("Cluster Tags", status["cluster_tags"]),
+        ("Disk Nodes", status["disk_nodes"]),
+        ("Running Nodes", status["running_nodes"]),
+        ("Versions", versions),
+        ("Alarms", alarms),
+        ("Network Partitions", []),
+        ("Listeners", listeners),
+        ("Maintenance status", states),
+        ("Feature flags", status["feature_flags"]),
+    )
+    return "\n\n".join("\n".join([title, "", *(lines or ["(none)"])]) for title, lines in parts)
+
+
+def _forgotten(done: Any) -> str:
+    queues = ", ".join(f"'{row['name']}' in vhost '{row['vhost']}'" for row in done["failed"])
+    failed = f"; its members of these quorum queues are still to be removed: {queues}" if queues else ""
+    return f"node '{done['node']}' is out of the cluster{failed}"
+
+
 CALLS: Final[Mapping[str, Call]] = {
+    "cluster-status": _call("cluster-status", lambda arguments, status: _status(status)),
+    "await-online-nodes": _call(
+        "await-online-nodes", lambda arguments, done: f"{done['running']} nodes of the cluster run"
+    ),
+    "metadata-store-status": _rows("metadata-store-status", RAFT_COLUMNS),
+    "set-cluster-name": _call(
+        "set-cluster-name", lambda arguments, done: f"the cluster is called '{done['name']}'"
+    ),
+    "forget-cluster-node": _call("forget-cluster-node", lambda arguments, done: _forgotten(done)),
     "quorum-status": _rows("quorum-status", RAFT_COLUMNS),
     "add-member": _call("add-member", _added),
     "delete-member": _call("delete-member", _deleted),

@@ -207,6 +207,11 @@ LISTINGS: Final = (
     ),
     Listing("policies", *_POLICY),
     Listing("operator-policies", *_POLICY),
+    Listing(
+        "listeners",
+        columns_of("node, interface, port, protocol, purpose"),
+        ("node", "interface", "port", "protocol", "purpose"),
+    ),
     Listing("alarms", columns_of("node, alarm"), ("node", "alarm")),
     Listing(
         "connections",

@@ -5,7 +5,7 @@ A node in no cluster is number 0, and its quorum queues have one member, there.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -72,6 +72,9 @@ class ClusterNode(Protocol):
     def alarms(self) -> Mapping[int, Collection[str]]:
         """Names of the alarms that are on, by node; nodes without any may be left out."""
 
+    def listeners(self) -> Sequence[tuple[str, str, int]]:
+        """Protocol (``amqp``, ``amqp/ssl``, ``clustering``), host and port of where this node listens."""
+
     async def add_member(
         self,
         queue: DeclaredQueue,
@@ -120,8 +123,8 @@ class ClusterNode(Protocol):
             PreconditionFailed: there is none here.
         """
 
-    async def member_state(self, queue: DeclaredQueue, node: int) -> MemberState:
-        """How the member on a node stands.
+    async def member_state(self, queue: DeclaredQueue | None, node: int) -> MemberState:
+        """How the member on a node stands, of a queue's group or that of the metadata (None).
 
         Raises:
             Unavailable: the node does not answer within a second.

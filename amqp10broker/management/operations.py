@@ -17,6 +17,7 @@ from amqp10broker.errors import NotFound, PermissionDenied, RefusedError
 from amqp10broker.management import (
     accounts,
     bindings,
+    cluster,
     definitions,
     exchanges,
     limits,
@@ -93,6 +94,12 @@ RUN: Final[Mapping[str, Callable[..., Any]]] = {
     "check-if-new-quorum-queue-replicas-have-finished-initial-sync": maintenance.check_initial_sync,
     "drain": maintenance.drain,
     "revive": maintenance.revive,
+    "cluster-status": cluster.cluster_status,
+    "list-listeners": cluster.list_listeners,
+    "await-online-nodes": cluster.await_online_nodes,
+    "metadata-store-status": cluster.metadata_store_status,
+    "set-cluster-name": cluster.set_cluster_name,
+    "forget-cluster-node": cluster.forget_cluster_node,
     "list-alarms": maintenance.list_alarms,
 }
 """What carries out each operation of the table; keyword arguments by its arguments."""

@@ -408,6 +408,30 @@ _TABLE: Final = (
         "revive", "node", (), _ADMINISTRATOR, "Take the node back into service.",
     ),
     Operation(
+        "cluster-status", "cluster", (), _ADMINISTRATOR,
+        "Show the members of the cluster, which of them run, and where they listen.", changes=False,
+    ),
+    Operation(
+        "list-listeners", "node", (), _ADMINISTRATOR, "List where this node listens.", changes=False,
+    ),
+    Operation(
+        "await-online-nodes", "cluster",
+        (Argument("count", Kind.INTEGER, "members that shall run", bounds=(1, 255)),
+         Argument("timeout", Kind.INTEGER, "seconds to wait", 300, bounds=(0, 3_600))),
+        _ADMINISTRATOR, "Wait until so many members of the cluster run.", changes=False,
+    ),
+    Operation(
+        "metadata-store-status", "cluster", (), _ADMINISTRATOR,
+        "Show how each member of the group that has the metadata stands.", changes=False,
+    ),
+    Operation(
+        "set-cluster-name", "cluster", (_NAME,), _ADMINISTRATOR, "Give the cluster another name.",
+    ),
+    Operation(
+        "forget-cluster-node", "cluster", (_NODE,), _ADMINISTRATOR,
+        "Take a node that does not run out of the cluster, for good.",
+    ),
+    Operation(
         "list-alarms", "node", (), _ADMINISTRATOR, "List alarms that are on, by node.", changes=False,
     ),
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NoReturn, Protocol
 
 import trio
@@ -25,10 +25,13 @@ class Served(Protocol):
     Attributes:
         connections: of clients.
         doors: its sockets; None before it serves.
+        addresses, tls_addresses: host and port of its sockets.
     """
 
     connections: Connections
     doors: Doors | None
+    addresses: list[tuple[str, int]]
+    tls_addresses: list[tuple[str, int]]
 
     @property
     def config(self) -> Config:
@@ -44,6 +47,12 @@ def stop_serving(broker: Served) -> None:
     if broker.doors is not None:
         broker.doors.shut()
     broker.connections.turn_out(MAINTENANCE)
+
+
+def client_listeners(broker: Served) -> list[tuple[str, str, int]]:
+    """Where clients find it: see `ClusterNode.listeners`."""
+    plain = [("amqp", host, port) for host, port in broker.addresses]
+    return plain + [("amqp/ssl", host, port) for host, port in broker.tls_addresses]
 
 
 async def serve_again(broker: Served) -> None:
@@ -77,6 +86,9 @@ class NodeAlone:
     def alarms(self) -> Mapping[int, Collection[str]]:
         return {0: self._broker.alarms}
 
+    def listeners(self) -> Sequence[tuple[str, str, int]]:
+        return client_listeners(self._broker)
+
     async def add_member(
         self,
         queue: DeclaredQueue,
@@ -97,7 +109,7 @@ class NodeAlone:
     async def shrink_to_here(self, queue: DeclaredQueue) -> None:
         _refuse()
 
-    async def member_state(self, queue: DeclaredQueue, node: int) -> MemberState:
+    async def member_state(self, queue: DeclaredQueue | None, node: int) -> MemberState:
         return MemberState("leader", "voter")
 
     async def drain(self) -> None:

@@ -5,7 +5,7 @@ What is about a queue is done at the node that leads it, which is asked (`node_a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -17,10 +17,10 @@ from amqp10broker.errors import PeerUnreachable, Unavailable
 from amqp10broker.management.cluster_node import GroupSeen, MemberState
 from amqp10broker.raft.errors import ChangeRefused, NotLeader, NotReady
 from amqp10broker.replication.asking import Document
-from amqp10broker.replication.ids import node_of
+from amqp10broker.replication.ids import SYSTEM_GROUP, node_of
 from amqp10broker.replication.membership import Membership, is_promotable
 from amqp10broker.tasks.cluster import Cluster
-from amqp10broker.tasks.cluster_node import serve_again, stop_serving
+from amqp10broker.tasks.cluster_node import client_listeners, serve_again, stop_serving
 from amqp10broker.tasks.leader_changes import hand_all_over
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.member_changes import TAKE_BACK_S, MemberChanges
@@ -101,9 +101,15 @@ class NodeOfCluster:
         """See `ClusterNode.alarms`."""
         return self._cluster.news.alarms(self.number)
 
-    async def member_state(self, queue: DeclaredQueue, node: int) -> MemberState:
+    def listeners(self) -> Sequence[tuple[str, str, int]]:
+        """See `ClusterNode.listeners`."""
+        at = self._cluster.address
+        return [*client_listeners(self._broker), ("clustering", at.host, at.port)]
+
+    async def member_state(self, queue: DeclaredQueue | None, node: int) -> MemberState:
         """See `ClusterNode.member_state`."""
-        question = {"what": "member-state", "group": queue.number}
+        group = SYSTEM_GROUP if queue is None else queue.number
+        question = {"what": "member-state", "group": group}
         return MemberState(**await self._asked(node, question, STATE_S))
 
     # --- changing -----------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import trio
@@ -97,6 +97,9 @@ class FakeNode:
     def alarms(self) -> Mapping[int, Collection[str]]:
         return self.on
 
+    def listeners(self) -> Sequence[tuple[str, str, int]]:
+        return [("amqp", "::1", 5)]
+
     async def add_member(
         self,
         queue: DeclaredQueue,
@@ -121,10 +124,11 @@ class FakeNode:
         self._note("shrink", queue.name)
         self._set(queue, tuple(each for each in queue.members if node_of(each) == self.number))
 
-    async def member_state(self, queue: DeclaredQueue, node: int) -> MemberState:
+    async def member_state(self, queue: DeclaredQueue | None, node: int) -> MemberState:
         if node in self.down:
             raise Unavailable(f"node {node}", "nodedown")
-        state = "leader" if self.leaders.get(queue.name) == node else "follower"
+        leader = self.number if queue is None else self.leaders.get(queue.name)
+        state = "leader" if leader == node else "follower"
         return MemberState(state, "voter", 7, 7, 6, 6, 0, 2, 1)
 
     async def drain(self) -> None:

@@ -156,3 +156,56 @@ def test_exit_codes_are_those_of_rabbitmqs_tools(
     """T17."""
     broker.answer = answer
     assert main.main(written) == code
+
+
+STATUS = {
+    "cluster_name": "shop",
+    "cluster_tags": [],
+    "disk_nodes": ["a", "b"],
+    "running_nodes": ["a"],
+    "versions": {"a": {"amqp10broker": "1.0"}},
+    "alarms": [{"node": "a", "alarm": "memory"}],
+    "partitions": {},
+    "listeners": {
+        "a": [{"node": "a", "protocol": "clustering", "interface": "::1", "port": 5, "purpose": "x"}]
+    },
+    "maintenance_status": {"a": "under maintenance", "b": "not under maintenance"},
+    "feature_flags": [],
+}
+
+
+def test_the_status_of_a_cluster_is_for_people_or_json(
+    broker: Broker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """L1: in RabbitMQ's order."""
+    broker.answer = STATUS
+    assert main.main(["cluster_status"]) == 0
+    parts = capsys.readouterr().out.strip().split("\n\n")
+    assert parts[::2] == [
+        *("Basics", "Cluster Tags", "Disk Nodes", "Running Nodes", "Versions", "Alarms"),
+        *("Network Partitions", "Listeners", "Maintenance status", "Feature flags"),
+    ]
+    assert parts[1::2] == [
+        *("Cluster name: shop", "(none)", "a\nb", "a", "a: amqp10broker 1.0", "memory alarm on node a"),
+        *("(none)", "Node: a, interface: ::1, port: 5, protocol: clustering, purpose: x"),
+        *("Node: a, status: under maintenance\nNode: b, status: not under maintenance", "(none)"),
+    ]
+    assert main.main(["cluster_status", "--formatter", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == STATUS
+
+
+def test_a_node_is_forgotten_with_a_word_on_what_is_left(
+    broker: Broker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """J6."""
+    broker.answer = {"node": "b", "failed": FAILED[1:]}
+    assert main.main(["forget_cluster_node", "b"]) == 0
+    assert capsys.readouterr().out == (
+        "node 'b' is out of the cluster; its members of these quorum queues are still to be removed: "
+        "'r' in vhost '/'\n"
+    )
+    broker.answer = {"running": 3}
+    assert main.main(["await_online_nodes", "3", "--timeout", "9"]) == 0
+    assert broker.requests[-1]["arguments"] == {"count": 3, "timeout": 9}
+    broker.answer = {"name": "shop"}
+    assert main.main(["set_cluster_name", "shop"]) == 0

@@ -1,0 +1,120 @@
+"""Operations on the cluster as a whole: L1 to L3, N7, J6, J7."""
+
+from __future__ import annotations
+
+import pytest
+
+from amqp10broker.catalog.node_requests import SetDraining
+from amqp10broker.errors import NotFound, PreconditionFailed, Unavailable
+from tests.unit.management.test_members import World
+
+
+def test_the_status_has_members_and_those_that_run() -> None:
+    """L1, L2: with RabbitMQ's keys."""
+    world = World()
+    world.cluster.down = {3}
+    world.cluster.on = {2: ["memory"]}
+    world.catalog.propose(SetDraining("b", True))
+    there = [{"node": "b", "port": 7}]
+    world.cluster.there = {(2, "list-listeners"): there}
+    status = world.run("cluster-status")
+    assert list(status) == [
+        *("cluster_name", "cluster_tags", "disk_nodes", "running_nodes", "versions", "alarms", "partitions"),
+        *("listeners", "maintenance_status", "feature_flags"),
+    ]
+    assert status["disk_nodes"] == ["a", "b", "c"]
+    assert status["running_nodes"] == ["a", "b"] == list(status["versions"]) == list(status["listeners"])
+    assert status["listeners"]["b"] == there
+    assert status["listeners"]["a"] == [
+        {"node": "a", "interface": "::1", "port": 5, "protocol": "amqp", "purpose": "AMQP 0-9-1 and AMQP 1.0"}
+    ]
+    assert status["alarms"] == [{"node": "b", "alarm": "memory"}]
+    assert status["partitions"] == {}
+    assert status["maintenance_status"] == {
+        "a": "not under maintenance",
+        "b": "under maintenance",
+        "c": "not under maintenance",
+    }
+
+
+def test_a_node_that_does_not_say_where_it_listens_does_not_run() -> None:
+    """L2: it has gone just now."""
+    world = World()
+    world.cluster.there = {(3, "list-listeners"): []}
+    assert world.run("cluster-status")["running_nodes"] == ["a", "c"]
+
+
+def test_members_of_the_metadata_are_shown_with_those_that_do_not_answer() -> None:
+    """L4."""
+    world = World()
+    world.cluster.down = {3}
+    rows = world.run("metadata-store-status")
+    assert [row["Node Name"] for row in rows] == ["a", "b", "c"]
+    assert rows[0]["Membership"] == "voter"
+    assert rows[2]["Term"] is None
+
+
+def test_one_node_is_a_cluster_of_its_own() -> None:
+    world = World(0, 0)
+    status = world.run("cluster-status")
+    assert status["cluster_name"] == "alone"
+    assert status["disk_nodes"] == status["running_nodes"] == ["alone"]
+
+
+def test_one_waits_until_as_many_nodes_run() -> None:
+    """L3."""
+    world = World()
+    world.cluster.down = {2, 3}
+    assert world.run("await-online-nodes", count=1) == {"running": 1}
+
+    def back() -> None:
+        if world.cluster.paused >= 2:
+            world.cluster.down.clear()
+
+    world.cluster.on_pause = back
+    assert world.run("await-online-nodes", count=3) == {"running": 3}
+    world.cluster.on_pause = lambda: None
+    with pytest.raises(PreconditionFailed, match="Not enough nodes joined"):
+        world.run("await-online-nodes", count=4, timeout=2)
+
+
+def test_the_cluster_is_called_otherwise() -> None:
+    """N7."""
+    world = World()
+    assert world.run("set-cluster-name", name="shop") == {"name": "shop"}
+    assert world.run("cluster-status")["cluster_name"] == "shop"
+
+
+def test_a_node_is_forgotten_with_what_was_there_only() -> None:
+    """J6, J7: its members of quorum queues are removed before."""
+    world = World()
+    world.cluster.declare("q", 1, 2, 3)
+    world.cluster.declare_at("there", 3)
+    world.cluster.declare_at("here", 1)
+    world.cluster.down = {3}
+    assert world.run("forget-cluster-node", node="c@host") == {"node": "c", "failed": []}
+    assert list(world.catalog.nodes) == ["a", "b"]
+    assert world.nodes("q") == [1, 2]
+    assert world.vhost.find("there") is None
+    assert world.vhost.find("here") is not None
+
+
+def test_queues_that_fail_do_not_stop_it() -> None:
+    """J6: they are named."""
+    world = World()
+    world.cluster.declare("q", 1, 2, 3)
+    world.cluster.down = {3}
+    world.cluster.refusals = [Unavailable("queue 'q'", "it has no leader")]
+    done = world.run("forget-cluster-node", node="c")
+    assert [(row["name"], row["result"].startswith("error")) for row in done["failed"]] == [("q", True)]
+    assert "c" not in world.catalog.nodes
+
+
+def test_a_node_that_runs_is_not_forgotten() -> None:
+    """J6; nor the one that is asked."""
+    world = World()
+    for node in ("a", "b"):
+        with pytest.raises(PreconditionFailed, match="stop it first"):
+            world.run("forget-cluster-node", node=node)
+    with pytest.raises(NotFound, match="its nodes are: a, b, c"):
+        world.run("forget-cluster-node", node="z")
