@@ -14,7 +14,7 @@ from amqp10broker.queues.effects import QueueDeleted, Unconfirmed
 from amqp10broker.queues.quorum.snapshot import encode_snapshot
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 from amqp10broker.raft.config import Add, Promote
-from amqp10broker.raft.entries import Kind, run_of
+from amqp10broker.raft.entries import Hard, Kind, run_of
 from amqp10broker.raft.ready import Ready
 from tests.support.quorum_alone import at_once
 from tests.support.quorum_nodes import GROUP, Journal, Node, World
@@ -329,3 +329,22 @@ def test_a_node_that_became_one_of_a_cluster_knows_its_sessions_of_before_are_go
     store = QuorumStore(GROUP, "q", journal.again(), when_durable=at_once, me=store.me, node=1, incarnation=5)
     store.restore(journal.records)
     assert store.recovered(DEFAULTS, 1000).consumers == 0
+
+
+def test_term_and_vote_outlive_the_file_that_they_were_written_to() -> None:
+    """Or a member could vote twice in a term."""
+    journal = Journal(400)
+    members = (1 << 32, 2 << 32, 3 << 32)
+    store = QuorumStore(GROUP, "q", journal, when_durable=at_once, members=members)
+    store.recovered(DEFAULTS, 1000)
+    store.write(Ready(1, Hard(5, members[1], 0), None, (), [], None, (), (), None), lambda: None)
+    while len(journal.files) < 3:
+        journal.append(GROUP + 1, 1, 0, [b"x" * 100])
+    for _ in store.relocate(1):
+        pass
+    journal.drop_oldest()
+    store = QuorumStore(GROUP, "q", journal.again(), when_durable=at_once, members=members)
+    store.restore([record for record in journal.records if record.group == GROUP])
+    store.recovered(DEFAULTS, 1000)
+    assert store.stored is not None
+    assert (store.stored.hard.term, store.stored.hard.vote) == (5, members[1])
