@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -60,7 +59,8 @@ class PeerLink:
         self._rest = rest
         self._on_frames = on_frames
         self._decoder = Decoder(body_bytes_max)
-        self._queue: deque[bytes] = deque()
+        self._first: list[bytes] = []
+        self._queue: list[bytes] = []
         self._wake = trio.Event()
         self._sent = trio.Event()
         self._scope = trio.CancelScope()
@@ -70,12 +70,9 @@ class PeerLink:
 
         Args:
             pieces: of the frame (`frames.encode`).
-            first: before all that waits.
+            first: before all that waits, behind what was put so before.
         """
-        if first:
-            self._queue.extendleft(reversed(pieces))
-        else:
-            self._queue.extend(pieces)
+        (self._first if first else self._queue).extend(pieces)
         self.backlog_bytes += sum(map(len, pieces))
         self._wake.set()
 
@@ -143,7 +140,8 @@ class PeerLink:
             while True:
                 await self._wake.wait()
                 self._wake = trio.Event()
-                data = b"".join(self._queue)
+                data = b"".join(self._first + self._queue)
+                self._first.clear()
                 self._queue.clear()
                 await self._stream.send_all(data)
                 self.backlog_bytes -= len(data)

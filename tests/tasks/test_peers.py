@@ -86,6 +86,20 @@ async def test_three_nodes_find_each_other(autojump_clock: object, network: Netw
         assert trio.current_time() < 0.5
 
 
+async def test_nodes_that_find_each_other_do_not_lose_each_other_at_once(
+    autojump_clock: object, network: Network
+) -> None:
+    """Heartbeats of one wake come in the order of their making: the first hears nobody yet."""
+    for delay_s in (0.0, 0.001, 0.03):
+        network.delays = {("a", "b"): delay_s, ("b", "a"): delay_s}
+        a, b = Node(network, 1, "a"), Node(network, 2, "b")
+        async with running(a, b):
+            await trio.sleep(5)
+            for node, other in ((a, 2), (b, 1)):
+                news = [entry[0] for entry in node.log if entry[0] in ("suspected", "heard")]
+                assert news == ["suspected", "heard"], (node.name, other, delay_s)
+
+
 async def test_node_that_comes_later_is_found(autojump_clock: object, network: Network) -> None:
     """The one with the lower number tries at least once a second."""
     a, b = Node(network, 1, "a"), Node(network, 2, "b")
