@@ -48,6 +48,17 @@ def _is_farewell(command: Command) -> bool:
     return isinstance(command, Delete) and command.request is None
 
 
+def _published(commands: Sequence[QuorumCommand]) -> int:
+    """How many messages are published by them, those of letters of nodes among them."""
+    count = 0
+    for command in commands:
+        if type(command) is Letters:
+            count += _published(command.commands)
+        elif type(command) is Publish:
+            count += len(command.ids)
+    return count
+
+
 def _nobody(leads: bool) -> None:
     """Nobody wants to know."""
 
@@ -458,7 +469,7 @@ class QuorumInLog(QuorumInMemory):
         """See `Keeper`."""
         entries = [entry for entry in self._store.tail if entry.commands]
         asked = [each for entry in entries for each in entry.commands or ()] + self._waiting
-        published = sum(len(each.ids) for each in asked if type(each) is Publish)
+        published = _published(asked)
         since_ms = entries[0].now_ms if entries else self._waits_since_ms
         outlook = replace(
             self.queue.outlook(),

@@ -9,15 +9,26 @@ import pytest
 
 from amqp10broker.persistence import quorum_store
 from amqp10broker.persistence.quorum_store import QuorumStore
-from amqp10broker.queues.commands import DELETE, Credit, PeerId, ReplyTo, Settle, Subscribe, Verdict
+from amqp10broker.queues.commands import (
+    DELETE,
+    Credit,
+    PeerId,
+    Publish,
+    PublisherRef,
+    ReplyTo,
+    Settle,
+    Subscribe,
+    Verdict,
+)
 from amqp10broker.queues.effects import QueueDeleted, Unconfirmed
+from amqp10broker.queues.quorum.commands import Letters
 from amqp10broker.queues.quorum.snapshot import encode_snapshot
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 from amqp10broker.raft.config import Add, Promote
 from amqp10broker.raft.entries import Hard, Kind, run_of
 from amqp10broker.raft.ready import Ready
 from tests.support.quorum_alone import at_once
-from tests.support.quorum_nodes import GROUP, Journal, Node, World
+from tests.support.quorum_nodes import GROUP, HEAD, Journal, Node, World
 
 
 def opened(world: World) -> Node:
@@ -41,6 +52,17 @@ def test_one_leads_and_all_have_what_is_published() -> None:
     for node in world.nodes.values():
         assert numbers(world, node) == [0, 1, 2]
         assert node.leads is (node is leader)
+
+
+def test_what_nodes_have_published_and_is_not_committed_is_unconfirmed() -> None:
+    world = World(1)
+    leader = opened(world)
+    peer = PeerId(7, 1, 1)
+    publish = Publish(PublisherRef(peer, 1), [1, 2], [(HEAD, b"x")] * 2, settled=False)
+    leader.work(Letters(7, 1, 1, 1, 0, [publish]))  # type: ignore[arg-type]
+    assert leader.keeper.outlook().unconfirmed == 2
+    world.settle_down(world.even)
+    assert leader.keeper.outlook().unconfirmed == 0
 
 
 def test_followers_tell_nothing() -> None:
