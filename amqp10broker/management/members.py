@@ -360,7 +360,7 @@ async def _rebalanced(caller: Caller, cluster: ClusterNode, queues: list[Declare
             "Number of quorum queues": counts.count(number),
             "Number of streams": sum(queue.kind.replays and queue.home == number for queue in catalog),
         }
-        for number, name in names(caller).items()
+        for number, name in sorted(names(caller).items(), key=lambda each: each[1])
         if runs(caller, number)
     ]
 

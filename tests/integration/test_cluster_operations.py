@@ -1,0 +1,217 @@
+"""Commands on three real nodes: members, leaders, maintenance, alarms and listings of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pika
+import pytest
+
+from tests.support.cluster_process import ClusterNode, ClusterProcess
+
+pytestmark = pytest.mark.xdist_group("cluster")
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
+    """Three, whose quorum queues begin with the members that a test asks for."""
+    folder: Path = tmp_path_factory.mktemp("operations")
+    with ClusterProcess(folder) as process:
+        yield process
+        process.check_logs(lambda entry: entry.get("event") == "operation refused")
+
+
+def declare(nodes: ClusterProcess, name: str, size: int, at: str = "a") -> None:
+    """A quorum queue."""
+    run(
+        nodes,
+        at,
+        "declare",
+        "queue",
+        name,
+        "--type",
+        "quorum",
+        f"--argument=x-quorum-initial-group-size={size}",
+    )
+
+
+def run(nodes: ClusterProcess, at: str, *words: str, code: int = 0) -> str:
+    """A command at a node; what it says."""
+    done = nodes.run_command(nodes.node(at), *words)
+    assert done.returncode == code, (words, done.stdout, done.stderr)
+    return done.stdout + done.stderr
+
+
+def states(nodes: ClusterProcess, queue: str, at: str = "a") -> dict[str, tuple[str, str]]:
+    """Raft state and membership of each member."""
+    rows: list[dict[str, Any]] = nodes.ask(nodes.node(at), "quorum_status", queue)
+    return {row["Node Name"]: (row["Raft State"], row["Membership"]) for row in rows}
+
+
+def leader(nodes: ClusterProcess, queue: str, at: str = "a") -> str | None:
+    """The node that leads, as one of them says."""
+    found = [name for name, (state, _) in states(nodes, queue, at).items() if state == "leader"]
+    return found[0] if found else None
+
+
+def publish(node: ClusterNode, queue: str, count: int, first: int = 0) -> None:
+    """Messages, each confirmed."""
+    with pika.BlockingConnection(pika.ConnectionParameters(node.host, node.port)) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        for number in range(first, first + count):
+            channel.basic_publish("", queue, str(number).encode())
+
+
+def drained(node: ClusterNode, queue: str) -> list[int]:
+    """All that a queue has, in order."""
+    with pika.BlockingConnection(pika.ConnectionParameters(node.host, node.port)) as connection:
+        channel = connection.channel()
+        found = []
+        while True:
+            method, _, body = channel.basic_get(queue, auto_ack=True)
+            if method is None:
+                return found
+            found.append(int(body))
+
+
+def test_a_queue_grows_and_shrinks_and_keeps_what_it_has(nodes: ClusterProcess) -> None:
+    """Section 9: whichever node is asked; G2: publishers notice nothing; the leader, too, can be removed."""
+    declare(nodes, "grows", 1)
+    publish(nodes.node("c"), "grows", 3)
+    run(nodes, "c", "add_member", "grows", "b", "--membership", "voter")
+    assert "had a member already" in run(nodes, "c", "add_member", "grows", "b")
+    rows = nodes.ask(nodes.node("b"), "grow", "c", "all", "--queue-pattern", "^grows$")
+    assert rows == [{"vhost": "/", "name": "grows", "size": 3, "result": "ok"}]
+    nodes.wait_until(
+        lambda: (
+            states(nodes, "grows", "b")
+            == {"a": ("leader", "voter"), "b": ("follower", "voter"), "c": ("follower", "voter")}
+        ),
+        "three voters",
+    )
+    publish(nodes.node("b"), "grows", 3, first=3)
+    run(nodes, "b", "delete_member", "grows", "a")
+    assert leader(nodes, "grows") in ("b", "c")
+    publish(nodes.node("a"), "grows", 3, first=6)
+    rows = nodes.ask(nodes.node("a"), "shrink", "b")
+    assert {"vhost": "/", "name": "grows", "size": 1, "result": "ok"} in rows
+    assert "last_node" in run(nodes, "a", "delete_member", "grows", "c", code=70)
+    assert drained(nodes.node("a"), "grows") == list(range(9))
+    # A member that comes back is another one, and begins with nothing.
+    run(nodes, "a", "add_member", "grows", "a", "--membership", "voter")
+    publish(nodes.node("b"), "grows", 1)
+    assert drained(nodes.node("a"), "grows") == [0]
+
+
+def test_leaders_are_handed_over_and_spread(nodes: ClusterProcess) -> None:
+    """Section 9: transfer_leadership and rebalance, with an open consumer (E10)."""
+    names = [f"spread{number}" for number in range(3)]
+    for name in names:
+        declare(nodes, name, 3)
+    run(nodes, "b", "transfer_leadership", "spread0", "c")
+    assert leader(nodes, "spread0", "b") == "c"
+    assert "already_leader" in run(nodes, "b", "transfer_leadership", "spread0", "c", code=70)
+    run(nodes, "c", "transfer_leadership", "spread0", "a")
+    rows = nodes.ask(nodes.node("b"), "rebalance", "quorum", "--queue-pattern", "^spread")
+    assert [(row["Node name"], row["Number of quorum queues"]) for row in rows] == [
+        ("a", 1),
+        ("b", 1),
+        ("c", 1),
+    ]
+    listed = nodes.ask(nodes.node("c"), "list_queues", "name", "leader", "members", "online", "state")
+    spread = [row for row in listed if row["name"] in names]
+    assert sorted(row["leader"] for row in spread) == ["a", "b", "c"]
+    assert all(sorted(row["members"]) == sorted(row["online"]) == ["a", "b", "c"] for row in spread)
+    assert all(row["state"] == "running" for row in spread)
+    (local,) = [
+        row
+        for row in nodes.ask(nodes.node("c"), "list_queues", "--local", "name", "leader")
+        if row["name"] in names
+    ]
+    assert local["leader"] == "c"
+    assert "no elected leader" not in run(
+        nodes, "a", "check_for_quorum_queues_without_an_elected_leader", "--across-all-vhosts", ".*"
+    )
+
+
+def test_a_drained_node_has_no_clients_and_no_leaders_and_follows(nodes: ClusterProcess) -> None:
+    """V1 to V3."""
+    declare(nodes, "kept", 3)
+    node = nodes.node("a")
+    assert leader(nodes, "kept") == "a"
+    parameters = pika.ConnectionParameters(node.host, node.port)
+    connection = pika.BlockingConnection(parameters)
+    run(nodes, "a", "drain")
+    with pytest.raises(pika.exceptions.ConnectionClosed, match="maintenance mode") as closed:
+        connection.process_data_events(time_limit=5)
+    assert closed.value.args[0] == 320
+    assert not node.accepts
+    assert leader(nodes, "kept", "b") != "a"
+    publish(nodes.node("b"), "kept", 3)
+
+    def index(name: str) -> int:
+        rows = nodes.ask(nodes.node("b"), "quorum_status", "kept")
+        return int(next(row["Last Applied"] for row in rows if row["Node Name"] == name))
+
+    nodes.wait_until(lambda: index("a") == index("b"), "the drained node follows")
+    assert "maintenance" in run(nodes, "a", "check_if_node_is_quorum_critical")
+    run(nodes, "a", "revive")
+    assert drained(node, "kept") == [0, 1, 2]
+
+
+def test_connections_and_alarms_of_all_nodes_are_listed_at_each(nodes: ClusterProcess) -> None:
+    """I5, U4, B1, B2."""
+    node = nodes.node("b")
+    blocked: list[Any] = []
+    connection = pika.BlockingConnection(pika.ConnectionParameters(node.host, node.port))
+    connection.add_on_connection_blocked_callback(lambda *told: blocked.append(told[1].method.reason))
+    channel = connection.channel()
+    channel.basic_consume(channel.queue_declare("", exclusive=True).method.queue, lambda *told: None)
+    for at in ("a", "b"):
+        (row,) = nodes.ask(nodes.node(at), "list_connections", "node", "id")
+        assert row["node"] == "b"
+        (consumer,) = nodes.ask(nodes.node(at), "list_consumers", "node", "connection")
+        assert consumer == {"node": "b", "connection": row["id"]}
+    run(nodes, "c", "alarm", "memory", "on")
+
+    def told() -> list[Any]:
+        channel.basic_publish("", "nowhere", b"1")
+        connection.process_data_events(time_limit=0.1)
+        return blocked
+
+    nodes.wait_until(told, "an alarm of another node blocks publishers", 10)
+    assert blocked == ["low on memory"]
+    assert nodes.ask(nodes.node("a"), "list_alarms") == [{"node": "c", "alarm": "memory"}]
+    run(nodes, "c", "alarm", "memory", "off")
+    nodes.wait_until(lambda: nodes.ask(nodes.node("a"), "list_alarms") == [], "no alarm")
+    run(nodes, "a", "close-connection", str(row["id"]), "enough", "--node", "b")
+    with pytest.raises(pika.exceptions.ConnectionClosed, match="enough"):
+        connection.process_data_events(time_limit=5)
+
+
+def test_a_member_that_is_down_is_removed_and_the_lost_are_left_behind(nodes: ClusterProcess) -> None:
+    """G3, Z2, L5: the last test of the module, since it loses a node."""
+    declare(nodes, "two", 3)
+    declare(nodes, "lost", 2, at="c")
+    other = next(name for name in states(nodes, "lost", "b") if name != "c")
+    publish(nodes.node("b"), "lost", 3)
+    nodes.node("c").kill()
+    nodes.wait_until(
+        lambda: nodes.run_command(nodes.node("b"), "check_if_node_is_quorum_critical").returncode == 69,
+        "the loss is noticed",
+        20,
+    )
+    assert "would lose" in run(nodes, "a", "check_if_node_is_quorum_critical", code=69)
+    run(nodes, "b", "delete_member", "two", "c", "--timeout", "20")
+    assert set(states(nodes, "two", "b")) == {"a", "b"}
+    run(nodes, other, "force_shrink_member_to_current_member", "lost")
+    nodes.wait_until(lambda: states(nodes, "lost", other) == {other: ("leader", "voter")}, "one member")
+    assert drained(nodes.node("a"), "lost") == [0, 1, 2]
+    nodes.node("c").start()
+    nodes.wait_until(lambda: nodes.node("c").accepts, "the node is back")
+    assert set(states(nodes, "lost", "c")) == {other}
+    run(nodes, "c", "add_member", "lost", "c", "--membership", "voter")
+    publish(nodes.node("c"), "lost", 1)
