@@ -266,7 +266,11 @@ class ClusterProcess:
             faults = [
                 entry
                 for entry in node.log()
-                if ("text" in entry or "exception" in entry or entry.get("level") in ("error", "critical"))
+                if (
+                    entry.keys() == {"text"}
+                    or "exception" in entry
+                    or entry.get("level") in ("error", "critical")
+                )
                 and not allowed(entry)
             ]
             text = "\n".join(str(entry.get("exception", entry)) for entry in faults)
