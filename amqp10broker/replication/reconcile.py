@@ -25,7 +25,7 @@ class Reconciling:
         target_group_size: members that each queue should have; 0: no more than policies and arguments say.
         auto_remove: members on nodes that are not in the cluster any more are removed.
         interval_ms: between rounds.
-        trigger_interval_ms: from a trigger, or a round that changed something, to the next round.
+        trigger_interval_ms: from a trigger, or a round that had something to do, to the next round.
     """
 
     enabled: bool = False
@@ -123,8 +123,13 @@ class Schedule:
         if self.due_ms is not None:
             self.due_ms = min(self.due_ms, now_ms + self._settings.trigger_interval_ms)
 
-    def ran(self, now_ms: int, *, changed: bool) -> None:
-        """A round is over."""
+    def ran(self, now_ms: int, *, unfinished: bool) -> None:
+        """A round is over.
+
+        Args:
+            now_ms: now.
+            unfinished: it changed something, or could not: there may be more to do.
+        """
         if self.due_ms is not None:
             settings = self._settings
-            self.due_ms = now_ms + (settings.trigger_interval_ms if changed else settings.interval_ms)
+            self.due_ms = now_ms + (settings.trigger_interval_ms if unfinished else settings.interval_ms)

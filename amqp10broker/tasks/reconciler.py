@@ -81,14 +81,14 @@ class Reconciler:
         while self._settings.enabled:
             due_ms = self._schedule.due_ms
             if due_ms is not None and due_ms <= self._now_ms():
-                self._schedule.ran(self._now_ms(), changed=await self.round())
+                self._schedule.ran(self._now_ms(), unfinished=await self.round())
             await trio.sleep(
                 LOOK_S if due_ms is None else min(LOOK_S, max(0.01, due_ms / 1000 - self._now()))
             )
 
     async def round(self) -> bool:
-        """Look once at every queue that is led here; whether something was changed."""
-        changed = False
+        """Look once at every queue that is led here; whether something was to be done, and may be still."""
+        unfinished = False
         for queue in list(self._catalog):
             member = self._groups.get(queue.number) if queue.members else None
             if member is None or not member.leads or self._groups.backward:
@@ -103,11 +103,12 @@ class Reconciler:
             if change is None:
                 continue
             nodes = [change.node] if isinstance(change, Grow) else [node_of(each) for each in change.members]
+            unfinished = True
             for node in nodes:
-                changed |= await self._changed(queue, node, grow=isinstance(change, Grow))
-        return changed
+                await self._change(queue, node, grow=isinstance(change, Grow))
+        return unfinished
 
-    async def _changed(self, queue: DeclaredQueue, node: int, *, grow: bool) -> bool:
+    async def _change(self, queue: DeclaredQueue, node: int, *, grow: bool) -> None:
         try:
             if grow:
                 kind = Membership.PROMOTABLE
@@ -116,10 +117,9 @@ class Reconciler:
                 await self._changes.remove(queue, node, CHANGE_S)
         except (RefusedError, MovedAway) as error:
             _log.info("reconciliation is put off", queue=queue.name, vhost=queue.vhost, reason=str(error))
-            return False
+            return
         done = "member added" if grow else "member removed"
         _log.info(f"{done} by reconciliation", queue=queue.name, vhost=queue.vhost, node=node)
-        return True
 
     def _nodes(self) -> Mapping[int, NodeState]:
         return {

@@ -20,7 +20,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
     folder: Path = tmp_path_factory.mktemp("operations")
     with ClusterProcess(folder) as process:
         yield process
-        process.check_logs(lambda entry: entry.get("event") == "operation refused")
+        process.check_logs(lambda entry: entry.get("level") == "warning")
 
 
 def declare(nodes: ClusterProcess, name: str, size: int, at: str = "a") -> None:
@@ -190,6 +190,51 @@ def test_connections_and_alarms_of_all_nodes_are_listed_at_each(nodes: ClusterPr
     run(nodes, "a", "close-connection", str(row["id"]), "enough", "--node", "b")
     with pytest.raises(pika.exceptions.ConnectionClosed, match="enough"):
         connection.process_data_events(time_limit=5)
+
+
+def test_rights_and_limits_count_at_every_node(nodes: ClusterProcess) -> None:
+    """U1, U4, W3: who is connected elsewhere loses what is taken away, and counts."""
+    for words in (
+        ("add-vhost", "shop"),
+        ("add-user", "ann", "--no-password"),
+        ("set-permissions", "guest", ".*", ".*", ".*", "--vhost", "shop"),
+        ("set-vhost-limits", "--vhost", "shop", "--max-connections", "1"),
+    ):
+        run(nodes, "a", *words)
+    here, there = nodes.node("a"), nodes.node("b")
+
+    def connect(node: ClusterNode) -> pika.BlockingConnection:
+        return pika.BlockingConnection(pika.ConnectionParameters(node.host, node.port, "shop"))
+
+    def refusal() -> str:
+        try:
+            connect(here).close()
+        except pika.exceptions.ProbableAccessDeniedError as error:
+            return str(error)
+        return ""
+
+    connection = connect(there)
+    assert "connection limit" in nodes.wait_until(refusal, "a connection at another node counts", 10)
+    run(nodes, "a", "delete-vhost", "shop")
+    with pytest.raises(pika.exceptions.ConnectionClosed, match="shop"):
+        connection.process_data_events(time_limit=5)
+    assert "ann" in run(nodes, "c", "list-users")
+
+
+def test_queues_grow_by_themselves(tmp_path: Path) -> None:
+    """G5 to G7: towards the target, one member a round, when a queue is declared and when a policy is set."""
+    options = ["--quorum-reconciliation", "--quorum-reconciliation-trigger-interval-ms", "100"]
+    with ClusterProcess(tmp_path, 3, options) as nodes:
+        declare(nodes, "wanted", 1)
+        run(nodes, "b", "set-policy", "p", "^wanted$", '{"target-group-size": 3}')
+        nodes.wait_until(
+            lambda: [kind for _, kind in states(nodes, "wanted").values()] == ["voter"] * 3,
+            "three voters",
+            20,
+        )
+        declare(nodes, "free", 1, at="b")
+        assert len(states(nodes, "free")) == 1
+        nodes.check_logs()
 
 
 def test_a_member_that_is_down_is_removed_and_the_lost_are_left_behind(nodes: ClusterProcess) -> None:

@@ -125,9 +125,9 @@ def test_a_round_comes_at_its_interval_and_sooner_after_a_trigger() -> None:
     assert schedule.due_ms == 110
     schedule.trigger(105)
     assert schedule.due_ms == 110, "triggers do not put a round off"
-    schedule.ran(110, changed=True)
+    schedule.ran(110, unfinished=True)
     assert schedule.due_ms == 120
-    schedule.ran(120, changed=False)
+    schedule.ran(120, unfinished=False)
     assert schedule.due_ms == 1_120
 
 
@@ -135,6 +135,6 @@ def test_switched_off_there_are_no_rounds() -> None:
     """It is off unless it is set."""
     schedule = Schedule(Reconciling(), 0)
     schedule.trigger(1)
-    schedule.ran(2, changed=True)
+    schedule.ran(2, unfinished=True)
     assert schedule.due_ms is None
     assert Schedule(replace(Reconciling(), enabled=True), 0).due_ms == 3_600_000
