@@ -52,11 +52,11 @@ class QueueTask(OwnQueue):
         "_delay_s",
         "_due_ms",
         "_journal_task",
-        "_left_to_others",
         "_mailbox",
         "_on_dead_letters",
         "_on_deleted",
         "_outlook",
+        "_silent",
         "_start_worker",
         "begun",
         "keeper",
@@ -97,7 +97,7 @@ class QueueTask(OwnQueue):
         self._on_dead_letters = on_dead_letters
         self._journal_task = journal_task
         self._at_least_once: AtLeastOnce | None = None
-        self._left_to_others = False
+        self._silent = False
         self._start_worker = start_worker
         self._delay_s = confirm_delay_ms / 1000
         self._mailbox: Mailbox[QueueLetter] = Mailbox()
@@ -119,7 +119,7 @@ class QueueTask(OwnQueue):
 
     def post_all(self, commands: QueueLetter) -> None:
         """See `LetterBox`."""
-        if not self._mailbox.put(commands) and not self._left_to_others:
+        if not self._mailbox.put(commands) and not self._silent:
             # A deleted queue has no task any more. What was on its way is answered here, so that
             # a publisher that found the queue a moment ago hears that it is gone.
             for command in commands:
@@ -290,6 +290,8 @@ class QueueTask(OwnQueue):
         keeper = self.keeper
         if not keeper.recovered or keeper.queue.deleted:
             return  # what is in the mailbox is about messages that have not been read, or are no more
+        # Other nodes are connected for a moment yet. What they send now cannot be kept: nothing answers it.
+        self._silent = True
         commands = [command for letter in self._mailbox.close() for command in letter]
         now_ms = self._clock.now_ms()
         keeper.carry_out(keeper.admission.admitted(commands, now_ms), now_ms)
@@ -313,7 +315,7 @@ class QueueTask(OwnQueue):
         If others have the queue, they go on with it, and nobody hears of this.
         """
         if self.keeper.shared:
-            self._left_to_others = True
+            self._silent = True
             self.keeper.abandon()
             self._end()
             return

@@ -305,6 +305,19 @@ async def test_a_broker_stops_while_the_end_of_a_queue_is_not_durable(
         assert broker.catalog.lookup_vhost("/").find("q") is None
 
 
+@pytest.mark.parametrize("kind", ["quorum", "classic"])
+async def test_what_comes_when_nothing_is_kept_any_more_is_not_answered(folder: str, kind: str) -> None:
+    """Other nodes are connected a little longer than the queues of one that stops."""
+    async with broker_on(folder) as broker:
+        client = client_of(broker, **{"x-queue-type": kind})
+        client.publish(1)
+        await client.hear(Confirmed)
+    client.publish(2)
+    assert client.mailbox.waiting == 0
+    async with broker_on(folder) as broker:
+        assert counts(client_of(broker)) == (1 if kind == "quorum" else 0, 0, 0)
+
+
 @pytest.mark.rabbitmq("rabbit_fifo_int_SUITE", "handles_reject_notification")
 async def test_publishers_hear_when_nothing_can_be_kept(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(StorageFailed, match="the sync failed"):  # noqa: PT012
