@@ -137,6 +137,46 @@ def test_leaders_are_handed_over_and_spread(nodes: ClusterProcess) -> None:
     )
 
 
+def test_a_leadership_moves_and_clients_notice_nothing(nodes: ClusterProcess) -> None:
+    """E10, G2: each message once, in order, unmarked, while the leader moves and members come and go."""
+    declare(nodes, "moves", 3)
+    ends = [
+        pika.BlockingConnection(pika.ConnectionParameters(node.host, node.port))
+        for node in (nodes.node("b"), nodes.node("c"))
+    ]
+    publisher, consumer = (connection.channel() for connection in ends)
+    publisher.confirm_delivery()
+    consumer.basic_qos(prefetch_count=50)
+    got: list[tuple[int, bool]] = []
+
+    def take(channel: Any, method: Any, properties: Any, body: bytes) -> None:
+        got.append((int(body), method.redelivered))
+        channel.basic_ack(method.delivery_tag)
+
+    consumer.basic_consume("moves", take)
+    changes = (
+        ("transfer_leadership", "moves", "b"),
+        ("delete_member", "moves", "b"),
+        ("add_member", "moves", "b", "--membership", "voter"),
+        ("transfer_leadership", "moves", "b"),
+    )
+    number = 0
+    for words in changes:
+        for _ in range(20):
+            publisher.basic_publish("", "moves", str(number).encode())
+            number += 1
+        run(nodes, "a", *words)
+        consumer.connection.process_data_events(time_limit=0)
+    nodes.wait_until(
+        lambda: consumer.connection.process_data_events(time_limit=0.1) or len(got) == number,
+        "all messages",
+        20,
+    )
+    assert got == [(each, False) for each in range(number)]
+    for connection in ends:
+        connection.close()
+
+
 def test_a_drained_node_has_no_clients_and_no_leaders_and_follows(nodes: ClusterProcess) -> None:
     """V1 to V3."""
     declare(nodes, "kept", 3)
@@ -192,8 +232,21 @@ def test_connections_and_alarms_of_all_nodes_are_listed_at_each(nodes: ClusterPr
         connection.process_data_events(time_limit=5)
 
 
+def test_a_user_of_one_node_is_one_of_all(nodes: ClusterProcess, tmp_path: Path) -> None:
+    """U1, N3: logging in at another node, and put out there when the user is deleted."""
+    (tmp_path / "password").write_text("secret\n")
+    run(nodes, "a", "add-user", "bob", "--password-file", str(tmp_path / "password"))
+    run(nodes, "b", "set-permissions", "bob", ".*", ".*", ".*")
+    node = nodes.node("c")
+    login = pika.PlainCredentials("bob", "secret")
+    connection = pika.BlockingConnection(pika.ConnectionParameters(node.host, node.port, credentials=login))
+    run(nodes, "a", "delete-user", "bob")
+    with pytest.raises(pika.exceptions.ConnectionClosed):
+        connection.process_data_events(time_limit=5)
+
+
 def test_rights_and_limits_count_at_every_node(nodes: ClusterProcess) -> None:
-    """U1, U4, W3: who is connected elsewhere loses what is taken away, and counts."""
+    """U4, W3: who is connected elsewhere loses what is taken away, and counts."""
     for words in (
         ("add-vhost", "shop"),
         ("add-user", "ann", "--no-password"),

@@ -316,6 +316,20 @@ def test_queues_of_all_nodes_are_listed_with_counts_of_their_leaders() -> None:
     assert world.cluster.done == [("run_at", 2, "list-queues", {"local": True}, "/")]
 
 
+def test_a_queue_says_who_leads_it_and_where_it_is() -> None:
+    """Q8: names, of nodes that are down too; who leads is left out if it is not known."""
+    world = World()
+    world.cluster.declare("q", 2, 3)
+    world.cluster.down = {3}
+    found = world.run("get-queue", name="q")
+    assert (found["leader"], found["replicas"]) == ("b", ["b", "c"])
+    world.cluster.leaders["q"] = None
+    assert "leader" not in world.run("get-queue", name="q")
+    world.cluster.declare_at("classic", 3)
+    found = world.run("get-queue", name="classic")
+    assert (found["leader"], found["replicas"]) == ("c", ["c"])
+
+
 @pytest.mark.parametrize(
     ("flag", "wanted"),
     [
