@@ -154,6 +154,10 @@ class Catalog:
         """Whether a node of the cluster can be reached."""
         return self.whereabouts is not None and self.whereabouts.runs(node)
 
+    def cluster_name(self, alone: str) -> str:
+        """The name of the cluster, for people; `alone`, if this node is in none."""
+        return alone if self.cluster is None else self.cluster.name
+
     def find_vhost(self, name: str) -> VirtualHost | None:
         """The virtual host of this name, or None."""
         return self.vhosts.get(name)

@@ -377,7 +377,9 @@ class Config:
     )
 
     container_id: str = text(
-        "", "name that the broker gives itself; empty: amqp10broker@ and the host name", may_be_empty=True
+        "",
+        "name that the broker gives itself; empty: node_name or amqp10broker, @ and the host name",
+        may_be_empty=True,
     )
     log_level: str = text(
         "info",

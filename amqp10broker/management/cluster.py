@@ -54,7 +54,7 @@ def cluster_status(caller: Caller) -> Job:
                 running.remove(number)  # it has gone just now
         facts = {node.number: node for node in caller.catalog.nodes.values()}
         return {
-            "cluster_name": cluster_name(caller),
+            "cluster_name": caller.catalog.cluster_name(caller.node_name),
             "cluster_tags": [],
             "disk_nodes": list(named.values()),
             "running_nodes": [named[number] for number in running],
@@ -76,12 +76,6 @@ def cluster_status(caller: Caller) -> Job:
         }
 
     return Job(found)
-
-
-def cluster_name(caller: Caller) -> str:
-    """The cluster's name for people; of a node in none its own."""
-    facts = caller.catalog.cluster
-    return caller.node_name if facts is None else facts.name
 
 
 def list_listeners(caller: Caller) -> list[Document]:

@@ -88,11 +88,11 @@ class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChanne
     # --- life -------------------------------------------------------------------------------------
 
     async def greet(self) -> None:
+        surroundings = self._surroundings
+        cluster = surroundings.catalog.cluster_name(surroundings.container_id)
         self.engine.start(
             [each.value for each in self._surroundings.authenticator.offered(self.origin)],
-            server_properties=server_properties(
-                self._surroundings.container_id, __version__, f"Python {platform.python_version()}"
-            ),
+            server_properties=server_properties(cluster, __version__, f"Python {platform.python_version()}"),
         )
         self.flush()
         await self.shake_hands()

@@ -132,8 +132,10 @@ class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession]):
                 self.member = Membership.enter(surroundings.catalog, name, self.user, self.owner)
             except NotAllowed as refusal:  # checked by now: what is left are limits
                 fault = AmqpConnectionError(Condition.RESOURCE_LIMIT_EXCEEDED, refusal.description)
+        ours = surroundings.container_id
         properties = open_properties(
-            surroundings.container_id, __version__, f"Python {platform.python_version()}"
+            *(ours, surroundings.catalog.cluster_name(ours)),
+            *(__version__, f"Python {platform.python_version()}"),
         )
         if fault is not None:
             self.log_fault(fault)

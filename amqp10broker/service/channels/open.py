@@ -28,17 +28,17 @@ def login_refused(mechanism: str) -> AmqpHardError:
     )
 
 
-def server_properties(name: str, version: str, platform: str) -> dict[str, Any]:
+def server_properties(cluster: str, version: str, platform: str) -> dict[str, Any]:
     """The server properties.
 
     Args:
-        name: the broker's.
+        cluster: name of the cluster; the broker's, if it is in none.
         version: of amqp10broker.
         platform: what it runs on: ``Python 3.12.1``.
     """
     return {
         "capabilities": dict.fromkeys(CAPABILITIES, True),
-        "cluster_name": name,
+        "cluster_name": cluster,
         "copyright": "The amqp10broker developers",
         "information": f"amqp10broker {version}, compatible with RabbitMQ {COMPATIBLE_VERSION}",
         "platform": f"amqp10broker {version}, {platform}",

@@ -41,11 +41,12 @@ def check_open(vhost: str, user: str, catalog: Catalog) -> AmqpConnectionError |
     return None
 
 
-def open_properties(container_id: str, version: str, platform: str) -> dict[Any, Any]:
+def open_properties(container_id: str, cluster: str, version: str, platform: str) -> dict[Any, Any]:
     """Properties of our open.
 
     Args:
         container_id: ours.
+        cluster: name of the cluster; ours, if the broker is in none.
         version: the broker's.
         platform: what the broker runs on, for people.
     """
@@ -54,7 +55,7 @@ def open_properties(container_id: str, version: str, platform: str) -> dict[Any,
         Symbol("version"): COMPATIBLE_VERSION,
         Symbol("platform"): f"amqp10broker {version}, {platform}",
         Symbol("information"): f"amqp10broker {version}, compatible with RabbitMQ {COMPATIBLE_VERSION}",
-        Symbol("cluster_name"): container_id,
+        Symbol("cluster_name"): cluster,
         Symbol("node"): container_id,
     }
 
