@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import secrets
 import shlex
 import signal
 import socket
@@ -23,6 +22,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Final
 
+from amqp10broker.cli import cluster_files
 from amqp10broker.cli.commands import Command, Parser
 from amqp10broker.cli.exits import EXIT_OK, Failed
 from amqp10broker.errors import ConfigError
@@ -265,19 +265,15 @@ def make_secret(data: str) -> None:
     """Have a secret that the nodes share, for its owner only.
 
     Raises:
-        Failed: the folder cannot be written.
+        Failed, ConfigError: the folder cannot be written.
     """
     path = os.path.join(data, SECRET)
     try:
         os.makedirs(data, exist_ok=True)
-        if not os.path.exists(path):
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(fd, "w", encoding="ascii") as file:
-                file.write(f"{secrets.token_urlsafe(32)}\n")
     except OSError as error:
-        raise Failed(
-            f"{path} cannot be written: {error.strerror}; give another folder with --data"
-        ) from error
+        raise Failed(f"{data} cannot be made: {error.strerror}; give another folder with --data") from error
+    if not os.path.exists(path):
+        cluster_files.make_secret(path)
 
 
 def running_pid(plan: NodePlan) -> int | None:

@@ -56,8 +56,8 @@ def cluster_status(caller: Caller) -> Job:
         return {
             "cluster_name": caller.catalog.cluster_name(caller.node_name),
             "cluster_tags": [],
-            "disk_nodes": list(named.values()),
-            "running_nodes": [named[number] for number in running],
+            "disk_nodes": sorted(named.values()),
+            "running_nodes": sorted(named[number] for number in running),
             "versions": {
                 named[number]: {PRODUCT: facts[number].version} for number in running if number in facts
             },

@@ -260,6 +260,27 @@ def taken(name: str, by: str) -> ClusterRefused:
     )
 
 
+def check_still_member(membership: Membership, told: Mapping[str, Any]) -> None:
+    """Refuse a node that was forgotten.
+
+    Args:
+        membership: what its folder says.
+        told: what a node says that was asked: ``cluster``, ``name``, ``numbers`` of the cluster's nodes, and
+            the ``highest`` that was ever given.
+
+    Raises:
+        ClusterRefused: the number was given once, and is no member's any more. A node that has not heard of
+            it yet says nothing.
+    """
+    if told.get("cluster") != membership.cluster or membership.number in told.get("numbers", ()):
+        return
+    if membership.number <= told.get("highest", 0):
+        raise ClusterRefused(
+            f"node '{membership.name}' is not in the cluster of node '{told.get('name')}' any more: it was "
+            "forgotten; give it an empty folder to let it join anew"
+        )
+
+
 def founded(
     entries: Iterable[tuple[Key, Any]], node: NodeFacts, cluster: ClusterFacts
 ) -> list[tuple[Key, Any]]:

@@ -22,7 +22,14 @@ from amqp10broker.catalog.nodes import NodeFacts
 from amqp10broker.catalog.queue import DeclaredQueue, Owner, QueueSpec
 from amqp10broker.errors import BadRequest, BrokerError, ConfigError, RefusedError
 from amqp10broker.replication.asking import Document
-from amqp10broker.replication.bootstrap import Address, MemberAt, Membership, check_name, read_nodes
+from amqp10broker.replication.bootstrap import (
+    Address,
+    MemberAt,
+    Membership,
+    check_name,
+    check_still_member,
+    read_nodes,
+)
 from amqp10broker.replication.hello import Hello, Identity
 from amqp10broker.replication.ids import SYSTEM_GROUP, node_of
 from amqp10broker.replication.placement import ByCount
@@ -35,7 +42,7 @@ from amqp10broker.tasks.cluster_listener import bind_cluster
 from amqp10broker.tasks.cluster_secret import read_secret
 from amqp10broker.tasks.connections import Connections
 from amqp10broker.tasks.data import Data
-from amqp10broker.tasks.forming import FIRST, NAME_TAKEN, Former, Stopped
+from amqp10broker.tasks.forming import FIRST, LOOK_S, NAME_TAKEN, Former, Stopped
 from amqp10broker.tasks.founding import prepare_folder
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.node_news import NodeNews
@@ -341,7 +348,25 @@ class Cluster:
         assert self.system is not None
         at = self.address
         started = NodeStarted(self.name, self._data.incarnation, at.host, at.port, __version__)
-        await self.system.caught_up(started, self._missing)
+        await self.system.caught_up(started, self._missing, self._check_membership)
+
+    async def _check_membership(self) -> None:
+        """Ask the others whether this node is still a member: of one that is not they do not hear.
+
+        Raises:
+            ClusterRefused: it was forgotten.
+        """
+        me = self.membership
+        question = {"what": "look", "name": me.name}
+        for member in me.members:
+            if member.number == me.number:
+                continue
+            at = self._listed.get(member.name, member.address)
+            try:
+                answer = await self.peers.ask_address((at.host, at.port), question, LOOK_S)
+            except BrokerError:
+                continue
+            check_still_member(me, answer)
 
     def _missing(self) -> str:
         hears = self.peers.liveness.hears
@@ -403,6 +428,8 @@ class Cluster:
             "cluster": self.peers.identity.cluster or None,
             "taken": known is not None and not _is_new(known),
             "names": list(self._catalog.nodes),
+            "numbers": [node.number for node in self._catalog.nodes.values()],
+            "highest": self._catalog.highest_node,
         }
 
     async def _let_in(self, node: int, question: Document) -> Document:

@@ -7,7 +7,7 @@ nodes of the cluster (`replication.system_members`).
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import trio
@@ -40,6 +40,8 @@ SendFrame = Callable[[int, Purpose, FrameKind, bytes], bool]
 
 CATCH_UP_S: Final = 300.0
 """How long a node waits at its start for a majority of the cluster (T2)."""
+LOOK_EACH_S: Final = 2.0
+"""How often it looks whether it is still a member."""
 TOLD_EACH_S: Final = 10.0
 """How often it says for whom."""
 
@@ -100,29 +102,38 @@ class SystemNode:
 
     # --- who waits ----------------------------------------------------------------------------------
 
-    async def caught_up(self, started: NodeStarted, missing: Callable[[], str]) -> None:
+    async def caught_up(
+        self, started: NodeStarted, missing: Callable[[], str], look: Callable[[], Awaitable[None]]
+    ) -> None:
         """Wait until this node knows all that was declared before it started.
 
         Args:
             started: what the others are told.
             missing: names of the nodes that are not there.
+            look: asked now and then whether it makes sense to wait; raises if not.
 
         Raises:
             BrokerError: no majority of the cluster was there in all that time.
         """
         done = trio.Event()
         self.system.start(started, done.set)
-        began = trio.current_time()
+        began = told = trio.current_time()
         while True:
-            with trio.move_on_after(TOLD_EACH_S):
+            with trio.move_on_after(LOOK_EACH_S):
                 await done.wait()
                 return
-            if trio.current_time() - began > CATCH_UP_S:
+            await look()
+            now = trio.current_time()
+            if now - began > CATCH_UP_S:
                 raise BrokerError(
                     f"no majority of the cluster's nodes was there for {CATCH_UP_S:.0f} s; waited for "
                     f"{missing()}: start them, or see 'amqp10broker cluster force-standalone'"
                 )
-            _log.warning("waiting for a majority of the cluster before clients are served", names=missing())
+            if now - told > TOLD_EACH_S:
+                told = now
+                _log.warning(
+                    "waiting for a majority of the cluster before clients are served", names=missing()
+                )
 
     async def propose(self, request: Request[Any]) -> Any:
         """Have a request decided, and wait for it.

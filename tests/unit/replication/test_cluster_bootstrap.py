@@ -17,6 +17,7 @@ from amqp10broker.replication.bootstrap import (
     Membership,
     Wait,
     check_name,
+    check_still_member,
     founded,
     next_step,
     read_nodes,
@@ -173,3 +174,13 @@ def test_a_founder_keeps_its_queues_which_are_at_its_node_then() -> None:
     assert (records["queue", "/", "q"].home, records["queue", "/", "q"].members) == (0, (member_id(1),))
     assert (records["node", "a"], records[CLUSTER], records[NODE_NUMBERS]) == (node, cluster, 1)
     assert entries[0] == (("vhost", "/"), {})
+
+
+def test_a_forgotten_node_finds_out_and_a_node_that_others_do_not_know_yet_waits() -> None:
+    me = Membership("id", 3, "c", ())
+    told = {"cluster": "id", "name": "a", "numbers": [1, 2], "highest": 3}
+    with pytest.raises(ClusterRefused, match="it was forgotten; give it an empty folder"):
+        check_still_member(me, told)
+    check_still_member(me, {**told, "numbers": [1, 2, 3]})
+    check_still_member(me, {**told, "highest": 2})
+    check_still_member(me, {**told, "cluster": None})

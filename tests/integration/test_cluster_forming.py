@@ -1,0 +1,241 @@
+"""Real nodes form a cluster, are looked at, lost, started again and forgotten; others are refused."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from pika.adapters.blocking_connection import BlockingConnection
+
+from tests.support.broker_process import REPOSITORY
+from tests.support.cluster_process import ClusterNode, ClusterProcess, free_ports
+from tests.support.pika_client import parameters
+
+END_S: Final = 60.0
+
+
+@contextmanager
+def connected(node: ClusterNode, **options: Any) -> Iterator[BlockingConnection]:
+    connection = BlockingConnection(parameters(node, **options))
+    try:
+        yield connection
+    finally:
+        if connection.is_open:
+            connection.close()
+
+
+def bodies(node: ClusterNode, queue: str, count: int) -> list[bytes]:
+    """The first messages of a queue, which go."""
+    found: list[bytes] = []
+    with connected(node) as connection:
+        channel = connection.channel()
+        for _, _, body in channel.consume(queue, auto_ack=True, inactivity_timeout=END_S):
+            assert body is not None, f"only {found} came"
+            found.append(body)
+            if len(found) == count:
+                break
+        channel.cancel()
+    return found
+
+
+def publish(node: ClusterNode, queue: str, *texts: str) -> None:
+    """Messages that are confirmed."""
+    with connected(node) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        for text in texts:
+            channel.basic_publish("", queue, text.encode(), mandatory=True)
+
+
+# --- using it -------------------------------------------------------------------------------------
+
+
+def test_users_and_virtual_hosts_of_one_node_are_those_of_all(cluster: ClusterProcess) -> None:
+    """M1, U1, U4: a client logs in at a node that was told nothing."""
+    a, b, c = cluster.nodes
+    assert cluster.run_command(a, "add-vhost", "formed").returncode == 0
+    for command in (
+        ("add-user", "forma", "--no-password"),
+        ("set-permissions", "guest", ".*", ".*", ".*", "--vhost", "formed"),
+        ("declare", "exchange", "formed.x", "--type", "topic", "--vhost", "formed"),
+    ):
+        done = cluster.run_command(b, *command)
+        assert done.returncode == 0, done
+    cluster.wait_until(
+        lambda: "formed.x" in cluster.run_command(c, "list-exchanges", "--vhost", "formed").stdout,
+        "the exchange is known at the third node",
+    )
+    with connected(c, virtual_host="formed") as connection:
+        connection.channel().exchange_declare("formed.x", passive=True)
+    assert "forma" in cluster.run_command(c, "list-users").stdout
+    assert cluster.run_command(c, "delete", "vhost", "formed").returncode == 0
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_a_queue_of_one_node_is_used_at_the_others(cluster: ClusterProcess, kind: str) -> None:
+    """W1: declared at one, published at the next, consumed at the third."""
+    a, b, c = cluster.nodes
+    name = f"formed-{kind}"
+    assert cluster.run_command(a, "declare", "queue", name, "--type", kind).returncode == 0
+    cluster.wait_until(lambda: name in cluster.run_command(b, "list-queues").stdout, "it is known")
+    publish(b, name, "one", "two")
+    assert bodies(c, name, 2) == [b"one", b"two"]
+    assert cluster.run_command(c, "delete", "queue", name).returncode == 0
+
+
+def test_the_cluster_has_one_name_which_clients_hear(cluster: ClusterProcess) -> None:
+    """N7: the founder's unless it is given another."""
+    a, b, _ = cluster.nodes
+    assert cluster.status(b)["cluster_name"] == "a"
+    assert cluster.run_command(b, "set_cluster_name", "shop").returncode == 0
+    cluster.wait_until(lambda: cluster.status(a)["cluster_name"] == "shop", "the name at another node")
+    with connected(a) as connection:
+        assert connection._impl.server_properties["cluster_name"] == "shop"
+    assert cluster.run_command(a, "set_cluster_name", "a").returncode == 0
+
+
+# --- looking at it --------------------------------------------------------------------------------
+
+
+def test_each_node_shows_the_members_and_where_they_listen(cluster: ClusterProcess) -> None:
+    """L1, L3, L4."""
+    for node in cluster.nodes:
+        status = cluster.status(node)
+        assert set(status["disk_nodes"]) == set(status["running_nodes"]) == {"a", "b", "c"}
+        ports = {each["port"] for listeners in status["listeners"].values() for each in listeners}
+        assert {each.port for each in cluster.nodes} <= ports
+        assert set(status["maintenance_status"].values()) == {"not under maintenance"}
+    rows = cluster.ask(cluster.nodes[1], "metadata_store_status")
+    assert sorted(row["Raft State"] for row in rows) == ["follower", "follower", "leader"]
+    assert {row["Membership"] for row in rows} == {"voter"}
+    assert cluster.run_command(cluster.nodes[2], "await_online_nodes", "3").returncode == 0
+    late = cluster.run_command(cluster.nodes[2], "await_online_nodes", "4", "--timeout", "0")
+    assert late.returncode == 70
+    assert "Not enough nodes joined" in late.stderr
+
+
+# --- losing nodes ---------------------------------------------------------------------------------
+
+
+def test_a_killed_node_comes_back_by_its_own_command_line(cluster: ClusterProcess) -> None:
+    """L2, S5: the others go on, and what it missed it has when it serves."""
+    a, b, c = cluster.nodes
+    b.kill()
+    cluster.wait_until(lambda: "b" not in cluster.status(a)["running_nodes"], "its end is seen")
+    assert "b" in cluster.status(a)["disk_nodes"]
+    assert cluster.run_command(c, "declare", "queue", "missed", "--type", "quorum").returncode == 0
+    publish(a, "missed", "one")
+    b.start()
+    cluster.wait_until_up(b)
+    assert bodies(b, "missed", 1) == [b"one"]
+    assert cluster.run_command(a, "delete", "queue", "missed").returncode == 0
+
+
+def test_all_killed_at_once_are_there_again_in_any_order(cluster: ClusterProcess) -> None:
+    """S1, S2: with what was confirmed."""
+    a, b, c = cluster.nodes
+    assert cluster.run_command(a, "declare", "queue", "kept", "--type", "quorum").returncode == 0
+    publish(b, "kept", *map(str, range(20)))
+    for node in cluster.nodes:
+        node.kill()
+    c.start()
+    cluster.wait_until(lambda: c.pid is not None, "the process of the first")
+    b.start()
+    cluster.wait_until_up(b, c)
+    a.start()
+    cluster.wait_until_up()
+    assert bodies(a, "kept", 20) == [str(number).encode() for number in range(20)]
+    assert cluster.run_command(a, "delete", "queue", "kept").returncode == 0
+
+
+# --- who is refused -------------------------------------------------------------------------------
+
+
+class Joiner:
+    """A command line of `serve` for one node more, like those of the cluster."""
+
+    def __init__(self, cluster: ClusterProcess, folder: Path, name: str) -> None:
+        words = shlex.split((cluster.nodes[0].folder / "command").read_text())
+        self.options = dict(zip(words[4::2], words[5::2], strict=False))
+        self.program = words[:4]
+        first = free_ports(1)
+        self.options |= {"--node-name": name, "--data-dir": str(folder / name), "--port": str(first)}
+        self.options["--cluster-port"] = str(first + 20_000)
+
+    def start(self, **options: str) -> subprocess.Popen[str]:
+        given = self.options | {f"--{name.replace('_', '-')}": value for name, value in options.items()}
+        return subprocess.Popen(
+            [*self.program, *(word for pair in given.items() for word in pair if word)],
+            cwd=REPOSITORY,
+            env={name: text for name, text in os.environ.items() if not name.startswith("AMQP10BROKER_")},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def refusal(self, **options: str) -> str:
+        """The last line of a start that fails."""
+        process = self.start(**options)
+        try:
+            words, _ = process.communicate(timeout=END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+        assert process.returncode == 1, words
+        return words.splitlines()[-1]
+
+
+def test_bad_input_is_refused_in_one_line_that_says_what_to_do(
+    cluster: ClusterProcess, tmp_path: Path
+) -> None:
+    """N2, N4, Z4, J1, J2."""
+    joiner = Joiner(cluster, tmp_path, "d")
+    secret = tmp_path / "other"
+    secret.write_text("another secret than that of the cluster\n")
+    secret.chmod(0o600)
+    assert "wrong secret" in joiner.refusal(cluster_secret_file=str(secret))
+    secret.chmod(0o644)
+    assert "chmod 600" in joiner.refusal(cluster_secret_file=str(secret))
+    assert "cannot be read" in joiner.refusal(cluster_secret_file=str(tmp_path / "none"))
+    assert "forget-cluster-node b" in joiner.refusal(node_name="b")
+    assert "cannot be the name of a node" in joiner.refusal(node_name="d/e")
+    assert "write each as NAME=HOST:PORT" in joiner.refusal(cluster_nodes="a=here")
+    own = f"a=127.0.0.1:{joiner.options['--cluster-port']}"
+    assert "own address" in joiner.refusal(cluster_nodes=own)
+    swapped = f"b=127.0.0.1:{cluster.nodes[0].port + 20_000}"
+    assert "where node 'a' is" in joiner.refusal(cluster_nodes=swapped)
+    # What was refused has left nothing behind.
+    assert cluster.status(cluster.nodes[0])["disk_nodes"] == ["a", "b", "c"]
+
+
+def test_a_node_joins_and_is_forgotten_and_comes_back_empty_only(
+    cluster: ClusterProcess, tmp_path: Path
+) -> None:
+    """F5, J4, J6, J8."""
+    a = cluster.nodes[0]
+    joiner = Joiner(cluster, tmp_path, "d")
+    process = joiner.start()
+    try:
+        cluster.wait_until(lambda: "d" in cluster.status(a)["running_nodes"], "it joins")
+        runs = cluster.run_command(a, "forget_cluster_node", "d")
+        assert runs.returncode == 70
+        assert "runs: stop it first" in runs.stderr
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=END_S)
+        cluster.wait_until(lambda: "d" not in cluster.status(a)["running_nodes"], "it has gone")
+        done = cluster.run_command(a, "forget_cluster_node", "d")
+        assert done.returncode == 0, done
+        assert cluster.status(a)["disk_nodes"] == ["a", "b", "c"]
+        assert "it was forgotten; give it an empty folder" in joiner.refusal()
+    finally:
+        process.kill()
+        process.communicate()
