@@ -222,10 +222,19 @@ def test_a_node_joins_and_is_forgotten_and_comes_back_empty_only(
 ) -> None:
     """F5, J4, J6, J8."""
     a = cluster.nodes[0]
+    assert cluster.run_command(a, "declare", "queue", "older", "--type", "quorum").returncode == 0
+    publish(a, "older", "one")
     joiner = Joiner(cluster, tmp_path, "d")
     process = joiner.start()
     try:
-        cluster.wait_until(lambda: "d" in cluster.status(a)["running_nodes"], "it joins")
+        d = ClusterNode(tmp_path / "d", int(joiner.options["--port"]))
+        cluster.wait_until_up(d, at=a)
+        assert bodies(d, "older", 1) == [b"one"]
+        (row,) = [
+            each for each in cluster.ask(a, "list_queues", "name", "members") if each["name"] == "older"
+        ]
+        assert "d" not in row["members"]
+        assert cluster.run_command(a, "delete", "queue", "older").returncode == 0
         runs = cluster.run_command(a, "forget_cluster_node", "d")
         assert runs.returncode == 70
         assert "runs: stop it first" in runs.stderr
