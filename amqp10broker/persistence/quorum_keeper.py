@@ -204,6 +204,11 @@ class QuorumInLog(QuorumInMemory):
         self._seen = 0  # the ticket of which `keep` has heard
 
     @property
+    def member(self) -> GroupMember | None:
+        """This node's member of the group, while it takes part."""
+        return self._member
+
+    @property
     def member_id(self) -> int:
         """Id of this node's member of the group."""
         return self._store.me

@@ -44,6 +44,7 @@ from amqp10broker.tasks.connections import Connections
 from amqp10broker.tasks.data import Data
 from amqp10broker.tasks.forming import FIRST, LOOK_S, NAME_TAKEN, Former, Stopped
 from amqp10broker.tasks.founding import prepare_folder
+from amqp10broker.tasks.journal_task import JournalTask
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.node_news import NodeNews
 from amqp10broker.tasks.node_queues import NodeQueues
@@ -76,12 +77,14 @@ class ClusterSurroundings(Surroundings, Protocol):
         passwords: of the catalog's users.
         connections: of clients.
         resource_monitor: has its alarms.
+        journal_task: what is kept here; None before it is.
         over: set when the broker is to end.
     """
 
     passwords: Passwords
     connections: Connections
     resource_monitor: ResourceMonitor
+    journal_task: JournalTask | None
     over: trio.Event
 
 
@@ -98,6 +101,7 @@ class Cluster:
         system: what is declared; None before `begin`.
         news: what nodes tell each other of themselves beside.
         facts: by node, what it has told.
+        slow: set when the disk is so slow that other nodes should lead; whoever sees to that puts another.
         answers: by what is asked, who answers other nodes.
     """
 
@@ -131,6 +135,7 @@ class Cluster:
         self._secret = read_secret(config.cluster_secret_file)
         self.news = NodeNews(surroundings)
         self.facts: dict[int, Document] = {}
+        self.slow = trio.Event()
         self.raft = RaftNode(self._send_to_group)
         self.snapshots = Snapshots(self.raft.groups, self._send_state, random.random)
         self.raft.give_turns(lambda: self.snapshots.deadline, self.snapshots.tick)
@@ -516,11 +521,14 @@ class Cluster:
             self.news.heard(node, facts)
 
     def unsynced_ms(self) -> int:
-        """See `PeerEvents`."""
-        return 0
+        """See `PeerEvents`: for how long a sync has been running."""
+        journal = self._surroundings.journal_task
+        began = None if journal is None else journal.committer.began
+        return 0 if began is None else int((trio.current_time() - began) * 1000)
 
     def hand_over(self) -> None:
         """See `PeerEvents`."""
+        self.slow.set()
 
     # --- ways to other nodes --------------------------------------------------------------------------
 

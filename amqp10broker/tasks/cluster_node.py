@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, cast
 
 import trio
 
@@ -14,6 +14,11 @@ from amqp10broker.management.cluster_node import GroupSeen, MemberState
 from amqp10broker.replication.membership import Membership
 from amqp10broker.tasks.connections import Connections
 from amqp10broker.tasks.doors import Doors
+from amqp10broker.tasks.queue_task import QueueTask
+
+if TYPE_CHECKING:
+    from amqp10broker.persistence.quorum_keeper import QuorumInLog
+    from amqp10broker.replication.member import Member
 
 MAINTENANCE: Final = "Node was put into maintenance mode"
 """What clients hear when the node is drained; RabbitMQ's words."""
@@ -110,7 +115,12 @@ class NodeAlone:
         _refuse()
 
     async def member_state(self, queue: DeclaredQueue | None, node: int) -> MemberState:
-        return MemberState("leader", "voter")
+        handle = None if queue is None else queue.handle
+        if not isinstance(handle, QueueTask) or not handle.keeper.by_log:
+            return MemberState("leader", "voter")  # in memory there is no log
+        from amqp10broker.tasks.member_states import state_of  # with the room of groups: not at each start
+
+        return state_of(cast("Member | None", cast("QuorumInLog", handle.keeper).member))
 
     async def drain(self) -> None:
         stop_serving(self._broker)

@@ -5,30 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Any
 
 from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.errors import RefusedError
-from amqp10broker.management.cluster_node import MemberState
 from amqp10broker.management.table import OPERATIONS
-from amqp10broker.raft.ready import Role
 from amqp10broker.replication.asking import Document
 from amqp10broker.replication.groups import Groups
-from amqp10broker.replication.member import Member
-from amqp10broker.replication.membership import Membership, is_promotable
+from amqp10broker.replication.membership import Membership
 from amqp10broker.tasks.leader_changes import MovedAway, transfer
 from amqp10broker.tasks.member_changes import MemberChanges
+from amqp10broker.tasks.member_states import state_of
 
 Answer = Callable[[int, Document], Awaitable[Document]]
 """Answers a question of a node."""
-
-_WORDS: Final[Mapping[Role, str]] = {
-    Role.LEADER: "leader",
-    Role.FOLLOWER: "follower",
-    Role.CANDIDATE: "candidate",
-    Role.PRE_CANDIDATE: "pre_vote",
-}
-"""RabbitMQ's."""
 
 
 class NodeAnswers:
@@ -97,26 +87,3 @@ class NodeAnswers:
         result = await self._run(name, question["given"], question["vhost"])
         # As the door of the administration socket would write it: some values have no form in JSON.
         return {"result": json.loads(json.dumps(result, default=str))}
-
-
-def state_of(member: Member | None) -> MemberState:
-    """How a member stands."""
-    if member is None or member.stopped:
-        return MemberState()
-    raft, config = member.raft, member.raft.config
-    if member.me in config.voters:
-        membership = "voter"
-    elif member.me in config.learners:
-        membership = "promotable" if is_promotable(member.me) else "non_voter"
-    else:
-        membership = "unknown"
-    return MemberState(
-        state=_WORDS[raft.status.role],
-        membership=membership,
-        last_index=raft.last,
-        last_written=raft.stable,
-        last_applied=member.machine.applied,
-        commit_index=raft.hard.commit,
-        snapshot_index=raft.base,
-        term=raft.status.term,
-    )

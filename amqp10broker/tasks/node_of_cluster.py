@@ -192,9 +192,13 @@ class NodeOfCluster:
                 if now - running:
                     self._reconciler.trigger()
                 running = now
-                if self._groups.backward:
+                slow = self._cluster.slow
+                if slow.is_set():
+                    self._cluster.slow = trio.Event()
+                if self._groups.backward or slow.is_set():
                     await self._lead_no_more()
-                await trio.sleep(LOOK_AGAIN_S)
+                with trio.move_on_after(LOOK_AGAIN_S):
+                    await self._cluster.slow.wait()
 
     async def _lead_no_more(self) -> list[str]:
         """Hand all leaderships over; a line for each that is left."""

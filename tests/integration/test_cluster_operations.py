@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -200,6 +202,31 @@ def test_a_drained_node_has_no_clients_and_no_leaders_and_follows(nodes: Cluster
     assert "maintenance" in run(nodes, "a", "check_if_node_is_quorum_critical")
     run(nodes, "a", "revive")
     assert drained(node, "kept") == [0, 1, 2]
+
+
+def test_a_node_whose_disk_hangs_leads_no_more(nodes: ClusterProcess) -> None:
+    """Its helper, which syncs, stands still: the others lead and confirm within seconds."""
+    declare(nodes, "hangs", 3)
+    node = nodes.node("a")
+    pid = node.pid
+    children = [
+        int(path.parent.name)
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if b"syncer" in path.read_bytes()
+        and (path.parent / "stat").read_text().rpartition(")")[2].split()[1] == str(pid)
+    ]
+    assert children
+    for child in children:
+        os.kill(child, signal.SIGSTOP)
+    try:
+        publish(nodes.node("b"), "hangs", 3)
+        nodes.wait_until(lambda: leader(nodes, "hangs", "b") not in (None, "a"), "another one leads", 20)
+        publish(nodes.node("b"), "hangs", 3, first=3)
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGCONT)
+    nodes.wait_until(lambda: "a" in states(nodes, "hangs", "b"), "it is heard again", 20)
+    assert drained(nodes.node("c"), "hangs") == list(range(6))
 
 
 def test_connections_and_alarms_of_all_nodes_are_listed_at_each(nodes: ClusterProcess) -> None:

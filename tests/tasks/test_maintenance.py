@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import trio
 from pamqp.commands import Connection
@@ -70,3 +73,17 @@ async def test_an_alone_node_says_what_it_can(autojump_clock: object) -> None:
         assert await ask(broker, "list-alarms") == [{"node": "broker", "alarm": "memory"}]
         found = await ask(broker, "status", everywhere=True)
         assert [each["node"] for each in found["connections"]] == []
+
+
+async def test_alone_the_status_is_that_of_the_group_of_one(tmp_path: Path) -> None:
+    """With a data folder a quorum queue has a log."""
+    async with running_broker(data_dir=str(tmp_path)) as broker:
+        await ask(broker, "declare-queue", name="q", arguments={"x-queue-type": "quorum"})
+        row: dict[str, Any] = {}
+        with trio.fail_after(10):
+            while row.get("Raft State") != "leader" or row["Last Applied"] < row["Last Log Index"]:
+                (row,) = await ask(broker, "quorum-status", name="q")
+                await trio.lowlevel.checkpoint()
+        assert row["Membership"] == "voter"
+        assert row["Last Log Index"] == row["Last Written"] == row["Commit Index"] > 0
+        assert row["Term"] > 0
