@@ -64,6 +64,8 @@ if TYPE_CHECKING:
 
 _log = Log("amqp10broker.cluster")
 
+SWEEP_EACH_S: Final = 30.0
+"""How often the lanes to queues that are no more are let go of."""
 FOR_STRANGERS: Final = ("look", "join")
 """What a node may ask that is not a member."""
 Answer = Callable[[int, Document], Awaitable[Document]]
@@ -265,6 +267,7 @@ class Cluster:
             locator=config.queue_leader_locator,
         )
         self._nursery.start_soon(self.queues.run)
+        self._nursery.start_soon(self._sweep)
         for member in self.membership.members:
             # They may have come, or be known to be gone, before this.
             if self.peers.connected(member.number, Purpose.LETTERS):
@@ -330,6 +333,11 @@ class Cluster:
                     self.members_changed(queue, queues)
 
             queues.end_member(task, ended)
+
+    async def _sweep(self) -> None:
+        while True:
+            await trio.sleep(SWEEP_EACH_S)
+            self.queues.sweep({queue.number for queue in self._catalog})
 
     def _term(self, group: int) -> int:
         member = self.raft.groups.get(group)

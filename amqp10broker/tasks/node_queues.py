@@ -99,6 +99,7 @@ class NodeQueues:
         self._name_of = name_of
         self._ways = _Ways(peers)
         self._now_ms = now_ms
+        self._gone: set[int] = set()
         self.lanes = Lanes(node, askers.incarnation, self._ways, askers.post, askers.is_open, now_ms)
 
     # --- queues -------------------------------------------------------------------------------------
@@ -154,10 +155,18 @@ class NodeQueues:
             task.teller = lambda effects, index: None
         return task
 
-    def forget(self, group: int) -> None:
-        """A queue was deleted, and has said its last words."""
-        self.lanes.servers.pop(group, None)
-        self.lanes.remove_client(group)
+    def sweep(self, declared: Collection[int]) -> None:
+        """Let go of queues that were deleted and have had the time since the last call for their last words.
+
+        Args:
+            declared: numbers of those that there are.
+        """
+        lanes = self.lanes
+        gone = {group for group in (*lanes.servers, *lanes.clients) if group not in declared}
+        for group in gone & self._gone:
+            lanes.servers.pop(group, None)
+            lanes.remove_client(group)
+        self._gone = gone - self._gone
 
     # --- other nodes --------------------------------------------------------------------------------
 
