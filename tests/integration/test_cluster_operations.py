@@ -192,6 +192,9 @@ def test_a_drained_node_has_no_clients_and_no_leaders_and_follows(nodes: Cluster
     assert closed.value.args[0] == 320
     assert not node.accepts
     assert leader(nodes, "kept", "b") != "a"
+    metadata = nodes.ask(nodes.node("b"), "metadata_store_status")
+    assert [row["Raft State"] for row in metadata if row["Node Name"] == "a"] == ["follower"]
+    assert nodes.ask(nodes.node("c"), "cluster_status")["maintenance_status"]["a"] != "not under maintenance"
     publish(nodes.node("b"), "kept", 3)
 
     def index(name: str) -> int:
