@@ -102,6 +102,8 @@ class Doors:
         """
 
         def judge(hello: Hello) -> str | None:
+            if not hello.node and hello.name == name:
+                return f"node '{name}' is not ready to be a member yet"
             if hello.node != node:
                 return (
                     f"node '{hello.name}' answers at {peer_text(address)}, which should be the address of "

@@ -127,7 +127,7 @@ class SystemNode:
             if now - began > CATCH_UP_S:
                 raise BrokerError(
                     f"no majority of the cluster's nodes was there for {CATCH_UP_S:.0f} s; waited for "
-                    f"{missing()}: start them, or see 'amqp10broker cluster force-standalone'"
+                    f"{missing()}: start them, then this one again"
                 )
             if now - told > TOLD_EACH_S:
                 told = now
