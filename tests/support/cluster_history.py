@@ -120,6 +120,11 @@ class TotalQueue:
         """Messages that a client was given as redelivered."""
         return {each.name for each in self.deliveries if each.redelivered}
 
+    @property
+    def wanted(self) -> set[str]:
+        """Messages that must be there."""
+        return self.confirmed - {name for _, name in self.removing}
+
     def require_load(self, seconds: float, leader_changes: int) -> None:
         """Fail if too little has happened for the run to show anything."""
         wanted = CONFIRMS_A_MINUTE * seconds / 60
@@ -147,7 +152,6 @@ class TotalQueue:
 
     def _sets(self, here: Sequence[str]) -> dict[str, Iterable[str]]:
         given = {each.name for each in self.deliveries}
-        asked = {name for _, name in self.removing}
         fresh = Counter(each.name for each in self.deliveries if not each.redelivered)
         fresh.update(name for name, marked in self.content or () if not marked)
         # What a lost connection had brought may be noted long after it was given to another client.
@@ -157,7 +161,7 @@ class TotalQueue:
             if each.life not in self.lost and self.removed.get(each.name, each.at) < each.at
         }
         return {
-            "confirmed and lost": self.confirmed - asked - set(here),
+            "confirmed and lost": self.wanted - set(here),
             "from nowhere": (given | set(here)) - self.published.keys(),
             "there twice": _more_than_once(Counter(here)),
             "given twice, and not marked as redelivered": _more_than_once(fresh),
@@ -167,10 +171,15 @@ class TotalQueue:
         }
 
     def _order(self) -> Iterator[str]:
-        """A publisher's messages come to a consumer in their order, those aside that come again."""
+        """A publisher's messages come to a consumer in their order, those aside that come again.
+
+        What was meant for a consumer that was lost, and never sent to it, goes back to its place without a
+        mark, and to another one that has had later messages: then only what is there is looked at.
+        """
+        publishers = {name.rpartition(":")[0] for name in self.published}
         streams: dict[tuple[str, str], list[int]] = defaultdict(list)
         for each in self.deliveries:
-            if not each.redelivered:
+            if not each.redelivered and self.lost <= publishers:
                 publisher, number = _numbered(each.name)
                 streams[each.life, publisher].append(number)
         for name, marked in self.content or ():

@@ -383,7 +383,8 @@ class OwnConsumer(Consumer):
 class MetadataClient(ClusterClient):
     """Declares exchanges, deletes them, and looks whether they are there: few names, many clients.
 
-    A declaration names an alternate exchange of its own, so that no two are equivalent.
+    A declaration names an alternate exchange of its own, so that no two are equivalent. Those that work on
+    the same names are called ``NAMES.1``, ``NAMES.2`` and so on.
 
     Attributes:
         histories: operations by name; shared by all that work on these names.
@@ -403,7 +404,7 @@ class MetadataClient(ClusterClient):
         with connected(node) as connection:
             while not self.stopping.is_set():
                 total = sum(map(len, self.histories.values()))
-                name = f"made.{total // self.NAMES}"
+                name = f"{self.name.rpartition('.')[0]}.{total // self.NAMES}"
                 self._work(connection, where, name, f"{life}/{total}")
                 self.stopping.wait(self.rng.random() * 0.05)
 

@@ -24,12 +24,15 @@ from typing import Any, Final, Self
 import pytest
 
 from tests.support.broker_process import REPOSITORY
-from tests.support.crash_load import look
+from tests.support.cluster_history import TotalQueue
+from tests.support.crash_load import connected, look
 
 START_S: Final = 60.0
 STOP_S: Final = 40.0
 WAIT_S: Final = 60.0
 COMMAND_S: Final = 60.0
+RETURN_S: Final = 75.0
+"""What a consumer of a lost node held is back after 60 s at the latest."""
 _POLL_S: Final = 0.05
 # Their other port is 20000 above: both lie below those that systems give to clients.
 _FIRST_PORTS: Final = range(10_000, 12_700)
@@ -112,14 +115,14 @@ class ClusterNode:
         return True
 
     def log(self) -> list[dict[str, Any]]:
-        """Its log entries so far; what is no JSON stands under ``text``."""
+        """Its log entries so far; what is no JSON stands under ``not JSON``."""
         entries: list[dict[str, Any]] = []
         with suppress(FileNotFoundError):
             for line in (self.folder / "log").read_text(errors="replace").splitlines():
                 try:
                     entries.append(json.loads(line))
                 except ValueError:
-                    entries.append({"text": line})
+                    entries.append({"not JSON": line})
         return entries
 
     def reap(self) -> None:
@@ -216,15 +219,19 @@ class ClusterProcess:
         document: dict[str, Any] = self.ask(node, "cluster_status")
         return document
 
-    def look(self, node: ClusterNode, queue: str) -> list[tuple[str, bool]]:
-        """All that a queue holds, in order, with its marks, when no lost client has any of it."""
+    def look(self, node: ClusterNode, notes: TotalQueue) -> list[tuple[str, bool]]:
+        """All that a queue holds, in order, with its marks, when what lost clients had is back."""
+        wanted = len(notes.wanted)
 
-        def returned() -> bool:
-            rows = self.ask(node, "list_queues", "name", "messages_unacknowledged")
-            return next(row for row in rows if row["name"] == queue)["messages_unacknowledged"] == 0
+        def counted() -> bool:
+            with connected(node) as connection:
+                declared = connection.channel().queue_declare(notes.queue, passive=True)
+                return bool(declared.method.message_count >= wanted)
 
-        self._await(returned, f"nothing of '{queue}' with a client")
-        return look(node, queue)
+        deadline = time.monotonic() + RETURN_S
+        while not counted() and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        return look(node, notes.queue)
 
     # --- waiting ----------------------------------------------------------------------------------
 
@@ -267,14 +274,12 @@ class ClusterProcess:
                 entry
                 for entry in node.log()
                 if (
-                    entry.keys() == {"text"}
-                    or "exception" in entry
-                    or entry.get("level") in ("error", "critical")
+                    "not JSON" in entry or "exception" in entry or entry.get("level") in ("error", "critical")
                 )
                 and not allowed(entry)
             ]
-            text = "\n".join(str(entry.get("exception", entry)) for entry in faults)
-            assert not faults, f"faults in the log of node {node.name}:\n{text}"
+            text = "\n".join(str(entry.get("exception", entry)) for entry in faults[:10])
+            assert not faults, f"{len(faults)} faults in the log of node {node.name}:\n{text}"
 
     # --- ending -----------------------------------------------------------------------------------
 

@@ -97,6 +97,7 @@ def turn_two_round(queue: TotalQueue) -> None:
 
 
 def turn_two_round_for_a_consumer(queue: TotalQueue) -> None:
+    queue.lost.clear()
     give(queue, "two", "b:3")
     give(queue, "two", "b:2")
     content(queue)[1:3] = [("b:2", True), ("b:3", True)]

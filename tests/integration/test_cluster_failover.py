@@ -1,0 +1,327 @@
+"""A quorum queue over three real nodes: what clients at two of them see when the third, which leads, is lost.
+
+Load and notes are those of `tests.support.cluster_load`; a steady client fails when its connection does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import pytest
+from pika.exceptions import ConnectionClosedByBroker
+
+from tests.support.cluster_history import TotalQueue
+from tests.support.cluster_load import (
+    ClusterClient,
+    MetadataClient,
+    OwnConsumer,
+    OwnPublisher,
+    PikaConsumer,
+    PikaPublisher,
+    ProtonConsumer,
+    ProtonPublisher,
+    RabbitPublisher,
+    stop_all,
+)
+from tests.support.cluster_process import ClusterNode, ClusterProcess
+from tests.support.crash_history import make_body, name_of
+from tests.support.crash_load import connected
+from tests.support.journals import LONG
+from tests.support.linearizable import Operation, check
+from tests.support.pika_client import get, get_all, put, until
+from tests.support.proton_client import ProtonClient
+
+pytestmark = pytest.mark.integration
+
+
+def declare(node: ClusterNode, queue: str, **arguments: Any) -> TotalQueue:
+    """A quorum queue over all nodes, led at this one."""
+    with connected(node) as connection:
+        given = {name.replace("_", "-"): value for name, value in arguments.items()}
+        connection.channel().queue_declare(queue, durable=True, arguments={"x-queue-type": "quorum", **given})
+    return TotalQueue(queue)
+
+
+def started(clients: Iterable[ClusterClient]) -> list[ClusterClient]:
+    together = list(clients)
+    for client in together:
+        client.start()
+    return together
+
+
+def alive(cluster: ClusterProcess, clients: Iterable[ClusterClient]) -> None:
+    for client in clients:
+        if client.failure is not None:
+            raise AssertionError(f"{client.name} has failed") from client.failure
+
+
+def wait_for(cluster: ClusterProcess, clients: Iterable[ClusterClient], condition: Any, what: str) -> None:
+    """Wait for a state of the load, and fail at once if a client has failed."""
+    together = list(clients)
+
+    def holds() -> Any:
+        alive(cluster, together)
+        return condition()
+
+    cluster.wait_until(holds, what)
+
+
+@pytest.mark.parametrize("lose", [ClusterNode.kill, ClusterNode.stop], ids=["killed", "stopped"])
+def test_clients_elsewhere_see_a_pause_and_nothing_else(
+    cluster: ClusterProcess, queue: str, lose: Callable[[ClusterNode], None]
+) -> None:
+    """E1, E2, E4, E5, E11, W1: lost under load from all client libraries, none of which loses anything."""
+    a, b, c = cluster.nodes
+    notes = declare(a, queue)
+    publishers = started(
+        [
+            PikaPublisher([b], "pika", notes, steady=True),
+            ProtonPublisher([c], "proton", notes, steady=True),
+            OwnPublisher([b], "own", notes, steady=True),
+            RabbitPublisher([c], "rabbit", notes, steady=True),
+        ]
+    )
+    consumers = started(
+        [
+            PikaConsumer([c], "pika.consumer", notes, give_back=0, steady=True),
+            ProtonConsumer([b], "proton.consumer", notes, give_back=0, steady=True),
+            OwnConsumer([c], "own.consumer", notes, give_back=0, steady=True),
+        ]
+    )
+    clients = [*publishers, *consumers]
+    wait_for(cluster, clients, lambda: len(notes.confirmed) > 500, "confirms before")
+    lose(a)
+    before = {client.name: _confirmed_of(notes, client) for client in publishers}
+    for client in publishers:
+        wait_for(
+            cluster,
+            clients,
+            lambda client=client: _confirmed_of(notes, client) > before[client.name] + 20,
+            f"confirms of {client.name} after",
+        )
+    stop_all(publishers)
+    assert notes.confirmed == set(notes.published)
+    wait_for(cluster, consumers, lambda: len(notes.removing) >= len(notes.confirmed), "everything consumed")
+    stop_all(consumers)
+    notes.look(cluster.look(b, notes))
+    notes.check()
+    assert notes.content == []
+    assert notes.marked == set(), "the change of the leader alone marks nothing"
+    a.start()
+    cluster.wait_until_up()
+    assert cluster.look(a, notes) == []
+
+
+def _confirmed_of(notes: TotalQueue, client: ClusterClient) -> int:
+    return sum(name.startswith(f"{client.name}.") for name in list(notes.confirmed))
+
+
+def test_what_consumers_hold_stays_theirs(cluster: ClusterProcess, queue: str) -> None:
+    """E4, E7: delivered before, settled after, under the same tags, and the rest follows."""
+    a, b, c = cluster.nodes
+    notes = declare(a, queue)
+    publisher = PikaPublisher([b], "pika", notes, steady=True)
+    holders = [
+        PikaConsumer([b], "pika.consumer", notes, give_back=0, steady=True),
+        ProtonConsumer([c], "proton.consumer", notes, give_back=0, steady=True),
+    ]
+    for holder in holders:
+        holder.hold.set()
+    started([*holders, publisher])
+    clients = [*holders, publisher]
+    wait_for(cluster, clients, lambda: all(each.held >= 50 for each in holders), "50 held by each")
+    a.kill()
+    before = len(notes.confirmed)
+    wait_for(cluster, clients, lambda: len(notes.confirmed) > before + 20, "confirms after")
+    publisher.stop()
+    assert [each.held for each in holders] == [50, 50]
+    for holder in holders:
+        holder.hold.clear()
+    wait_for(cluster, holders, lambda: len(notes.removing) >= len(notes.confirmed), "everything consumed")
+    stop_all(holders)
+    notes.look(cluster.look(c, notes))
+    notes.check()
+    assert (notes.content, notes.marked) == ([], set())
+
+
+def test_the_limit_of_deliveries_is_reached_at_the_same_number(cluster: ClusterProcess, queue: str) -> None:
+    """D1: two failed attempts before the leader is lost, two after it, and the fourth is one too many."""
+    a, b, c = cluster.nodes
+    declare(a, f"{queue}.dead")
+    declare(
+        a, queue, x_delivery_limit=3, x_dead_letter_exchange="", x_dead_letter_routing_key=f"{queue}.dead"
+    )
+    counts = []
+    with connected(b) as one, connected(c) as other:
+        channels = [one.channel(), other.channel()]
+        channels[0].confirm_delivery()
+        put(channels[0], queue, "text")
+        for attempt in range(4):
+            if attempt == 2:
+                a.kill()
+            each = channels[attempt % 2]
+            found: list[Any] = []
+            until(each, partial(_taken, each, queue, found), f"attempt {attempt}")
+            ((method, properties),) = found
+            counts.append((properties.headers or {}).get("x-acquired-count", 0))
+            assert method.redelivered == (attempt > 0)
+            each.basic_nack(method.delivery_tag, requeue=True)
+        dead: list[Any] = []
+        until(channels[0], lambda: _taken(channels[0], f"{queue}.dead", dead), "the dead letter")
+        ((_, properties),) = dead
+        assert properties.headers["x-death"][0]["reason"] == "delivery_limit"
+        assert get_all(channels[1], queue) == []
+    assert counts == [0, 1, 2, 3]
+
+
+def _taken(channel: Any, queue: str, found: list[Any]) -> bool:
+    method, properties, _ = channel.basic_get(queue)
+    if method is not None:
+        found.append((method, properties))
+    return method is not None
+
+
+def test_one_consumer_is_active_whatever_node_it_is_at(cluster: ClusterProcess, queue: str) -> None:
+    """A1: the same one after the leader is lost; the other when it leaves."""
+    a, b, c = cluster.nodes
+    declare(a, queue, x_single_active_consumer=True)
+    with connected(b) as one, connected(c) as other:
+        first, second = one.channel(), other.channel()
+        first.confirm_delivery()
+        got: dict[str, list[str]] = {"first": [], "second": []}
+        for channel, who in ((first, "first"), (second, "second")):
+
+            def take(channel: Any, method: Any, properties: Any, body: bytes, who: str = who) -> None:
+                got[who].append(body.decode())
+                channel.basic_ack(method.delivery_tag)
+
+            channel.basic_consume(queue, take, consumer_tag=who)
+        put(first, queue, "1")
+        until(first, lambda: got["first"] == ["1"], "the first message")
+        a.kill()
+        put(first, queue, "2", "3")
+        until(first, lambda: got["first"] == ["1", "2", "3"], "messages after the change")
+        other.process_data_events(0.1)
+        assert got["second"] == []
+        first.basic_cancel("first")
+        put(first, queue, "4")
+        until(second, lambda: got["second"] == ["4"], "the other's turn")
+
+
+def test_without_a_majority_all_waits_and_nothing_is_lost(cluster: ClusterProcess, queue: str) -> None:
+    """C2, C6, M4: publishes and settlements are kept; what is there is used."""
+    a, b, c = cluster.nodes
+    notes = declare(a, queue)
+    with connected(a) as connection:
+        channel = connection.channel()
+        channel.exchange_declare(f"{queue}.there", durable=True)
+        channel.queue_declare(f"{queue}.classic", durable=True)
+    consumer = ProtonConsumer([a], "consumer", notes, give_back=0, steady=True)
+    publisher = OwnPublisher([a], "own", notes, steady=True)
+    started([consumer, publisher])
+    wait_for(cluster, [consumer, publisher], lambda: len(notes.removed) > 100, "load")
+    consumer.hold.set()
+    wait_for(cluster, [consumer, publisher], lambda: consumer.held >= 50, "messages that are held")
+    for node in (b, c):
+        node.kill()
+    with connected(a) as connection:
+        channel = connection.channel()
+        channel.exchange_declare(f"{queue}.there", durable=True)
+        channel.queue_declare(queue, passive=True)
+        channel.confirm_delivery()
+        put(channel, f"{queue}.classic", "in minority")
+        assert get(channel, f"{queue}.classic").body == b"in minority"
+    settled = len(notes.removed)
+    consumer.hold.clear()
+    wait_for(cluster, [consumer, publisher], lambda: consumer.held == 0, "acknowledgements in minority")
+    confirmed = len(notes.confirmed)
+    assert len(notes.published) > confirmed, "a publish without a majority was confirmed"
+    b.start()
+    wait_for(cluster, [consumer, publisher], lambda: len(notes.confirmed) > confirmed + 100, "confirms again")
+    wait_for(
+        cluster, [consumer, publisher], lambda: len(notes.removed) >= settled + 50, "settlements that count"
+    )
+    publisher.stop()
+    wait_for(cluster, [consumer], lambda: len(notes.removed) == len(notes.confirmed), "everything consumed")
+    consumer.stop()
+    notes.look(cluster.look(a, notes))
+    notes.check()
+    assert (notes.content, notes.marked) == ([], set())
+
+
+@pytest.mark.skipif(not LONG, reason="half a minute; the rule is tested in test_system, too")
+def test_without_a_majority_changes_are_refused(cluster: ClusterProcess, queue: str) -> None:
+    """M5: 541 after 30 s; the same again when there is one."""
+    a, b, c = cluster.nodes
+    for node in (b, c):
+        node.kill()
+    with connected(a) as connection:
+        with pytest.raises(ConnectionClosedByBroker) as closed:
+            connection.channel().exchange_declare(queue, durable=True)
+        assert closed.value.reply_code == 541
+    b.start()
+    cluster.wait_until_up(a, b)
+    with connected(a) as connection:
+        connection.channel().exchange_declare(queue, durable=True)
+
+
+def test_all_killed_at_once_have_everything_confirmed(cluster: ClusterProcess, queue: str) -> None:
+    """S2, C1: started again in another order."""
+    a, b, c = cluster.nodes
+    notes = declare(b, queue, x_delivery_limit=1_000_000)
+    publishers = [PikaPublisher([a], "pika", notes), ProtonPublisher([c], "proton", notes)]
+    consumer = OwnConsumer([b], "own.consumer", notes)
+    started([*publishers, consumer])
+    wait_for(cluster, [*publishers, consumer], lambda: len(notes.removing) > 300, "load")
+    for node in cluster.nodes:
+        node.kill()
+    stop_all([*publishers, consumer])
+    for node in (c, a, b):
+        node.start()
+    cluster.wait_until_up()
+    notes.look(cluster.look(a, notes))
+    notes.check()
+
+
+def test_metadata_has_one_order_while_nodes_are_killed(cluster: ClusterProcess, queue: str) -> None:
+    """M1, M3, M6, M7: declared and deleted at all nodes; one order of the changes explains every answer."""
+    histories: dict[str, list[Operation]] = {}
+    clients = started(
+        MetadataClient([*cluster.nodes[at:], *cluster.nodes[:at]], f"{queue}.{at}", histories, at)
+        for at in range(3)
+    )
+
+    def wait_for_answers() -> None:
+        count = sum(map(len, histories.values())) + 40
+        wait_for(cluster, clients, lambda: sum(map(len, histories.values())) > count, "operations")
+
+    for node in cluster.nodes:
+        wait_for_answers()
+        node.kill()
+        wait_for_answers()
+        node.start()
+        cluster.wait_until_up()
+    stop_all(clients)
+    check(histories)
+
+
+def test_a_drain_is_answered_after_the_change(cluster: ClusterProcess, queue: str) -> None:
+    """E7: the credit that was given before is used, and the drain is answered by the new leader."""
+    a, b, c = cluster.nodes
+    declare(a, queue)
+    client = ProtonClient(b.port)
+    try:
+        end = client.receiver(f"/queues/{queue}", credit=10)
+        a.kill()
+        with connected(c) as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            for number in range(1, 4):
+                channel.basic_publish("", queue, make_body(f"p:{number}"))
+        assert [name_of(bytes(each.message.body)) for each in end.take(3)] == ["p:1", "p:2", "p:3"]
+        end.drain()
+        assert end.link.credit == 0
+    finally:
+        client.close()
