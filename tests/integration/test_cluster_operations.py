@@ -262,6 +262,26 @@ def test_connections_and_alarms_of_all_nodes_are_listed_at_each(nodes: ClusterPr
         connection.process_data_events(time_limit=5)
 
 
+def test_a_member_that_came_back_outlives_its_node(nodes: ClusterProcess) -> None:
+    """What the node had of the member before does not mix with what it has of this one."""
+    declare(nodes, "back", 3)
+    publish(nodes.node("a"), "back", 20)
+    run(nodes, "a", "delete_member", "back", "b")
+    publish(nodes.node("a"), "back", 20, first=20)
+    run(nodes, "a", "add_member", "back", "b", "--membership", "voter")
+    publish(nodes.node("a"), "back", 20, first=40)
+    nodes.node("b").kill()
+    nodes.node("b").start()
+    nodes.wait_until(lambda: nodes.node("b").accepts, "the node is back", 20)
+
+    def followers() -> int:
+        return [state for state, _ in states(nodes, "back").values()].count("follower")
+
+    nodes.wait_until(lambda: followers() == 2, "two follow", 20)
+    run(nodes, "a", "transfer_leadership", "back", "b")
+    assert drained(nodes.node("c"), "back") == list(range(60))
+
+
 def test_a_user_of_one_node_is_one_of_all(nodes: ClusterProcess, tmp_path: Path) -> None:
     """U1, N3: logging in at another node, and put out there when the user is deleted."""
     (tmp_path / "password").write_text("secret\n")
