@@ -14,8 +14,8 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from collections.abc import Iterator, Sequence
-from itertools import accumulate, pairwise
+from collections.abc import Sequence
+from itertools import repeat
 from operator import itemgetter
 from typing import Final
 
@@ -82,12 +82,18 @@ def decode_batch(data: bytes, at: int = 0, end: int | None = None) -> list[Messa
         raise ValueError(f"a batch of messages is cut off: {error}") from error
     if at + sum(head_lengths) + sum(lengths) != (len(data) if end is None else end) or not count:
         raise ValueError("a batch of messages is not as long as its lengths say")
-    heads = list(_slices(data, at, head_lengths))
-    contents = _slices(data, at + sum(head_lengths), lengths)
-    if indexes is None:
-        head = heads[0]
-        return [(head, content) for content in contents]
-    return [(heads[index], content) for index, content in zip(indexes, contents, strict=True)]
+    heads = []
+    for length in head_lengths:
+        heads.append(data[at : at + length])
+        at += length
+    head_of = repeat(heads[0]) if indexes is None else map(heads.__getitem__, indexes)
+    messages: list[Message] = []
+    # In one pass: a follower does this with every message of a cluster.
+    for head, length in zip(head_of, lengths, strict=False):
+        stop = at + length
+        messages.append((head, data[at:stop]))
+        at = stop
+    return messages
 
 
 def batch_lengths(data: bytes, at: int = 0) -> Sequence[int]:
@@ -101,7 +107,3 @@ def batch_lengths(data: bytes, at: int = 0) -> Sequence[int]:
         return struct.unpack_from(f"<{count}I", data, at + _START.size + 4 * head_count)
     except struct.error as error:
         raise ValueError(f"a batch of messages is cut off: {error}") from error
-
-
-def _slices(data: bytes, at: int, lengths: Sequence[int]) -> Iterator[bytes]:
-    return (data[start:stop] for start, stop in pairwise(accumulate(lengths, initial=at)))
