@@ -76,7 +76,7 @@ class NodeStarted:
         node = _lookup(catalog, self.name)
         now = NodeFacts(node.name, node.number, self.host, self.port, self.incarnation, version=self.version)
         gone = _ended_with(node.number, self.incarnation - 1)
-        return Plan(None, [Put(("node", self.name), now)], forgets=_keys(catalog, gone))
+        return Plan(None, [Put(("node", self.name), now)], forgets=keys_of_queues_where(catalog, gone))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class NodeLost:
 
     def plan(self, catalog: Catalog) -> Plan[None]:
         """See `plan`."""
-        return Plan(None, forgets=_keys(catalog, _ended_with(self.number, self.incarnation)))
+        return Plan(None, forgets=keys_of_queues_where(catalog, _ended_with(self.number, self.incarnation)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class ForgetNode:
             NotFound: there is no such node.
         """
         node = _lookup(catalog, self.name)
-        gone = _keys(catalog, lambda queue: queue.home == node.number)
+        gone = keys_of_queues_where(catalog, lambda queue: queue.home == node.number)
         return Plan(node, forgets=[*gone, ("node", self.name)])
 
 
@@ -207,7 +207,7 @@ def _ended_with(number: int, incarnation: int) -> Callable[[DeclaredQueue], bool
     return lambda queue: not queue.lasting and queue.home == number and queue.incarnation <= incarnation
 
 
-def _keys(catalog: Catalog, gone: Callable[[DeclaredQueue], bool]) -> list[Key]:
+def keys_of_queues_where(catalog: Catalog, gone: Callable[[DeclaredQueue], bool]) -> list[Key]:
     def found() -> Iterator[Key]:
         for vhost in catalog.vhosts.values():
             names = [queue.name for queue in vhost if gone(queue)]

@@ -1,15 +1,19 @@
-"""``amqp10broker cluster``: files that a node of a cluster needs, without a broker."""
+"""``amqp10broker cluster``: files of a node of a cluster, without a broker."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import secrets
+import sys
+from collections.abc import Callable
 from typing import Final
 
 from amqp10broker.cli.commands import Command, Parser
-from amqp10broker.cli.exits import EXIT_OK
+from amqp10broker.cli.exits import EXIT_FAILED, EXIT_OK, Failed
 from amqp10broker.errors import ConfigError
+from amqp10broker.storage.disk import OsDisk
+from amqp10broker.storage.folder import inspect_data_folder
 
 
 def make_secret(path: str) -> None:
@@ -37,11 +41,82 @@ def make_secret(path: str) -> None:
 
 
 def _arguments(parser: Parser) -> None:
-    parser.add_argument("action", choices=("new-secret",), help="new-secret: draw a secret into a new file")
-    parser.add_argument("path", metavar="FILE", help="the file, for --cluster-secret-file of every node")
+    parser.add_argument(
+        "action",
+        choices=("new-secret", "force-standalone"),
+        help="new-secret: draw a secret into a new file; force-standalone: make a cluster of one of what a "
+        "stopped node has",
+    )
+    parser.add_argument(
+        "path",
+        metavar="PATH",
+        help="new-secret: the file, for --cluster-secret-file of every node; "
+        "force-standalone: the data folder",
+    )
+    parser.add_argument("--yes", action="store_true", help="force-standalone: do not ask")
+
+
+def force_standalone(path: str, confirmed: Callable[[str], bool]) -> str | None:
+    """Make a cluster of one of what a stopped node has, when its other nodes are lost for good.
+
+    Args:
+        path: the data folder.
+        confirmed: whether that is wanted, knowing what is lost.
+
+    Returns:
+        What it is now, for people; None: it was not wanted.
+
+    Raises:
+        StorageError: the folder is in use, is none, or cannot be read or written.
+        NotInACluster: its node is in no cluster.
+    """
+    # They need the broker, which the command line does without.
+    from amqp10broker.tasks.data import Data
+    from amqp10broker.tasks.standalone import standalone
+
+    disk, path = OsDisk(), os.path.abspath(path)
+    inspect_data_folder(disk, path).close()  # nothing is made where there is none
+    data = Data(disk, path)
+    try:
+        found = standalone(data, lambda: secrets.token_hex(16))
+        me = found.membership.name
+        lines = [
+            f"node '{me}' becomes a cluster of one; lost for good: {', '.join(found.lost) or 'none'}",
+            "what was confirmed and only the lost nodes had is gone",
+            *(
+                f"gone: queue '{name}' in vhost '{vhost}', which was not at this node"
+                for vhost, name in found.gone
+            ),
+        ]
+        if not confirmed("\n".join(lines)):
+            return None
+        found.carry_out(data)
+    finally:
+        data.close()
+    return (
+        f"node '{me}' is a cluster of one, with {found.kept} queues: start it; a lost node that comes back "
+        "must begin with an empty folder to join it"
+    )
+
+
+def _ask(told: str) -> bool:
+    print(told, file=sys.stderr)
+    if not sys.stdin.isatty():
+        raise Failed("nothing was changed: give --yes if this is what you want")
+    print("go on? (yes/no) ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip() == "yes"
+
+
+def _tell(told: str) -> bool:
+    print(told, file=sys.stderr)
+    return True
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    if arguments.action == "force-standalone":
+        done = force_standalone(arguments.path, _tell if arguments.yes else _ask)
+        print(done or "nothing was changed")
+        return EXIT_OK if done else EXIT_FAILED
     make_secret(arguments.path)
     print(f"copy {arguments.path} to every node, readable by its owner only, for --cluster-secret-file")
     return EXIT_OK
@@ -53,6 +128,9 @@ COMMANDS: Final = (
         _arguments,
         _run,
         "new-secret: draw a secret that the nodes of a cluster share, and write it to a file that must not "
-        "be there yet, readable by its owner only.",
+        "be there yet, readable by its owner only. "
+        "force-standalone: when most nodes of a cluster are lost for good, make a cluster of one of the data "
+        "folder of a stopped node that is left: its metadata, and every quorum queue that has a member "
+        "there. Other nodes can join it then. It says what is lost, and asks before it changes anything.",
     ),
 )

@@ -99,7 +99,7 @@ HOMES: Final[Mapping[str, Mapping[str, str]]] = {
         "import-definitions": "declare what a file says",
     },
     "cluster_files": {
-        "cluster": "make the file with the secret that the nodes of a cluster share",
+        "cluster": "make the secret of a cluster; make a cluster of one when the other nodes are lost",
     },
     "storage": {
         "storage": "read all files of a data folder without a broker, and say whether they are whole",

@@ -26,6 +26,8 @@ class Groups:
         suspected: nodes that cannot be reached, or cannot reach this one.
         on_unknown: called with node, group and message for a member that this node does not have. The sender
             must come to suspect it (see `raft.core`).
+        lost: other nodes with numbers up to this one are lost for good: a group with members there is made
+            that of this node alone when its member here begins (`cluster force-standalone`).
         backward: this node's members shall not lead (`Raft.backward`).
         on_deadline: called when `deadline` is earlier than before.
         on_removed: called with the group of a member that has stopped.
@@ -41,6 +43,7 @@ class Groups:
         """
         self.now_ms = now_ms
         self.suspected: set[int] = set()
+        self.lost = 0
         self.on_unknown: Callable[[int, int, Message], None] = _ignore
         self.on_deadline: Callable[[], None] = _nothing
         self.on_removed: Callable[[int], None] = _forget
@@ -67,10 +70,13 @@ class Groups:
             member.raft.backward = backward
 
     def add(self, member: Member) -> None:
-        """A member begins: it is told whom this node suspects."""
+        """A member begins: it is told whom this node suspects. One with members that are lost is alone."""
         assert member.group not in self._members, f"group {member.group} has a member here"
         self._members[member.group] = member
         member.raft.backward = self._backward
+        others = [each for each in member.raft.config.members if each != member.me]
+        if any(node_of(each) <= self.lost for each in others):
+            member.force_alone()
         member.advance()
         self.on_added(member.group)
 

@@ -84,6 +84,28 @@ def found(log: EntriesByKey, member: int, entries: Iterable[tuple[Key, Value]]) 
     )
 
 
+def begin_anew(
+    log: EntriesByKey,
+    member: int,
+    entries: Iterable[tuple[Key, Value]],
+    beside: Iterable[tuple[Key, Value]],
+) -> None:
+    """Begin another group with one member in place of the one whose other members are lost for good.
+
+    Args:
+        log: of that node; its state and its log of before go.
+        member: the id of its member.
+        entries: of the catalog that the new group begins with.
+        beside: what else the folder says from now on. All of it is one change.
+    """
+    stored = new_group(Configuration((member,)))
+    machine = SystemMachine()
+    machine.found(entries, stored.point.index)
+    puts = [*_first(stored), *_state(machine, machine), *beside]
+    put = {key for key, _ in puts}
+    log.change(puts, [key for key, _ in log.entries() if key[0] in (STATE, RAFT) and key not in put])
+
+
 def joined(log: EntriesByKey, keep: Callable[[Key], bool]) -> None:
     """Begin as a member that has nothing yet: the leader sends it the state.
 

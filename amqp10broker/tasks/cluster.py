@@ -30,7 +30,7 @@ from amqp10broker.replication.bootstrap import (
     check_still_member,
     read_nodes,
 )
-from amqp10broker.replication.hello import Hello, Identity
+from amqp10broker.replication.hello import Hello, Identity, Refused
 from amqp10broker.replication.ids import SYSTEM_GROUP, node_of
 from amqp10broker.replication.placement import ByCount
 from amqp10broker.replication.snapshots import Snapshots
@@ -139,11 +139,14 @@ class Cluster:
         self.facts: dict[int, Document] = {}
         self.slow = trio.Event()
         self.raft = RaftNode(self._send_to_group)
+        self.raft.groups.lost = data.lost
         self.snapshots = Snapshots(self.raft.groups, self._send_state, random.random)
         self.raft.give_turns(lambda: self.snapshots.deadline, self.snapshots.tick)
         self.system: SystemNode | None = None
         self.queues: NodeQueues = None  # type: ignore[assignment]
         self._ending: set[int] = set()
+        self._refusals: set[str] = set()
+        """Said so far."""
         self.answers: dict[str, Answer] = {"look": self._looked_at, "join": self._let_in}
 
     # --- life ---------------------------------------------------------------------------------------
@@ -377,6 +380,12 @@ class Cluster:
             at = self._listed.get(member.name, member.address)
             try:
                 answer = await self.peers.ask_address((at.host, at.port), question, LOOK_S)
+            except Refused as refusal:
+                # Said, and no more: it may be that one which is of another cluster now, and the rest go on.
+                if str(refusal) not in self._refusals:
+                    self._refusals.add(str(refusal))
+                    _log.warning("a node of this cluster refuses this one", reason=str(refusal))
+                continue
             except BrokerError:
                 continue
             check_still_member(me, answer)

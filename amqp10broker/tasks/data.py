@@ -36,7 +36,10 @@ INCARNATION: Final[Key] = ("incarnation",)
 MEMBERSHIP: Final[Key] = ("membership",)
 """Key of the entry that says of which cluster this node is."""
 
-OF_THE_NODE: Final = (FURNISHED, INCARNATION, MEMBERSHIP)
+LOST: Final[Key] = ("lost",)
+"""Key of the entry with the highest node number of the cluster that `cluster force-standalone` left."""
+
+OF_THE_NODE: Final = (FURNISHED, INCARNATION, MEMBERSHIP, LOST)
 """Keys of what is no part of the catalog."""
 
 
@@ -110,6 +113,11 @@ class Data:
                 f"what it says of the cluster cannot be understood: {error}",
                 "nothing was changed: start the version that wrote it",
             ) from error
+
+    @property
+    def lost(self) -> int:
+        """Other nodes with numbers up to this one are lost for good; 0: none is."""
+        return int(self.catalog_log.get(LOST) or 0)
 
     def belong(self, membership: Membership) -> None:
         """This node is of a cluster from now on, also after a loss of power. Waits for the disk.

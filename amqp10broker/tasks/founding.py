@@ -46,7 +46,7 @@ def prepare_folder(data: Data, config: Config, membership: Membership) -> None:
         system_store.joined(log, lambda key: key in OF_THE_NODE)
     else:
         scratch = Catalog(
-            _NoQueues(),
+            NoQueues(),
             default_queue_type=config.default_queue_type,
             relaxed_quorum_checks=config.quorum_relaxed_checks_on_redeclaration,
             choose=random.randrange,
@@ -64,7 +64,7 @@ def prepare_folder(data: Data, config: Config, membership: Membership) -> None:
     log.sync()
 
 
-class _NoQueues:
+class NoQueues:
     """Runs no queues: the catalog is made only to be kept."""
 
     def start_queue(self, queue: QueueSpec) -> InlineQueue:

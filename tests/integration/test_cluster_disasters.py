@@ -1,0 +1,131 @@
+"""What is lost for good, with real nodes: most of a cluster, a journal, a whole folder."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from pika.adapters.blocking_connection import BlockingConnection
+from pika.exceptions import AMQPError
+
+from tests.support.broker_process import REPOSITORY
+from tests.support.cluster_process import ClusterNode, ClusterProcess
+from tests.support.crash_history import make_body
+from tests.support.pika_client import parameters
+
+END_S = 60.0
+
+
+@contextmanager
+def connected(node: ClusterNode) -> Iterator[BlockingConnection]:
+    connection = BlockingConnection(parameters(node))
+    try:
+        yield connection
+    finally:
+        if connection.is_open:
+            connection.close()
+
+
+def publish(node: ClusterNode, queue: str, *texts: str) -> None:
+    """Messages that are confirmed."""
+    with connected(node) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        for text in texts:
+            channel.basic_publish("", queue, make_body(text), mandatory=True)
+
+
+def force_standalone(node: ClusterNode, *options: str) -> subprocess.CompletedProcess[str]:
+    """The command, as an operator gives it."""
+    return subprocess.run(
+        [sys.executable, "-m", "amqp10broker", "cluster", "force-standalone", str(node.folder), *options],
+        cwd=REPOSITORY,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=END_S,
+        check=False,
+    )
+
+
+def empty(node: ClusterNode) -> None:
+    """Its data is gone; what the launcher has put beside it stays."""
+    for path in node.folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name not in ("command", "log"):
+            path.unlink()
+
+
+def said(node: ClusterNode, words: str) -> bool:
+    """Whether a line of the node's log says this."""
+    return words in (node.folder / "log").read_text()
+
+
+def test_what_is_left_of_a_cluster_goes_on_alone_and_lets_others_join(tmp_path: Path) -> None:
+    """Z1, Z2: two of three are lost; an old one that comes back is of another cluster."""
+    with ClusterProcess(tmp_path) as cluster:
+        a, b, c = cluster.nodes
+        assert cluster.run_command(b, "declare", "queue", "kept", "--type", "quorum").returncode == 0
+        assert cluster.run_command(c, "declare", "queue", "elsewhere").returncode == 0
+        cluster.wait_until(lambda: "elsewhere" in cluster.run_command(a, "list-queues").stdout, "it is known")
+        publish(b, "kept", *map(str, range(20)))
+        cluster.wait_until(
+            lambda: all(
+                row["Last Applied"] == row["Last Log Index"]
+                for row in cluster.ask(a, "quorum_status", "kept")
+            ),
+            "all members have all of it",
+        )
+        running = force_standalone(a, "--yes")
+        assert running.returncode == 1
+        assert "in use" in running.stderr or "uses" in running.stderr, running.stderr
+        # A consumer at a node that is lost has some of it.
+        with connected(c) as connection:
+            channel = connection.channel()
+            for _ in range(3):
+                assert channel.basic_get("kept")[0] is not None
+            for node in (b, c, a):
+                node.kill()
+            with suppress(AMQPError):
+                connection.close()
+        unsure = force_standalone(a)
+        assert unsure.returncode == 1
+        assert "--yes" in unsure.stderr
+        done = force_standalone(a, "--yes")
+        assert done.returncode == 0, done.stderr
+        assert "lost for good: b, c" in done.stderr
+        assert "queue 'elsewhere' in vhost '/'" in done.stderr
+        a.start()
+        cluster.wait_until_up(a)
+        assert cluster.status(a)["disk_nodes"] == ["a"]
+        queues = cluster.ask(a, "list_queues", "name", "members")
+        assert [row["name"] for row in queues] == ["kept"]
+        assert [text for text, _ in cluster.look(a, "kept")] == [str(number) for number in range(20)]
+        assert cluster.run_command(a, "declare", "queue", "new", "--type", "quorum").returncode == 0
+        publish(a, "new", "one")
+        publish(a, "kept", "20")
+        # A lost node that comes back is refused.
+        b.start()
+        cluster.wait_until(lambda: said(b, "nodes of different clusters do not talk"), "it is told")
+        b.kill()
+        assert cluster.status(a)["disk_nodes"] == ["a"]
+        # Started as empty it joins, and its name is free.
+        empty(b)
+        b.start()
+        cluster.wait_until_up(b, at=a)
+        assert sorted(cluster.status(b)["disk_nodes"]) == ["a", "b"]
+        assert cluster.run_command(a, "add_member", "kept", "b").returncode == 0
+        assert len(cluster.look(b, "kept")) == 21
+        # Once more through a start: what was made alone stays as it has become.
+        a.stop()
+        a.start()
+        cluster.wait_until_up(a, b)
+        cluster.wait_until(
+            lambda: len(cluster.ask(a, "quorum_status", "kept")) == 2, "both members are there again"
+        )
+        assert len(cluster.look(a, "kept")) == 21
