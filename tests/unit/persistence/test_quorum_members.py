@@ -78,6 +78,70 @@ def test_followers_tell_nothing() -> None:
     assert set(told) == {leader.number}
 
 
+def test_a_leader_that_was_deposed_tells_nothing() -> None:
+    world = World(1)
+    old = opened(world)
+    world.settle_down(world.even)
+    world.part(old.number)
+    world.settle_down(lambda: not old.leads and world.leader() is not None)
+    world.heal(old.number)
+    leader = opened(world)
+    assert leader is not old
+    told: list[int] = []
+    for node in world.nodes.values():
+        node.keeper.hand_over = lambda *_, node=node, **__: told.append(node.number)  # type: ignore[assignment, misc]
+    world.publish(leader, 3)
+    world.settle_down(world.even)
+    assert set(told) == {leader.number}
+
+
+def test_who_leads_has_applied_all_that_was_confirmed_before() -> None:
+    """It has the entries when it is elected, but does not know that they are committed."""
+    world = World(1)
+    old = opened(world)
+    world.settle_down(world.even)
+    world.publish(old, 3)
+    while world.confirmed != {0, 1, 2}:
+        world.deliver()
+        for node in world.nodes.values():
+            node.journal.sync()
+        old.work()
+    others = [node for node in world.nodes.values() if node is not old]
+    assert {numbers(world, node) == [] for node in others} == {True}, "they do not know it yet"
+    found: list[list[int]] = []
+    for node in others:
+        node.keeper.on_lead = lambda leads, node=node: found.append(numbers(world, node))  # type: ignore[misc]
+    world.crash(old.number)
+    world.settle_down(lambda: bool(found))
+    assert found == [[0, 1, 2]]
+
+
+def test_parts_of_another_state_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part of a state that was given up arrives between those of the next one."""
+    monkeypatch.setattr(quorum_store, "STAGED_BYTES", 100)
+    world = World(8)
+    leader = opened(world)
+    world.publish(leader, 50)
+    world.settle_down(world.even)
+    leader.member.change(Add(world.join(4)))
+    leader.member.advance()
+    late: list[Any] = []
+    new = world.nodes[4]
+    received = new.snapshots.received
+
+    def after_it(node: int, kind: Any, group: int, body: bytes) -> None:
+        if len(late) == 3:
+            transfer = bytes(8)
+            received(node, kind, group, transfer + body[8:])
+        late.append(kind)
+        received(node, kind, group, body)
+
+    new.snapshots.received = after_it  # type: ignore[method-assign]
+    world.settle_down(world.even)
+    assert len(late) > 4
+    assert numbers(world, new) == list(range(50))
+
+
 def test_without_a_majority_nothing_is_confirmed_and_the_leader_stops() -> None:
     world = World(2)
     leader = opened(world)

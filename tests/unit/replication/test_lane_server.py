@@ -89,6 +89,17 @@ def test_letters_under_way_are_carried_out_before_a_node_hears_what_it_missed() 
     assert (told.token, told.done) == (2, 5)
 
 
+def test_a_lane_of_an_older_start_is_not_taken_up() -> None:
+    """What it asks came late: the node has started anew, and its sessions of then are gone."""
+    node = Node()
+    node.incarnations = {1: 1, 2: 6}
+    node.server.resume(2, Resume(1, 5, 0, 1, {}))
+    assert not node.answers()
+    assert not node.posted
+    node.server.resume(2, Resume(1, 6, 0, 1, {}))
+    assert [each.token for each in node.answers()] == [1]
+
+
 @pytest.mark.parametrize("lost", ["way", "leadership"])
 def test_who_waits_for_its_letters_is_answered_when_it_asks_again_and_not_when_it_is_lost(lost: str) -> None:
     node = Node()

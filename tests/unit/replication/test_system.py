@@ -106,6 +106,17 @@ def test_many_at_once_from_one_node_are_all_decided(world: World) -> None:
     assert sorted(numbers) == list(range(1, 52))
 
 
+def test_a_new_queue_of_a_deleted_ones_name_is_another_group(world: World) -> None:
+    """Or a member of the old one, that has not heard of its end, would vote in the new one."""
+    node = follower(world)
+    given: list[int] = []
+    for _ in range(3):
+        world.answer(node, DeclareQueue("/", "q"))
+        given.append(node.catalog.vhosts["/"].queues["q"].number)
+        world.answer(node, DeleteQueue("/", "q"))
+    assert given == [1, 2, 3]
+
+
 # --- M5, M6: no majority ------------------------------------------------------------------------------
 
 
