@@ -151,6 +151,8 @@ class Launch:
                 raise Failed(
                     f"node '{plan.name}' runs already (process {running}): stop it, or give another --data"
                 )
+            # What listens there already would be taken for the node when it is asked whether it serves.
+            _check_free(plan)
         for plan in self._plans:
             try:
                 os.makedirs(plan.folder, mode=0o700, exist_ok=True)
@@ -297,6 +299,23 @@ def _lives(pid: int, process: subprocess.Popen[bytes] | None) -> bool:
             return file.read().rpartition(b")")[2].split()[0] != b"Z"
     except OSError:
         return False
+
+
+def _check_free(plan: NodePlan) -> None:
+    """Look whether clients could come to a node that is still to start.
+
+    Raises:
+        Failed: something else listens there.
+    """
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, plan.port))
+        except OSError as error:
+            raise Failed(
+                f"port {plan.port} on {HOST} for node '{plan.name}' cannot be used: {error.strerror}; end "
+                "what listens there, or give another --first-port"
+            ) from error
 
 
 def _serves(plan: NodePlan) -> bool:

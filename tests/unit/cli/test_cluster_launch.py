@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import shlex
+import socket
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from amqp10broker.cli import cluster_launch
-from amqp10broker.cli.cluster_launch import NodePlan, make_secret, plan_nodes, running_pid
+from amqp10broker.cli.cluster_launch import Launch, NodePlan, make_secret, plan_nodes, running_pid
+from amqp10broker.cli.exits import Failed
 from amqp10broker.cli.main import build_parser
 from amqp10broker.cli.serving import config_of
 from amqp10broker.errors import ConfigError
@@ -81,3 +84,12 @@ def test_a_pid_file_counts_only_if_its_process_is_that_node(tmp_path: Path) -> N
         assert running_pid(plan) == process.pid
         process.stdin.close()
     assert running_pid(plan) is None
+
+
+def test_a_port_where_something_listens_is_refused_before_any_node_starts(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        plans = [replace(plan, command=("true",)) for plan in plan_nodes(1, port, str(tmp_path), [])]
+        with pytest.raises(Failed, match=f"^port {port} on 127.0.0.1 for node 'a' cannot be used"):
+            Launch(plans, str(tmp_path)).run()
+    assert not os.path.exists(plans[0].folder)
