@@ -34,7 +34,7 @@ from amqp10broker.catalog.proposing import at_once
 from amqp10broker.catalog.queue import DeclaredQueue, QueueHandle, QueueSpec
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.config import Config
-from amqp10broker.errors import BrokerError, ConfigError
+from amqp10broker.errors import BrokerError, ConfigError, DamagedFile
 from amqp10broker.management.snapshot import BrokerView, FlowView, NodeView, document
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.security.login import Peer
@@ -325,6 +325,13 @@ class Broker:
     def _on_storage_failed(self, error: BrokerError) -> None:
         """Publishers hear that nothing is kept; whoever runs the broker stops it."""
         self.failure = error
+        if self.cluster is not None and isinstance(error, DamagedFile):
+            name = self.cluster.name
+            _log.error(
+                "the other nodes have what this one's quorum queues have; without a copy of the folder run "
+                f"'amqp10broker forget-cluster-node {name}' at one of them, start this node with an empty "
+                f"folder, and give it members again with 'amqp10broker grow {name} all'"
+            )
         if self._queues is not None:
             self._queues.storage_failed()
         self.over.set()

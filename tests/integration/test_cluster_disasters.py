@@ -15,6 +15,7 @@ from pika.exceptions import AMQPError
 from tests.support.broker_process import REPOSITORY
 from tests.support.cluster_process import ClusterNode, ClusterProcess
 from tests.support.crash_history import make_body
+from tests.support.crash_load import look
 from tests.support.pika_client import parameters
 
 END_S = 60.0
@@ -105,7 +106,8 @@ def test_what_is_left_of_a_cluster_goes_on_alone_and_lets_others_join(tmp_path: 
         assert cluster.status(a)["disk_nodes"] == ["a"]
         queues = cluster.ask(a, "list_queues", "name", "members")
         assert [row["name"] for row in queues] == ["kept"]
-        assert [text for text, _ in cluster.look(a, "kept")] == [str(number) for number in range(20)]
+        cluster.wait_until(lambda: len(look(a, "kept")) == 20, "what a lost client had is back")
+        assert [text for text, _ in look(a, "kept")] == [str(number) for number in range(20)]
         assert cluster.run_command(a, "declare", "queue", "new", "--type", "quorum").returncode == 0
         publish(a, "new", "one")
         publish(a, "kept", "20")
@@ -120,7 +122,7 @@ def test_what_is_left_of_a_cluster_goes_on_alone_and_lets_others_join(tmp_path: 
         cluster.wait_until_up(b, at=a)
         assert sorted(cluster.status(b)["disk_nodes"]) == ["a", "b"]
         assert cluster.run_command(a, "add_member", "kept", "b").returncode == 0
-        assert len(cluster.look(b, "kept")) == 21
+        assert len(look(b, "kept")) == 21
         # Once more through a start: what was made alone stays as it has become.
         a.stop()
         a.start()
@@ -128,4 +130,26 @@ def test_what_is_left_of_a_cluster_goes_on_alone_and_lets_others_join(tmp_path: 
         cluster.wait_until(
             lambda: len(cluster.ask(a, "quorum_status", "kept")) == 2, "both members are there again"
         )
-        assert len(cluster.look(a, "kept")) == 21
+        assert len(look(a, "kept")) == 21
+
+
+def test_a_node_with_a_damaged_journal_says_how_it_is_replaced(tmp_path: Path) -> None:
+    """Z3: it is forgotten, begins empty under its old name, and has members again."""
+    with ClusterProcess(tmp_path) as cluster:
+        a, b, _ = cluster.nodes
+        assert cluster.run_command(a, "declare", "queue", "kept", "--type", "quorum").returncode == 0
+        publish(a, "kept", *map(str, range(20)))
+        b.stop()
+        journal = min((b.folder / "journal").iterdir())
+        content = bytearray(journal.read_bytes())
+        content[100] ^= 1
+        journal.write_bytes(content)
+        b.start()
+        cluster.wait_until(lambda: said(b, "forget-cluster-node b"), "it says what to do")
+        cluster.wait_until(lambda: b.pid is None, "it has ended")
+        assert cluster.run_command(a, "forget-cluster-node", "b").returncode == 0
+        empty(b)
+        b.start()
+        cluster.wait_until_up(b, at=a)
+        assert cluster.run_command(a, "grow", "b", "all").returncode == 0
+        assert len(look(b, "kept")) == 20
