@@ -31,6 +31,7 @@ MODULES: Final = (
     "amqp10broker.persistence.stream_keeper",
     "amqp10broker.message.filters.filters",
     "amqp10broker.message.filters.consumer_arguments",
+    "amqp10broker.tasks.member_states",
     "argon2",
     "ctypes",
     "encodings.idna",

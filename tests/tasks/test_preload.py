@@ -17,6 +17,8 @@ ROOMS = (
 )  # fmt: skip
 
 LATER = {
+    "amqp10broker.tasks.cluster": "is imported at start, by a node of a cluster alone",
+    "amqp10broker.tasks.node_of_cluster": "likewise",
     "amqp10broker.tasks.recorder": "needs pyarrow, and is imported when an operator begins to record",
     "importlib.metadata": "is imported at start, where exchange types of other packages are looked for",
 }
