@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
@@ -32,6 +32,7 @@ from amqp10broker.replication.bootstrap import (
 )
 from amqp10broker.replication.hello import Hello, Identity, Refused
 from amqp10broker.replication.ids import SYSTEM_GROUP, node_of
+from amqp10broker.replication.letters_codec import BadLetter
 from amqp10broker.replication.placement import ByCount
 from amqp10broker.replication.snapshots import Snapshots
 from amqp10broker.replication.system import System
@@ -145,6 +146,8 @@ class Cluster:
         self.system: SystemNode | None = None
         self.queues: NodeQueues = None  # type: ignore[assignment]
         self._ending: set[int] = set()
+        # By node and queue: said once, when the connection came up, and perhaps before there are lanes here.
+        self._early: dict[int, dict[int, Frame]] | None = {}
         self._refusals: set[str] = set()
         """Said so far."""
         self.answers: dict[str, Answer] = {"look": self._looked_at, "join": self._let_in}
@@ -277,6 +280,11 @@ class Cluster:
                 self.queues.connected(member.number)
             if member.number in self.raft.groups.suspected:
                 self.queues.suspected(member.number)
+        early, self._early = self._early or {}, None
+        for node, said in early.items():
+            # One that cannot be read is in the log: the others count.
+            with suppress(BadLetter):
+                self.queues.frames(node, list(said.values()))
 
     def begin(self) -> System:
         """Take part in the system group: the catalog is what it has agreed on from now on.
@@ -487,8 +495,11 @@ class Cluster:
                 elif self.system is not None:
                     self.system.received(node, frame)
         else:
-            if self.queues is not None:
+            if self._early is None:
                 self.queues.frames(node, frames)
+            else:
+                said = {frame.group: frame for frame in frames if frame.kind is FrameKind.LEADER_IS}
+                self._early.setdefault(node, {}).update(said)
             proposed = [frame.body for frame in frames if frame.kind is FrameKind.PROPOSE]
             if proposed and self.system is not None:
                 self.system.system.proposed(node, proposed)
@@ -506,8 +517,10 @@ class Cluster:
             self.snapshots.disconnected(node)
             if self.system is not None:
                 self.system.disconnected(node)
-        elif purpose is Purpose.LETTERS and self.queues is not None:
+        elif self._early is None:
             self.queues.disconnected(node)
+        else:
+            self._early.pop(node, None)
 
     def suspected(self, node: int) -> None:
         """See `PeerEvents`."""
