@@ -27,7 +27,7 @@ from amqp10broker.tasks.peer_link import PeerLink
 _log = Log("amqp10broker.peers")
 
 SILENT_TIMES: Final = 2
-"""So many suspicion times without a byte, and the connections to a node are made anew: on one that was cut
+"""So many suspicion times without a frame, and the connections to a node are made anew: on one that was cut
 the kernel waits longer and longer before it tries again."""
 
 

@@ -26,7 +26,7 @@ class PeerLink:
     Attributes:
         peer: what the other side proved to be.
         backlog_bytes: put and not sent.
-        read_at: when bytes came last, by Trio's clock.
+        read_at: when a whole frame came last, by Trio's clock: bytes may be the garbled end of a stream.
         facts_told: what the last heartbeat said beside (`Heartbeat.facts`).
         end: how it ended, for the log.
     """
@@ -111,7 +111,6 @@ class PeerLink:
                 data = bytes(await self._stream.receive_some(READ_BYTES))
                 if not data:
                     return
-                self.read_at = trio.current_time()
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             self.close(f"lost: {error}")
         except BrokerError as error:
@@ -122,6 +121,8 @@ class PeerLink:
 
     def _take(self, data: bytes) -> None:
         frames = self._decoder.feed(data)
+        if frames:
+            self.read_at = trio.current_time()
         if not frames or self._scope.cancel_called:  # that it is over was told already
             return
         try:
