@@ -27,6 +27,7 @@ _CLUSTER: Final = (
     "cluster_nodes",
     "cluster_secret_file",
     "cluster_suspect_ms",
+    "cluster_decide_ms",
     "cluster_plaintext",
     "cluster_tls_cert_file",
     "cluster_tls_key_file",

@@ -411,6 +411,13 @@ class Config:
     cluster_suspect_ms: int = number(
         1_000, 200, 60_000, "silence after which another node is taken for dead, in ms"
     )
+    cluster_decide_ms: int = number(
+        30_000,
+        1_000,
+        600_000,
+        "time within which a majority of the nodes must agree on a change of what is declared, in ms; then "
+        "it is refused",
+    )
     cluster_plaintext: bool = switch(
         False, "nodes on other machines are spoken to without TLS: whoever is between can read all"
     )

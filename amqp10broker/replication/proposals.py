@@ -22,7 +22,7 @@ from amqp10broker.replication.timed_out import timed_out
 from amqp10broker.replication.transactions import Last, Origin, Outcome, SystemMachine, transaction_of
 
 DECIDED_WITHIN_MS: Final = 30_000
-"""So long a client waits (T1)."""
+"""So long a client waits (T1) unless the setting `cluster_decide_ms` says otherwise."""
 AGAIN_AFTER_MS: Final = 1_000
 """What has no outcome is sent again."""
 RETRY_AFTER_MS: Final = 200

@@ -65,6 +65,7 @@ class System:
     Attributes:
         member: the node's member of the group; given before anything is committed.
         applied: index of the last entry that is applied here.
+        decided_within_ms: how long who has asked waits.
         has_leader: whether a quorum queue has a leader, by its number.
         is_open: whether a connection of this node is open.
         is_asking: whether one who has asked here still waits for answers.
@@ -99,6 +100,7 @@ class System:
             tell: has a letter delivered to whoever asked.
             now_ms: a clock that never runs back.
         """
+        self.decided_within_ms = DECIDED_WITHIN_MS
         self.has_leader: Callable[[int], bool] = lambda number: True
         self.is_open: Callable[[Owner], bool] = lambda owner: True
         self.is_asking: Callable[[PeerId], bool] = lambda peer: True
@@ -136,8 +138,8 @@ class System:
     # --- who wants something ------------------------------------------------------------------------
 
     def propose(self, request: Request[Any], ref: RequestRef) -> Any:
-        """See `catalog.proposing.Propose`; 30 s without a majority are a refusal, too."""
-        answer = self._proposals.ask(request, ref, self._now_ms() + DECIDED_WITHIN_MS)
+        """See `catalog.proposing.Propose`; so long without a majority is a refusal, too."""
+        answer = self._proposals.ask(request, ref, self._now_ms() + self.decided_within_ms)
         if answer is LATER:
             if self._inside:
                 self._soon()

@@ -301,6 +301,7 @@ class Cluster:
             self._send_of_system,
         )
         system = self.system.system
+        system.decided_within_ms = surroundings.config.cluster_decide_ms
         system.is_open = self._is_open
         system.has_leader = lambda queue: self.queues.lanes.leader_of(queue) is not None
         self._catalog.on_nodes = self._nodes_changed

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from pika.exceptions import ConnectionClosedByBroker
 
 from tests.support.cluster_history import TotalQueue
 from tests.support.cluster_load import (
@@ -28,7 +27,6 @@ from tests.support.cluster_load import (
 from tests.support.cluster_process import ClusterNode, ClusterProcess
 from tests.support.crash_history import make_body, name_of
 from tests.support.crash_load import connected
-from tests.support.journals import LONG
 from tests.support.linearizable import Operation, check
 from tests.support.pika_client import get, get_all, put, until
 from tests.support.proton_client import ProtonClient
@@ -249,22 +247,6 @@ def test_without_a_majority_all_waits_and_nothing_is_lost(cluster: ClusterProces
     notes.look(cluster.look(a, notes))
     notes.check()
     assert (notes.content, notes.marked) == ([], set())
-
-
-@pytest.mark.skipif(not LONG, reason="half a minute; the rule is tested in test_system, too")
-def test_without_a_majority_changes_are_refused(cluster: ClusterProcess, queue: str) -> None:
-    """M5: 541 after 30 s; the same again when there is one."""
-    a, b, c = cluster.nodes
-    for node in (b, c):
-        node.kill()
-    with connected(a) as connection:
-        with pytest.raises(ConnectionClosedByBroker) as closed:
-            connection.channel().exchange_declare(queue, durable=True)
-        assert closed.value.reply_code == 541
-    b.start()
-    cluster.wait_until_up(a, b)
-    with connected(a) as connection:
-        connection.channel().exchange_declare(queue, durable=True)
 
 
 def test_all_killed_at_once_have_everything_confirmed(cluster: ClusterProcess, queue: str) -> None:

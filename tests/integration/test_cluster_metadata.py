@@ -6,14 +6,12 @@ The test cases are those of RabbitMQ's cluster_minority_SUITE and clustering_rec
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
-import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
-from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
+from pika.exceptions import ChannelClosedByBroker
 
 from tests.support.cluster_process import ClusterNode, ClusterProcess
 from tests.support.crash_load import connected
@@ -133,59 +131,6 @@ def test_the_loss_of_one_node_stops_no_declaration(cluster: ClusterProcess, chan
         cluster.wait_until(lambda node=node: node.accepts, f"{node.name} is up")
         for each in range(20):
             assert is_there(channels, node, f"m7-{number}-{each}")
-
-
-def test_in_minority_changes_are_refused_and_the_rest_works(
-    cluster: ClusterProcess, channels: Channels, password: str
-) -> None:
-    """M4, M5."""
-    a, b, c = cluster.nodes
-    channel = channels(a)
-    channel.queue_declare("m5-q", durable=True)
-    channel.exchange_declare("m5-x", "fanout")
-    channel.queue_bind("m5-q", "m5-x", "bound")
-    b.kill()
-    c.kill()
-    quorum = {"x-queue-type": "quorum"}
-    timeout = "because the operation timed out"
-    changes: dict[str, Callable[[BlockingChannel], object]] = {
-        f"failed to declare queue 'm5-1' in vhost '/', {timeout}": lambda at: at.queue_declare("m5-1"),
-        "Could not declare queue 'm5-2' in vhost '/' because the metadata store operation timed out": (
-            lambda at: at.queue_declare("m5-2", durable=True, arguments=quorum)
-        ),
-        f"failed to declare queue 'm5-3' in vhost '/', {timeout}": (
-            lambda at: at.queue_declare("m5-3", exclusive=True)
-        ),
-        f"failed to declare exchange 'm5-1' in vhost '/', {timeout}": lambda at: at.exchange_declare("m5-1"),
-        "failed to delete queue 'm5-q' in vhost '/' due to a timeout": lambda at: at.queue_delete("m5-q"),
-        "failed to delete exchange 'm5-x' in vhost '/' due to a timeout": (
-            lambda at: at.exchange_delete("m5-x")
-        ),
-        "Could not add binding due to timeout": lambda at: at.queue_bind("m5-q", "m5-x", "new"),
-        "Could not remove binding due to timeout": lambda at: at.queue_unbind("m5-q", "m5-x", "bound"),
-    }
-
-    def refused(change: Callable[[BlockingChannel], object]) -> tuple[int, str]:
-        with connected(a) as connection, pytest.raises(ConnectionClosedByBroker) as closed:
-            change(connection.channel())
-        return closed.value.reply_code, closed.value.reply_text
-
-    with ThreadPoolExecutor(len(changes) + 1) as pool:
-        heard = {text: pool.submit(refused, change) for text, change in changes.items()}
-        command = pool.submit(cluster.run_command, a, "add-user", "bob", "--password-file", password)
-        # Meanwhile, at the node that is left:
-        other = channels(a)
-        other.queue_declare("m5-q", durable=True)
-        other.queue_declare("m5-q", passive=True)
-        other.confirm_delivery()
-        other.basic_publish("", "m5-q", b"kept", pika.BasicProperties(delivery_mode=2))
-        assert other.basic_get("m5-q", auto_ack=True)[2] == b"kept"
-        assert cluster.run_command(a, "list-queues").returncode == 0
-        for text, future in heard.items():
-            code, said = future.result()
-            assert code == 541
-            assert text in said
-        assert command.result().returncode == 75
 
 
 def test_all_nodes_killed_at_once_come_back_with_everything(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -211,23 +209,13 @@ def test_a_node_whose_disk_hangs_leads_no_more(nodes: ClusterProcess) -> None:
     """Its helper, which syncs, stands still: the others lead and confirm within seconds."""
     declare(nodes, "hangs", 3)
     node = nodes.node("a")
-    pid = node.pid
-    children = [
-        int(path.parent.name)
-        for path in Path("/proc").glob("[0-9]*/cmdline")
-        if b"syncer" in path.read_bytes()
-        and (path.parent / "stat").read_text().rpartition(")")[2].split()[1] == str(pid)
-    ]
-    assert children
-    for child in children:
-        os.kill(child, signal.SIGSTOP)
+    node.hang_disk()
     try:
         publish(nodes.node("b"), "hangs", 3)
         nodes.wait_until(lambda: leader(nodes, "hangs", "b") not in (None, "a"), "another one leads", 20)
         publish(nodes.node("b"), "hangs", 3, first=3)
     finally:
-        for child in children:
-            os.kill(child, signal.SIGCONT)
+        node.free_disk()
     nodes.wait_until(lambda: "a" in states(nodes, "hangs", "b"), "it is heard again", 20)
     assert drained(nodes.node("c"), "hangs") == list(range(6))
 

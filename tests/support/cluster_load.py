@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from math import inf
@@ -42,7 +43,7 @@ _TURN_S: Final = 0.02
 _AGAIN_S: Final = 0.1
 
 
-class ClusterClient(threading.Thread):
+class ClusterClient(threading.Thread, ABC):
     """One client.
 
     Attributes:
@@ -88,9 +89,9 @@ class ClusterClient(threading.Thread):
             except BaseException as error:
                 self.failure = error
 
+    @abstractmethod
     def live(self, node: Listening, life: str) -> None:
         """One connection: work until `stopping` is set, then leave in order."""
-        raise NotImplementedError
 
     def stop(self) -> None:
         """Ask it to leave, and wait until it has; raise what went wrong."""

@@ -6,23 +6,27 @@ ended here is ended by that number, and by no name.
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
 import random
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any, Final, Self
 
 import pytest
 
+from amqp10broker.cli.main import main
 from tests.support.broker_process import REPOSITORY
 from tests.support.cluster_history import TotalQueue
 from tests.support.crash_load import connected, look
@@ -38,6 +42,8 @@ _POLL_S: Final = 0.05
 _FIRST_PORTS: Final = range(10_000, 12_700)
 _CLUSTER_PORTS_ABOVE: Final = 20_000
 _chance: Final = random.SystemRandom()
+_one_command: Final = threading.Lock()
+"""What a command says goes to the one standard output that there is."""
 
 
 class ClusterNode:
@@ -86,6 +92,27 @@ class ClusterNode:
         self._signal(signal.SIGCONT)
         self._paused = False
 
+    def hang_disk(self) -> None:
+        """Let nothing become durable until `free_disk`: the helpers that sync stand still."""
+        for pid in self._syncers():
+            os.kill(pid, signal.SIGSTOP)
+
+    def free_disk(self) -> None:
+        """Let them go on."""
+        for pid in self._syncers():
+            os.kill(pid, signal.SIGCONT)
+
+    def _syncers(self) -> list[int]:
+        """The processes of its own that sync."""
+        found: list[int] = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with suppress(OSError):
+                parent = int((path.parent / "stat").read_text().rpartition(")")[2].split()[1])
+                if parent == self.pid and b"syncer" in path.read_bytes():
+                    found.append(int(path.parent.name))
+        assert found, f"node {self.name} has nothing that syncs"
+        return found
+
     def start(self) -> None:
         """Start it again by its own command line; `Cluster.wait_until_up` waits."""
         assert self.pid is None, f"node {self.name} runs"
@@ -113,6 +140,19 @@ class ClusterNode:
         except OSError:
             return False
         return True
+
+    def empty(self) -> None:
+        """All but its command line is gone. It must not run."""
+        assert self.pid is None, f"node {self.name} runs"
+        for path in self.folder.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.name != "command":
+                path.unlink()
+
+    def said(self, words: str) -> bool:
+        """Whether a line of its log has these words."""
+        return words in (self.folder / "log").read_text(errors="replace")
 
     def log(self) -> list[dict[str, Any]]:
         """Its log entries so far; what is no JSON stands under ``not JSON``."""
@@ -160,9 +200,18 @@ class ClusterProcess:
             nodes: how many.
             options: of ``serve``, for each.
         """
-        first = free_ports(nodes)
         self.folder = directory / "cluster"
+        self.nodes: list[ClusterNode] = []
         self._output = directory / "run-cluster.log"
+        try:
+            self._launch(free_ports(nodes), nodes, options)
+            self._await(self._is_up, "all nodes up", START_S)
+        except BaseException:
+            self._kill_all()
+            raise
+
+    def _launch(self, first: int, nodes: int, options: Iterable[str]) -> None:
+        """Start all nodes, and find their folders."""
         command = [sys.executable, "-m", "amqp10broker", "run-cluster", "--nodes", str(nodes)]
         command += ["--first-port", str(first), "--data", str(self.folder)]
         with self._output.open("wb") as output:
@@ -174,15 +223,15 @@ class ClusterProcess:
                 stderr=output,
                 start_new_session=True,
             )
-        self.nodes: list[ClusterNode] = []
-        try:
-            self._await(lambda: len(list(self.folder.glob("*/command"))) == nodes, "folders of all nodes")
-            folders = sorted(self.folder.glob("*/command"), key=_port_of)
-            self.nodes = [ClusterNode(path.parent, _port_of(path)) for path in folders]
-            self._await(lambda: "is up" in self._output.read_text(), "all nodes up", START_S)
-        except BaseException:
-            self._kill_all()
-            raise
+        self._await(lambda: len(list(self.folder.glob("*/command"))) == nodes, "folders of all nodes")
+        folders = sorted(self.folder.glob("*/command"), key=_port_of)
+        self.nodes = [ClusterNode(path.parent, _port_of(path)) for path in folders]
+
+    def _is_up(self) -> bool:
+        return "is up" in self._output.read_text()
+
+    def _check_launcher(self) -> None:
+        assert self._launcher.poll() is None, f"run-cluster has ended\n{self.words()}"
 
     # --- asking -----------------------------------------------------------------------------------
 
@@ -194,10 +243,22 @@ class ClusterProcess:
         """All nodes but these."""
         return [each for each in self.nodes if each not in nodes]
 
-    def run_command(
+    def run_command(self, node: ClusterNode, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """What ``amqp10broker ARGUMENTS --port PORT`` does and says.
+
+        It runs in this process, one at a time: a process of its own takes half a second to begin, and there
+        are hundreds of them.
+        """
+        words = [*arguments, "--port", str(node.port)]
+        said, complained = io.StringIO(), io.StringIO()
+        with _one_command, redirect_stdout(said), redirect_stderr(complained):
+            code = main(words)
+        return subprocess.CompletedProcess(words, code, said.getvalue(), complained.getvalue())
+
+    def run_beside(
         self, node: ClusterNode, *arguments: str, timeout_s: float = COMMAND_S
     ) -> subprocess.CompletedProcess[str]:
-        """Run ``amqp10broker ARGUMENTS --port PORT`` as an operator would."""
+        """The same by a process, as an operator would: from any thread, beside other commands."""
         return subprocess.run(
             [sys.executable, "-m", "amqp10broker", *arguments, "--port", str(node.port)],
             cwd=REPOSITORY,
@@ -208,9 +269,9 @@ class ClusterProcess:
             check=False,
         )
 
-    def ask(self, node: ClusterNode, *arguments: str, timeout_s: float = COMMAND_S) -> Any:
+    def ask(self, node: ClusterNode, *arguments: str) -> Any:
         """What a command prints as JSON; fails if it is refused."""
-        done = self.run_command(node, *arguments, "--formatter", "json", timeout_s=timeout_s)
+        done = self.run_command(node, *arguments, "--formatter", "json")
         assert done.returncode == 0, f"{arguments} at {node.name}: {done.returncode}, {done.stderr}"
         return json.loads(done.stdout)
 
@@ -255,7 +316,7 @@ class ClusterProcess:
     def _await(self, condition: Callable[[], Any], what: str, timeout_s: float = WAIT_S) -> Any:
         deadline = time.monotonic() + timeout_s
         while not (value := condition()):
-            assert self._launcher.poll() is None, f"run-cluster has ended\n{self.words()}"
+            self._check_launcher()
             assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}\n{self.words()}"
             time.sleep(_POLL_S)
         return value
@@ -286,17 +347,22 @@ class ClusterProcess:
     def stop(self) -> None:
         """End all in order; fail if one process is left."""
         self._resume_all()
+        try:
+            self._stop_launcher()
+        finally:
+            left = [node.name for node in self.nodes if node.pid is not None]
+            self._kill_all()
+        assert not left, f"still there: {left}\n{self.words()}"
+
+    def _stop_launcher(self) -> None:
         self._launcher.send_signal(signal.SIGTERM)
         deadline = time.monotonic() + STOP_S
         while self._launcher.poll() is None and time.monotonic() < deadline:
             for node in self.nodes:
                 node.reap()
             time.sleep(_POLL_S)
-        left = [node.name for node in self.nodes if node.pid is not None]
         code = self._launcher.poll()
-        self._kill_all()
         assert code == 0, f"run-cluster ended with {code}\n{self.words()}"
-        assert not left, f"still there: {left}\n{self.words()}"
 
     def _resume_all(self) -> None:
         for node in self.nodes:
@@ -341,14 +407,23 @@ def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster
 @pytest.fixture
 def cluster(shared_cluster: ClusterProcess) -> Iterator[ClusterProcess]:
     """Three nodes that run. What a test does to them is mended behind it; a fault in their logs fails it."""
+    with healed(shared_cluster):
+        yield shared_cluster
+
+
+@contextmanager
+def healed(
+    process: ClusterProcess, allowed: Callable[[Mapping[str, Any]], bool] = lambda entry: False
+) -> Iterator[None]:
+    """Mend behind a block what it has done to the nodes, and look at their logs (`check_logs`)."""
     loggers = [logging.getLogger(name) for name in ("pika", "proton")]
     for logger in loggers:
         logger.setLevel(logging.CRITICAL + 1)  # each lost connection is a page of theirs
-    yield shared_cluster
+    yield
     for logger in loggers:
         logger.setLevel(logging.NOTSET)
-    shared_cluster.heal()
-    shared_cluster.check_logs()
+    process.heal()
+    process.check_logs(allowed)
 
 
 def free_ports(count: int) -> int:

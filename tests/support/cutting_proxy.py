@@ -1,28 +1,42 @@
-"""A TCP proxy before a broker that loses connections when the test says so.
+"""A TCP proxy that does to connections what networks do, when the test says so.
 
-``cut()`` loses all that are open; ``cut_after`` loses the next ones by themselves, after so many bytes from
-the client or from the broker, so that a test can go through every place where a connection may break.
+It behaves as a path of TCP does. While a direction is cut its packets vanish: what was sent waits, and comes
+when the cut is mended, the end of the connection too, and nothing new is connected; what nobody takes fills a
+window, and then the sender waits. A direction may be slow. All connections may be reset, and each may be lost
+by itself after so many bytes, so that a test can go through every place where one may break.
 """
 
 from __future__ import annotations
 
+import select
 import socket
+import struct
 import threading
+import time
+from collections import deque
+from collections.abc import Collection
+from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
+TO_TARGET: Final = 0
+"""The direction from who has connected to the proxy."""
+BACK: Final = 1
+WAYS: Final = (TO_TARGET, BACK)
+WINDOW_BYTES: Final = 262_144
 _CHUNK: Final = 65_536
+_RESET: Final = struct.pack("ii", 1, 0)
+"""Of SO_LINGER: what is closed is reset."""
 
 
 class CuttingProxy:
-    """Listens on loopback and forwards to a broker.
+    """Listens on loopback and forwards to a port there, by one thread of its own.
 
     Attributes:
         port: where it listens.
         connections: accepted so far.
-        cut_after: for each connection to come, in order: (bytes from the client, bytes from the broker) after
+        cut_after: for each connection to come, in order: (bytes from the client, bytes from the target) after
             which it is lost; None for no limit. Connections beyond the list are kept.
-        forwarded: for each connection, (from the client, from the broker) bytes so far.
     """
 
     def __init__(self, target_port: int) -> None:
@@ -31,17 +45,38 @@ class CuttingProxy:
         self.port = int(self._listener.getsockname()[1])
         self.connections = 0
         self.cut_after: list[tuple[int | None, int | None]] = []
-        self.forwarded: list[list[int]] = []
-        self._lock = threading.Lock()
-        self._open: list[socket.socket] = []
-        self._threads: list[threading.Thread] = []
-        self._start(self._accept)
+        self._is_cut = [False, False]
+        self._delay_s = [0.0, 0.0]
+        self._resets = self._mends = 0
+        self._closing = False
+        self._wake, self._woken = socket.socketpair()
+        self._open: list[_Connection] = []
+        self._thread = threading.Thread(target=self._run, name=f"proxy to {target_port}", daemon=True)
+        self._thread.start()
 
-    def cut(self) -> None:
-        """Lose all open connections."""
-        with self._lock:
-            for each in self._open:
-                _shut(each)
+    def cut(self, *ways: int) -> None:
+        """Let packets of these directions, or of both, vanish."""
+        for way in ways or WAYS:
+            self._is_cut[way] = True
+        self._wake.send(b"\0")
+
+    def mend(self) -> None:
+        """Let all packets pass, at once, and those that were sent before."""
+        self._is_cut[:] = False, False
+        self._delay_s[:] = 0.0, 0.0
+        self._mends += 1
+        self._wake.send(b"\0")
+
+    def delay(self, seconds: float, *ways: int) -> None:
+        """Let what is sent from now on in these directions, or in both, take so long."""
+        for way in ways or WAYS:
+            self._delay_s[way] = seconds
+        self._wake.send(b"\0")
+
+    def reset(self) -> None:
+        """Lose all connections; both ends are told so."""
+        self._resets += 1
+        self._wake.send(b"\0")
 
     def __enter__(self) -> Self:
         return self
@@ -49,55 +84,194 @@ class CuttingProxy:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        _shut(self._listener)
-        self._listener.close()
-        self.cut()
-        for thread in list(self._threads):
-            thread.join(10)
-        for each in self._open:
-            each.close()
+        """End it, and all connections; a second time does nothing."""
+        if not self._closing:
+            self._closing = True
+            self._wake.send(b"\0")
+            self._thread.join(10)
+            for each in (self._listener, self._wake, self._woken):
+                each.close()
 
-    def _start(self, target: object, *arguments: object) -> None:
-        assert callable(target)
-        thread = threading.Thread(target=target, args=arguments, daemon=True)
-        self._threads.append(thread)
-        thread.start()
+    # --- the thread -------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        resets = mends = 0
+        while not self._closing:
+            if resets != self._resets:
+                resets = self._resets
+                for connection in self._open:
+                    connection.reset()
+            elif mends != self._mends:
+                mends = self._mends
+                for connection in self._open:
+                    for way in connection.ways:
+                        way.hurry()
+            else:
+                self._turn()
+            self._open = [each for each in self._open if not each.is_over]
+        for connection in self._open:
+            connection.reset()
+
+    def _turn(self) -> None:
+        """Wait until there is something to do, and do it."""
+        poll = select.poll()
+        poll.register(self._woken, select.POLLIN)
+        # A connection is made only if both directions are open.
+        if not any(self._is_cut):
+            poll.register(self._listener, select.POLLIN)
+        now = time.monotonic()
+        timeout_s: float | None = None
+        wanted: dict[int, int] = {}
+        for connection in self._open:
+            for way in connection.ways:
+                if way.reads:
+                    wanted[way.source.fileno()] = wanted.get(way.source.fileno(), 0) | select.POLLIN
+                if way.due is not None and not self._is_cut[way.number]:
+                    if way.due <= now:
+                        wanted[way.target.fileno()] = wanted.get(way.target.fileno(), 0) | select.POLLOUT
+                    else:
+                        timeout_s = min(way.due - now, timeout_s or way.due - now)
+        for number, events in wanted.items():
+            poll.register(number, events)
+        ready = {number for number, _ in poll.poll(None if timeout_s is None else 1000 * timeout_s + 1)}
+        if self._woken.fileno() in ready:
+            self._woken.recv(_CHUNK)
+        if self._listener.fileno() in ready and not any(self._is_cut):
+            self._accept()
+        for connection in self._open:
+            connection.turn(ready, self._is_cut, self._delay_s)
 
     def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            broker = socket.create_connection(("127.0.0.1", self._target))
-            with self._lock:
-                number = self.connections
-                self.connections += 1
-                self._open += [client, broker]
-                self.forwarded.append([0, 0])
-            limits = self.cut_after[number] if number < len(self.cut_after) else (None, None)
-            self._start(self._forward, client, broker, number, 0, limits[0])
-            self._start(self._forward, broker, client, number, 1, limits[1])
-
-    def _forward(
-        self, source: socket.socket, target: socket.socket, number: int, way: int, limit: int | None
-    ) -> None:
+        client, _ = self._listener.accept()
+        if _has_ended(client):
+            client.close()  # it came while there was a cut, and has not waited for its end
+            return
         try:
-            while data := source.recv(_CHUNK):
-                if limit is not None:
-                    data = data[: limit - self.forwarded[number][way]]
-                target.sendall(data)
-                self.forwarded[number][way] += len(data)
-                if limit is not None and self.forwarded[number][way] >= limit:
-                    break
+            target = socket.create_connection(("127.0.0.1", self._target), 10)
         except OSError:
-            pass  # the other way has been cut
-        _shut(source)
-        _shut(target)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            client.close()
+            return
+        limits = self.cut_after[self.connections] if self.connections < len(self.cut_after) else (None, None)
+        self.connections += 1
+        self._open.append(_Connection(client, target, limits))
 
 
-def _shut(each: socket.socket) -> None:
-    try:
-        each.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass  # it is over already
+class _Way:
+    """One direction of one connection.
+
+    Attributes:
+        number: which.
+        source, target: its ends.
+        left: bytes until it is lost; None: never.
+    """
+
+    def __init__(self, number: int, source: socket.socket, target: socket.socket, left: int | None) -> None:
+        self.number = number
+        self.source = source
+        self.target = target
+        self.left = left
+        self._held: deque[tuple[float, memoryview]] = deque()
+        self._held_bytes = 0
+        self._ended_at: float | None = None
+        self.is_over = False
+
+    @property
+    def reads(self) -> bool:
+        """Whether more of the sender can be taken."""
+        return self._ended_at is None and self._held_bytes < WINDOW_BYTES
+
+    @property
+    def due(self) -> float | None:
+        """When there is something to be handed on; None: nothing came."""
+        if self.is_over:
+            return None
+        return self._held[0][0] if self._held else self._ended_at
+
+    def hurry(self) -> None:
+        """Let nothing that has come wait any more."""
+        self._held = deque((0.0, data) for _, data in self._held)
+        if self._ended_at is not None:
+            self._ended_at = 0.0
+
+    def read(self, delay_s: float) -> None:
+        try:
+            data = self.source.recv(_CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        at = time.monotonic() + delay_s
+        if data:
+            self._held.append((at, memoryview(data)))
+            self._held_bytes += len(data)
+        else:
+            self._ended_at = at
+
+    def write(self) -> bool:
+        """Hand on what is due; False: the connection is to be lost now."""
+        try:
+            while self._held and self._held[0][0] <= time.monotonic():
+                data = self._held[0][1] if self.left is None else self._held[0][1][: self.left]
+                count = self.target.send(data)
+                self._held_bytes -= count
+                self._held[0] = self._held[0][0], self._held[0][1][count:]
+                if not self._held[0][1]:
+                    self._held.popleft()
+                if self.left is not None:
+                    self.left -= count
+                    if not self.left:
+                        return False
+            if not self._held and self._ended_at is not None and self._ended_at <= time.monotonic():
+                self.is_over = True
+                self.target.shutdown(socket.SHUT_WR)
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.is_over = True  # who should get it has gone, which the other direction tells the sender
+            self._held.clear()
+        return True
+
+
+class _Connection:
+    """Both directions."""
+
+    def __init__(
+        self, client: socket.socket, target: socket.socket, limits: tuple[int | None, int | None]
+    ) -> None:
+        for each in (client, target):
+            each.setblocking(False)
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._ends = (client, target)
+        self.ways = (_Way(TO_TARGET, client, target, limits[0]), _Way(BACK, target, client, limits[1]))
+        self.is_over = False
+
+    def turn(self, ready: Collection[int], is_cut: Collection[bool], delay_s: Collection[float]) -> None:
+        """Take and hand on what can be."""
+        for way, cut, seconds in zip(self.ways, is_cut, delay_s, strict=True):
+            if way.reads and way.source.fileno() in ready:
+                way.read(seconds)
+            if way.due is not None and not cut and not way.write():
+                self._close()
+                return
+        if all(way.is_over for way in self.ways):
+            self._close()
+
+    def reset(self) -> None:
+        """Lose it, and tell both ends."""
+        for each in self._ends:
+            with suppress(OSError):
+                each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        self._close()
+
+    def _close(self) -> None:
+        self.is_over = True
+        for each in self._ends:
+            each.close()
+
+
+def _has_ended(each: socket.socket) -> bool:
+    """Whether the other end has closed it, though it may have sent something before."""
+    poll = select.poll()
+    poll.register(each, select.POLLRDHUP)
+    return bool(poll.poll(0))

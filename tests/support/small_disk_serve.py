@@ -11,6 +11,7 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from amqp10broker.cli.main import main
@@ -58,7 +59,11 @@ class SmallDisk(OsDisk):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _used(self) -> int:
-        return sum(path.stat().st_blocks * 512 for path in self.folder.rglob("*") if path.is_file())
+        blocks = 0
+        for path in self.folder.rglob("*"):
+            with suppress(FileNotFoundError):  # it has just been removed
+                blocks += path.stat().st_blocks if path.is_file() else 0
+        return 512 * blocks
 
 
 if __name__ == "__main__":

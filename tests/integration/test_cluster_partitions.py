@@ -1,0 +1,333 @@
+"""Three real nodes that all live, and whose network is cut: between some or all of them, one way or both.
+
+What is sent over a cut waits, as it does in a real network, and comes when that is mended: after many seconds
+a leader hears old words. One cluster, and one load, go through many cuts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+import pika
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel
+from pika.exceptions import ConnectionClosedByBroker
+
+from amqp10broker.client import blocking
+from amqp10broker.client.management import Management
+from tests.support.cluster_history import TotalQueue
+from tests.support.cluster_load import (
+    ClusterClient,
+    OwnConsumer,
+    OwnPublisher,
+    PikaConsumer,
+    PikaPublisher,
+    ProtonConsumer,
+    ProtonPublisher,
+    stop_all,
+)
+from tests.support.cluster_network import CutCluster
+from tests.support.cluster_process import ClusterNode, healed
+from tests.support.crash_load import connected
+from tests.support.pika_client import until
+
+pytestmark = pytest.mark.integration
+
+SUSPECT_MS: Final = 500
+DECIDE_MS: Final = 3000
+OPTIONS: Final = ("--cluster-suspect-ms", str(SUSPECT_MS), "--cluster-decide-ms", str(DECIDE_MS))
+
+
+@pytest.fixture(scope="module")
+def shared_partitions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CutCluster]:
+    """The one cluster of this module."""
+    with CutCluster(tmp_path_factory.mktemp("partitions"), options=OPTIONS) as process:
+        yield process
+
+
+@pytest.fixture
+def cluster(shared_partitions: CutCluster) -> Iterator[CutCluster]:
+    """It; cuts are mended behind each test."""
+    with healed(shared_partitions):
+        yield shared_partitions
+
+
+class Load:
+    """A publisher and a consumer at each node, of all client libraries; none may lose its connection."""
+
+    def __init__(self, cluster: CutCluster, queue: str) -> None:
+        self.cluster = cluster
+        self.notes = TotalQueue(queue)
+        makers = (
+            (PikaPublisher, ProtonConsumer),
+            (ProtonPublisher, OwnConsumer),
+            (OwnPublisher, PikaConsumer),
+        )
+        self.publishers: dict[str, ClusterClient] = {}
+        self.consumers: dict[str, ClusterClient] = {}
+        for node, (publisher, consumer) in zip(cluster.nodes, makers, strict=True):
+            name, notes = node.name, self.notes
+            self.publishers[name] = publisher([node], f"p-{name}", notes, steady=True, pace_s=0.05)
+            self.consumers[name] = consumer([node], f"c-{name}", notes, steady=True, give_back=0)
+        self.clients = [*self.publishers.values(), *self.consumers.values()]
+
+    def start(self) -> None:
+        for client in self.clients:
+            client.start()
+
+    def confirmed(self, node: ClusterNode) -> int:
+        """How much was confirmed to this node's publisher."""
+        return sum(name.startswith(f"p-{node.name}.") for name in list(self.notes.confirmed))
+
+    def delivered(self, node: ClusterNode) -> int:
+        """How much this node's consumer was given."""
+        return sum(each.life.startswith(f"c-{node.name}.") for each in list(self.notes.deliveries))
+
+    def wait_until(self, condition: Callable[[], Any], what: str) -> None:
+        """Wait, and fail at once if a client has failed."""
+
+        def holds() -> Any:
+            for client in self.clients:
+                if client.failure is not None:
+                    raise AssertionError(f"{client.name} has failed") from client.failure
+            return condition()
+
+        self.cluster.wait_until(holds, what)
+
+    def flows(self, *nodes: ClusterNode) -> None:
+        """Wait until publishers and consumers of these nodes have got on."""
+        for counted, what in ((self.confirmed, "confirms"), (self.delivered, "deliveries")):
+            before = {node.name: counted(node) for node in nodes}
+            for node in nodes:
+                self.wait_until(
+                    lambda node=node, counted=counted, before=before: counted(node) > before[node.name] + 5,
+                    f"{what} at {node.name}",
+                )
+
+    def stands_still(self, node: ClusterNode, others: Sequence[ClusterNode]) -> None:
+        """Wait until nothing comes to clients of a node any more while those of the others get on."""
+
+        def still() -> bool:
+            before = self.confirmed(node), self.delivered(node)
+            self.flows(*others)
+            return before == (self.confirmed(node), self.delivered(node))
+
+        self.wait_until(still, f"{node.name} stands still")
+
+    def leader(self, seer: ClusterNode) -> tuple[ClusterNode, int]:
+        """Who leads, as a node has it that sees a majority, and since which term."""
+
+        def found() -> Any:
+            rows = self.cluster.ask(seer, "quorum_status", self.notes.queue)
+            return [row for row in rows if row["Raft State"] == "leader"]
+
+        (row,) = self.cluster.wait_until(found, f"a leader, as {seer.name} sees it")
+        return self.cluster.node(row["Node Name"]), row["Term"]
+
+
+def declare(node: ClusterNode, queue: str) -> None:
+    with connected(node) as connection:
+        connection.channel().queue_declare(queue, durable=True, arguments={"x-queue-type": "quorum"})
+
+
+def test_whatever_is_cut_a_majority_goes_on_and_the_rest_waits(cluster: CutCluster, queue: str) -> None:
+    """E9, W2, P1 to P4, C2, C6: no connection, message or order is lost; nothing is marked, or told twice."""
+    network = cluster.network
+    declare(cluster.nodes[0], queue)
+    load = Load(cluster, queue)
+    load.start()
+    load.flows(*cluster.nodes)
+
+    # Between the leader and one other: both see the third, and the leader stays.
+    leader, term = load.leader(cluster.nodes[0])
+    for ways in ("both", "out", "in"):
+        beyond, third = cluster.others(leader)
+        if ways in ("both", "out"):
+            network.cut_way(leader.name, beyond.name)
+        if ways in ("both", "in"):
+            network.cut_way(beyond.name, leader.name)
+        cluster.wait_until(
+            lambda leader=leader, beyond=beyond: beyond.name not in cluster.status(leader)["running_nodes"],
+            f"{leader.name} misses {beyond.name} ({ways})",
+        )
+        load.flows(leader, third)
+        assert load.leader(third) == (leader, term), f"cut {ways}: the leader does not stay"
+        network.mend()
+        load.flows(beyond)
+        assert load.leader(third) == (leader, term), f"mended {ways}: the leader does not stay"
+
+    # Connections that are reset are made anew.
+    network.reset(leader.name, beyond.name)
+    load.flows(*cluster.nodes)
+
+    # The leader reaches no other, or hears none: the others have another one, and nothing is confirmed by it.
+    for ways in ("both", "out", "in"):
+        leader, term = load.leader(cluster.nodes[0])
+        others = cluster.others(leader)
+        for other in others:
+            if ways in ("both", "out"):
+                network.cut_way(leader.name, other.name)
+            if ways in ("both", "in"):
+                network.cut_way(other.name, leader.name)
+        load.flows(*others)
+        now, newer = load.leader(others[0])
+        assert now in others, f"cut {ways}"
+        assert newer > term, f"cut {ways}"
+        load.stands_still(leader, others)
+        network.mend()
+        load.flows(*cluster.nodes)
+
+    publishers = list(load.publishers.values())
+    stop_all(publishers)
+    notes = load.notes
+    assert notes.confirmed == set(notes.published)
+    load.wait_until(lambda: len(notes.removing) >= len(notes.confirmed), "everything consumed")
+    stop_all(load.consumers.values())
+    notes.look(cluster.look(cluster.nodes[1], notes))
+    notes.check()
+    assert (notes.content, notes.marked) == ([], set())
+
+
+def put_queue(node: ClusterNode, queue: str) -> tuple[int, Any]:
+    """Declare a queue over AMQP 1.0; its status and what is said."""
+    with blocking.connect(node.host, node.port, user="guest", password="guest") as client:
+        return Management(client).ask("PUT", f"/queues/{queue}", {"durable": True})
+
+
+def test_a_node_that_is_cut_off_refuses_changes_and_does_the_rest(cluster: CutCluster, queue: str) -> None:
+    """M4, M5, P2, P3: 541 in AMQP 0-9-1, 500 in AMQP 1.0, 75 of commands; afterwards all of it is done."""
+    a, b, _ = cluster.nodes
+    with connected(a) as connection:
+        channel = connection.channel()
+        channel.queue_declare(f"{queue}.q", durable=True)
+        channel.exchange_declare(f"{queue}.x", "fanout", durable=True)
+        channel.queue_bind(f"{queue}.q", f"{queue}.x", "bound")
+    cluster.network.cut(a.name)
+    timeout = "because the operation timed out"
+    quorum = {"x-queue-type": "quorum"}
+    changes: dict[str, Callable[[BlockingChannel], object]] = {
+        f"failed to declare queue '{queue}.1' in vhost '/', {timeout}": (
+            lambda at: at.queue_declare(f"{queue}.1", durable=True)
+        ),
+        f"Could not declare queue '{queue}.2' in vhost '/' because the metadata store operation timed out": (
+            lambda at: at.queue_declare(f"{queue}.2", durable=True, arguments=quorum)
+        ),
+        f"failed to declare queue '{queue}.3' in vhost '/', {timeout}": (
+            lambda at: at.queue_declare(f"{queue}.3", exclusive=True)
+        ),
+        f"failed to declare exchange '{queue}.1' in vhost '/', {timeout}": (
+            lambda at: at.exchange_declare(f"{queue}.1")
+        ),
+        f"failed to delete queue '{queue}.q' in vhost '/' due to a timeout": (
+            lambda at: at.queue_delete(f"{queue}.q")
+        ),
+        f"failed to delete exchange '{queue}.x' in vhost '/' due to a timeout": (
+            lambda at: at.exchange_delete(f"{queue}.x")
+        ),
+        "Could not add binding due to timeout": lambda at: at.queue_bind(f"{queue}.q", f"{queue}.x", "new"),
+        "Could not remove binding due to timeout": (
+            lambda at: at.queue_unbind(f"{queue}.q", f"{queue}.x", "bound")
+        ),
+    }
+
+    def refused(change: Callable[[BlockingChannel], object]) -> tuple[int, str]:
+        with connected(a) as connection, pytest.raises(ConnectionClosedByBroker) as closed:
+            change(connection.channel())
+        return closed.value.reply_code, closed.value.reply_text
+
+    with ThreadPoolExecutor(len(changes) + 2) as pool:
+        heard = {text: pool.submit(refused, change) for text, change in changes.items()}
+        command = pool.submit(cluster.run_beside, a, "declare", "queue", f"{queue}.4")
+        answer = pool.submit(put_queue, a, f"{queue}.5")
+        with connected(a) as connection:
+            channel = connection.channel()
+            channel.queue_declare(f"{queue}.q", durable=True)
+            channel.queue_declare(f"{queue}.q", passive=True)
+            channel.confirm_delivery()
+            channel.basic_publish(f"{queue}.x", "", b"kept", pika.BasicProperties(delivery_mode=2))
+            assert channel.basic_get(f"{queue}.q", auto_ack=True)[2] == b"kept"
+        assert cluster.run_command(a, "list-queues").returncode == 0
+        for text, future in heard.items():
+            code, said = future.result()
+            assert (code, text in said) == (541, True), said
+        assert command.result().returncode == 75, command.result()
+        status, said = answer.result()
+        assert (status, timeout in str(said)) == (500, True), said
+    # Beyond the cut all goes on.
+    with connected(b) as connection:
+        connection.channel().exchange_declare(f"{queue}.there", "fanout", durable=True)
+    cluster.network.mend()
+
+    def knows() -> bool:
+        return f"{queue}.there" in cluster.run_command(a, "list-exchanges").stdout
+
+    cluster.wait_until(knows, "what was declared meanwhile is known")
+    with connected(a) as connection:
+        connection.channel().queue_declare(f"{queue}.1", durable=True)
+
+
+def test_an_alarm_beyond_a_cut_holds_nobody_back(cluster: CutCluster, queue: str) -> None:
+    """B1, B2, P4: publishers are blocked at all nodes that hear the one with the alarm, and at no other."""
+    a, b, c = cluster.nodes
+    heard: list[str] = []
+    with connected(a) as connection:
+        connection.add_on_connection_blocked_callback(lambda *told: heard.append(told[1].method.reason))
+        connection.add_on_connection_unblocked_callback(lambda *told: heard.append("unblocked"))
+        channel = connection.channel()
+
+        def told(count: int) -> bool:
+            channel.basic_publish("", "nowhere", b"1")
+            return len(heard) == count
+
+        assert cluster.run_command(c, "alarm", "memory", "on").returncode == 0
+        try:
+            until(channel, lambda: told(1), "blocked")
+            cluster.network.cut(c.name, a.name)
+            until(channel, lambda: told(2), "unblocked by the cut")
+            assert cluster.ask(a, "list_alarms") == []
+            assert cluster.ask(b, "list_alarms") == [{"node": "c", "alarm": "memory"}]
+            cluster.network.mend()
+            until(channel, lambda: told(3), "blocked again")
+        finally:
+            cluster.network.mend()
+            assert cluster.run_command(c, "alarm", "memory", "off").returncode == 0
+        until(channel, lambda: told(4), "the alarm ends")
+    assert heard == ["low on memory", "unblocked"] * 2
+
+
+def test_a_node_that_was_forgotten_beyond_a_cut_is_refused(cluster: CutCluster, queue: str) -> None:
+    """J8: its data is not taken over, though it lives and comes back; with an empty folder it joins anew."""
+    a, b, c = cluster.nodes
+    declare(a, queue)
+    cluster.network.cut(c.name)
+    cluster.wait_until(lambda: "c" not in cluster.status(a)["running_nodes"], "c is missed")
+    done = cluster.run_command(a, "forget-cluster-node", "c")
+    assert done.returncode == 0, done
+    with connected(a) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.basic_publish("", queue, b"one")
+    cluster.network.mend()
+    assert {"name": queue, "members": ["a", "b"]} in cluster.ask(a, "list_queues", "name", "members")
+    # It does not know, and goes on as one in minority.
+    with connected(c) as connection:
+        inner = connection.channel()._impl
+        confirmed: list[Any] = []
+        inner.confirm_delivery(confirmed.append)
+        inner.basic_publish("", queue, b"alone")
+        with connected(b) as other:
+            method, _, body = other.channel().basic_get(queue, auto_ack=True)
+            assert (body, method.message_count) == (b"one", 0)
+        connection.process_data_events(0)
+        assert confirmed == []
+    c.kill()
+    c.start()
+    cluster.wait_until(lambda: c.said("it was forgotten; give it an empty folder"), "it is refused")
+    cluster.wait_until(lambda: c.pid is None, "it ends")
+    assert cluster.status(a)["disk_nodes"] == ["a", "b"]
+    c.empty()
+    c.start()
+    cluster.wait_until_up(c, at=a)
+    assert cluster.status(c)["disk_nodes"] == ["a", "b", "c"]
