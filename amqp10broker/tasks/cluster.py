@@ -20,7 +20,7 @@ from amqp10broker import __version__
 from amqp10broker.catalog.node_requests import JoinNode, NodeStarted
 from amqp10broker.catalog.nodes import NodeFacts
 from amqp10broker.catalog.queue import DeclaredQueue, Owner, QueueSpec
-from amqp10broker.errors import BadRequest, BrokerError, ConfigError, RefusedError
+from amqp10broker.errors import BadRequest, BrokerError, ConfigError, RefusedError, StorageError
 from amqp10broker.replication.asking import Document
 from amqp10broker.replication.bootstrap import (
     Address,
@@ -141,6 +141,7 @@ class Cluster:
         self.slow = trio.Event()
         self.raft = RaftNode(self._send_to_group)
         self.raft.groups.lost = data.lost
+        self.raft.on_failed = self._on_storage_failed
         self.snapshots = Snapshots(self.raft.groups, self._send_state, random.random)
         self.raft.give_turns(lambda: self.snapshots.deadline, self.snapshots.tick)
         self.system: SystemNode | None = None
@@ -487,6 +488,12 @@ class Cluster:
 
     def frames(self, node: int, purpose: Purpose, frames: Sequence[Frame]) -> None:
         """See `PeerEvents`."""
+        try:
+            self._frames(node, purpose, frames)
+        except StorageError as error:  # of this node's own disk: there is nothing wrong with the frames
+            self._on_storage_failed(error)
+
+    def _frames(self, node: int, purpose: Purpose, frames: Sequence[Frame]) -> None:
         if purpose is Purpose.RAFT:
             self.raft.received(node, frames)
         elif purpose is Purpose.BULK:
@@ -523,9 +530,19 @@ class Cluster:
         else:
             self._early.pop(node, None)
 
+    def _on_storage_failed(self, error: StorageError) -> None:
+        """What a group wanted to write or read cannot be: the broker stops, as for any queue."""
+        journal = self._surroundings.journal_task
+        if journal is None:
+            raise error
+        journal.failed(error)
+
     def suspected(self, node: int) -> None:
         """See `PeerEvents`."""
-        self.raft.groups.suspect(node)
+        try:
+            self.raft.groups.suspect(node)
+        except StorageError as error:
+            self._on_storage_failed(error)
         self.news.lost(node)
         if self.queues is not None:
             self.queues.suspected(node)
@@ -534,7 +551,10 @@ class Cluster:
 
     def heard(self, node: int, incarnation: int) -> None:
         """See `PeerEvents`."""
-        self.raft.groups.heard(node)
+        try:
+            self.raft.groups.heard(node)
+        except StorageError as error:
+            self._on_storage_failed(error)
         self.news.heard(node, self.facts.get(node, {}))
         if self.queues is not None:
             self.queues.heard(node, incarnation)

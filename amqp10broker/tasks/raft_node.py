@@ -7,6 +7,7 @@ from typing import Final
 
 import trio
 
+from amqp10broker.errors import StorageError
 from amqp10broker.raft.messages import Message
 from amqp10broker.replication.groups import Groups
 from amqp10broker.replication.ids import node_of
@@ -28,6 +29,7 @@ class RaftNode:
 
     Attributes:
         groups: this node's members of groups.
+        on_failed: told of an error of this node's own disk.
     """
 
     def __init__(self, send: SendToGroup) -> None:
@@ -40,6 +42,7 @@ class RaftNode:
         self.groups.on_unknown = self._unknown
         self.groups.on_added = self._begun
         self.groups.on_deadline = self.awaken
+        self.on_failed: Callable[[StorageError], None] = _raise
         self._send = send
         self._absent: set[tuple[int, int]] = set()
         self._turns: list[tuple[Callable[[], int | None], Callable[[], None]]] = []
@@ -66,13 +69,16 @@ class RaftNode:
             at = trio.current_time() + LOOK_EACH_S
             for due in dues:
                 if due is not None:
-                    at = min(at, due / 1000)
+                    at = min(at, (due + 0.5) / 1000)  # so that `now_ms`, which is cut off, has reached it
             self._wake = trio.Event()
             with trio.move_on_at(at):
                 await self._wake.wait()
-            self.groups.tick()
-            for _, turn in self._turns:
-                turn()
+            try:
+                self.groups.tick()
+                for _, turn in self._turns:
+                    turn()
+            except StorageError as error:
+                self.on_failed(error)
 
     # --- what comes from other nodes ----------------------------------------------------------------
 
@@ -124,3 +130,7 @@ class RaftNode:
 def now_ms() -> int:
     """The clock of groups, which never runs back."""
     return int(trio.current_time() * 1000)
+
+
+def _raise(error: StorageError) -> None:
+    raise error
