@@ -8,9 +8,10 @@ import pytest
 
 from amqp10broker.queues.commands import Verdict
 from amqp10broker.queues.settings import Overflow, QueueSettings
+from tests.support.journals import LONG
 from tests.support.lane_world import World
 
-SEEDS = range(10)
+SEEDS = range(40 if LONG else 5)
 STEPS = 1500
 PLAIN = QueueSettings(consumer_disconnected_timeout_ms=2**40)
 HASTY = QueueSettings(consumer_disconnected_timeout_ms=2**40, consumer_timeout_ms=1_000)

@@ -28,7 +28,6 @@ from pika.exceptions import ChannelClosedByBroker, NackError, UnroutableError
 
 from tests.support.cluster_history import TotalQueue
 from tests.support.cluster_load import (
-    CREDIT,
     LOST,
     ClusterClient,
     MetadataClient,
@@ -473,21 +472,6 @@ def undone(notes: TotalQueue) -> list[str]:
     return sorted(again)
 
 
-def late(notes: TotalQueue) -> bool:
-    """Whether more messages came behind later ones than lost consumers can have been about to be given.
-
-    What was on its way to a client that was lost goes to another, unmarked, behind what that has already.
-    """
-    newest: dict[tuple[str, str], int] = {}
-    behind = 0
-    for each in notes.deliveries:
-        publisher, _, number = each.name.rpartition(":")
-        if not each.redelivered:
-            behind += int(number) < newest.get((each.life, publisher), 0)
-            newest[each.life, publisher] = max(int(number), newest.get((each.life, publisher), 0))
-    return behind > CREDIT * sum(".c" in life for life in notes.lost)
-
-
 def definitions(cluster: ClusterProcess, node: ClusterNode) -> Any:
     done = cluster.run_command(node, "export_definitions", "-")
     assert done.returncode == 0, f"{node.name}: {done.stderr}"
@@ -617,11 +601,7 @@ def finish(cluster: CutCluster, nemesis: Nemesis) -> None:
                 faults.append(f"{kind}: dead and there: {sorted(gone)[:5]}")
         elif taken:
             faults.append(f"{kind}: dead: {sorted(taken)[:5]}")
-        faults += [
-            f"{kind}: {fault}"
-            for fault in notes.faults()
-            if kind == "single" or late(notes) or not fault.startswith("out of order")
-        ]
+        faults += [f"{kind}: {fault}" for fault in notes.faults()]
         again = undone(notes)
         if again:
             faults.append(f"{kind}: settled, and came again: {len(again)}, {again[:5]}")
