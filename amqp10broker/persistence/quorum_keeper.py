@@ -151,6 +151,7 @@ class QuorumInLog(QuorumInMemory):
         "_carried_out",
         "_commits",
         "_committed",
+        "_failed",
         "_leads",
         "_member",
         "_questions",
@@ -193,6 +194,8 @@ class QuorumInLog(QuorumInMemory):
         store.on_installed = self._installed
         self._member: GroupMember | None = None
         self._committed = 0
+        self._failed = False
+        """Nothing can be kept any more."""
         self._leads = False
         self._waiting: list[QuorumCommand] = []
         """Cannot be proposed now."""
@@ -391,6 +394,8 @@ class QuorumInLog(QuorumInMemory):
         store, queue = self._store, self.queue
         size = 0
         self._carried_out = []
+        if self._failed:
+            return
         while not queue.deleted and (entry := store.apply(self._committed)) is not None:
             self._carried_out += entry.commands or ()
             self._note(entry.index)
@@ -491,7 +496,12 @@ class QuorumInLog(QuorumInMemory):
         return self._commits.progress(busy=busy, waits=waits)
 
     def storage_failed(self) -> None:
-        """See `Keeper`: what is not durable never will be."""
+        """See `Keeper`: what is not durable never will be.
+
+        Entries whose askers were refused are not carried out, though a late sync may yet make them committed:
+        a state without them could still get into the journal.
+        """
+        self._failed = True
         for each in self._under_way():
             if type(each) is Publish:
                 publisher = each.publisher

@@ -321,6 +321,18 @@ def test_what_a_quorum_queue_has_not_told_is_refused_when_it_cannot_be_kept(end:
     assert journal.left_alone == ([7] if end == "abandon" else [])
 
 
+def test_what_is_committed_after_storage_has_failed_is_not_carried_out() -> None:
+    """Its askers were refused: carried out without what they asked, it would make a state that is wrong."""
+    bench, journal = opened()
+    bench.publish(1)
+    applied = bench.keeper.applied
+    bench.keeper.storage_failed()
+    journal.sync_all()
+    bench.wake()
+    assert bench.keeper.applied == applied
+    assert bench.told == [("Unconfirmed", [1])]
+
+
 class Syncs:
     """One file at a time."""
 
