@@ -8,6 +8,7 @@ down (docs/adr/0049). When the home says again that it has the queue, it can be 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from enum import Enum, auto
 from typing import Final
 
@@ -235,35 +236,55 @@ class HomeClient:
         """The queue tells sessions of this node."""
         if node != self.home or self._state is not _State.UP:
             return
-        for effects in told.effects.values():
+        out: Told_ = {}
+        for peer, effects in told.effects.items():
             for effect in effects:
-                self._heard(effect)
-        self._port.tell({peer: list(effects) for peer, effects in told.effects.items()})
+                heard = self._heard(effect)
+                if heard is not None:
+                    add_effect(out, peer, heard)
+        if out:
+            self._port.tell(out)
 
-    def _heard(self, effect: Effect) -> None:
+    def _heard(self, effect: Effect) -> Effect | None:
+        """What of an effect is for its session: nothing of what was refused, or ended, when the way was lost.
+
+        Letters may have been on it then, and been carried out later.
+        """
         match effect:
             case Confirmed() | Unconfirmed() | Rejected():
-                outstanding = self._unconfirmed.get(effect.publisher)
-                if outstanding is not None:
-                    for number in effect.ids:
-                        outstanding.pop(number, None)
-                    if not outstanding:
-                        del self._unconfirmed[effect.publisher]
-            case CreditReply():
-                self.available = effect.available
+                return self._outstanding_of(effect)
             case Answer():
+                known = effect.request in self._requests
                 self._requests.pop(effect.request, None)
                 if effect.refused is None:
                     self.available = effect.ready
             case SubscribeRefused():
+                known = effect.consumer in self._consumers
                 self._consumers.pop(effect.consumer, None)
             case QueueDeleted():
-                if isinstance(effect.ref, ConsumerRef):
-                    self._consumers.pop(effect.ref, None)
+                ref = effect.ref
+                known = ref in self._consumers or ref in self._publishers
+                if isinstance(ref, ConsumerRef):
+                    self._consumers.pop(ref, None)
                 else:
-                    self._publishers.pop(effect.ref, None)
+                    self._publishers.pop(ref, None)
             case _:
-                return
+                known = effect.consumer in self._consumers
+                if type(effect) is CreditReply:
+                    self.available = effect.available
+        return effect if known else None
+
+    def _outstanding_of(self, effect: Confirmed | Unconfirmed | Rejected) -> Effect | None:
+        """A publisher's answer, without numbers that it was answered about."""
+        outstanding = self._unconfirmed.get(effect.publisher)
+        if outstanding is None:
+            return None
+        ids = [number for number in effect.ids if outstanding.pop(number, None) is not None]
+        if not outstanding:
+            del self._unconfirmed[effect.publisher]
+        if len(ids) == len(effect.ids):
+            return effect
+        return replace(effect, ids=ids) if ids else None
 
     def resumed(self, node: int, resumed: Resumed) -> None:
         """Such a lane has nothing to resume."""

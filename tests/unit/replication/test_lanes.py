@@ -285,6 +285,30 @@ def test_a_queue_whose_home_does_not_say_that_it_is_there_is_down() -> None:
     assert client.down_ms == port.time_ms
 
 
+def test_what_was_refused_is_not_answered_again() -> None:
+    """Letters were on the way when it was lost, and the home was only silent."""
+    client, port = home()
+    client.leader_is(2, LeaderIs(0))
+    client.post_all([c.Subscribe(CONSUMER, False, answer=True), publish(1, 2), c.Inspect(REQUEST)])
+    client.node_down(2)
+    port.take()
+    client.leader_is(2, LeaderIs(0))
+    client.post_all([publish(3)])
+    late = [
+        e.Subscribed(CONSUMER),
+        e.Confirmed(PUBLISHER, (1, 2, 3), False),
+        e.Deliver(CONSUMER, [1], [MESSAGE], 0),
+        e.CreditReply(CONSUMER, 1, 0, 5, False, 0),
+        e.Answer(REQUEST, 2, 1),
+        e.QueueDeleted(CONSUMER, "q"),
+        e.Rejected(PUBLISHER, [2], False, "q"),
+    ]
+    client.told(2, Told(0, 0, 4, {PEER: late}))
+    (confirmed,) = port.take()
+    assert isinstance(confirmed, e.Confirmed)
+    assert confirmed.ids == [3]
+
+
 def test_when_the_home_is_lost_publishers_are_refused_and_consumers_end() -> None:
     client, port = home()
     client.leader_is(2, LeaderIs(0))
