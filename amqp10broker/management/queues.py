@@ -94,7 +94,7 @@ def declare_queue(
     def then(declared: Declared) -> dict[str, Any] | Ask:
         queue = caller.vhost.lookup(declared.name)
         if declared.created:
-            return {"created": True, "queue": describe(caller, queue, 0, 0)}
+            return {"created": True, "queue": describe(caller, queue, 0, 0, next_offset=0)}
         queue.check_up()
         return Ask(
             queue.handle,
@@ -233,7 +233,8 @@ def _listed(caller: Caller, queue: DeclaredQueue, *, known: bool) -> dict[str, A
     """A queue's row; `known`: its counts are here."""
     figures = queue.handle.figures() if known else None
     ready, consumers = (None, None) if figures is None else (figures.messages_ready, figures.consumers)
-    described = describe(caller, queue, ready, consumers)
+    next_offset = None if figures is None else figures.next_offset
+    described = describe(caller, queue, ready, consumers, next_offset=next_offset)
     described["members"] = described["replicas"]
     described["online"] = _online(caller, queue)
     described["state"] = "running" if _is_up(caller, queue) else "down"
@@ -284,7 +285,12 @@ def _is_up(caller: Caller, queue: DeclaredQueue) -> bool:
 
 
 def describe(
-    caller: Caller, queue: DeclaredQueue, ready: int | None, consumers: int | None
+    caller: Caller,
+    queue: DeclaredQueue,
+    ready: int | None,
+    consumers: int | None,
+    *,
+    next_offset: int | None = None,
 ) -> dict[str, Any]:
     """A queue as every door shows it; one without a leader does not say who leads."""
     leader = _leader(caller, queue)
@@ -300,19 +306,18 @@ def describe(
         "consumer_count": consumers,
         **({} if leader is None else {"leader": leader}),
         "replicas": [_named(caller, each) for each in _nodes(queue)],
-        **_facts_of_stream(queue),
+        **_facts_of_stream(queue, ready, next_offset),
     }
 
 
-def _facts_of_stream(queue: DeclaredQueue) -> dict[str, Any]:
+def _facts_of_stream(queue: DeclaredQueue, ready: int | None, next_offset: int | None) -> dict[str, Any]:
     """Which stream it is, and which offsets it has; nothing for any other queue."""
     if not queue.kind.replays:
         return {}
-    figures = queue.handle.figures()
     return {
         DECLARATION_ID: queue.declaration_id,
-        FIRST_OFFSET: figures.first_offset,
-        NEXT_OFFSET: figures.next_offset,
+        FIRST_OFFSET: None if ready is None or next_offset is None else next_offset - ready,
+        NEXT_OFFSET: next_offset,
     }
 
 
@@ -320,7 +325,7 @@ def _report(caller: Caller, queue: DeclaredQueue, answer: Answer) -> dict[str, A
     # Without a leader the counts are 0: that there is such a queue is known all the same.
     if answer.refused is Refusal.GONE:
         raise _gone(queue)
-    return describe(caller, queue, answer.ready, answer.consumers)
+    return describe(caller, queue, answer.ready, answer.consumers, next_offset=answer.next_offset)
 
 
 def _no_leader(queue: DeclaredQueue) -> Unavailable:

@@ -216,12 +216,14 @@ class Answer:
         ready: ready messages; for `Purge` and `Delete` those that went.
         consumers: consumers that are counted.
         refused: why nothing was done, None if it was.
+        next_offset: of a stream: of the next message that is published; those before it are ready.
     """
 
     request: RequestRef
     ready: int
     consumers: int
     refused: Refusal | None = None
+    next_offset: int | None = None
 
 
 Effect = (

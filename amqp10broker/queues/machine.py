@@ -181,9 +181,14 @@ class QueueMachine(ABC):
             publisher.reply_to, Unconfirmed(publisher, command.ids, command.settled, failed, self.name)
         )
 
+    @property
+    def next_offset(self) -> int | None:
+        """Of a stream: of the next message that is published."""
+        return None
+
     def _answer(self, request: RequestRef, count: int, refused: Refusal | None = None) -> Answer:
         """Answer a question about a number of messages; refused in any case if the queue is gone."""
         refused = Refusal.GONE if self.deleted else refused
-        answer = Answer(request, count, self.consumers, refused)
+        answer = Answer(request, count, self.consumers, refused, self.next_offset)
         self._tell(request.reply_to, answer)
         return answer

@@ -54,7 +54,8 @@ _REF: Final = struct.Struct("<IIQQ")
 _FLAGS: Final = struct.Struct("<B")
 _DELIVER: Final = struct.Struct("<QB")
 _REPLY: Final = struct.Struct("<IQQBQ")
-_ANSWER: Final = struct.Struct("<QQB")
+_ANSWER: Final = struct.Struct("<QQBQ")
+_NO_OFFSET: Final = 2**64 - 1
 
 _REFUSALS: Final = (None, *Refusal)
 _ACTIVES: Final = (None, False, True)
@@ -247,7 +248,8 @@ def _encode(effect: Effect) -> tuple[int, ConsumerRef | PublisherRef | RequestRe
             return _TIMED_OUT, effect.consumer, [encode_numbers(effect.keys), _name(effect.queue)]
         case Answer():
             refused = _REFUSALS.index(effect.refused)
-            return _ANSWERED, effect.request, [_ANSWER.pack(effect.ready, effect.consumers, refused)]
+            offset = _NO_OFFSET if effect.next_offset is None else effect.next_offset
+            return _ANSWERED, effect.request, [_ANSWER.pack(effect.ready, effect.consumers, refused, offset)]
         case _:
             assert_never(effect)
 
@@ -327,8 +329,9 @@ def _read_timed_out(ref: Ref, content: _Content) -> Effect:
 
 
 def _read_answer(ref: Ref, content: _Content) -> Effect:
-    ready, consumers, refused = _ANSWER.unpack_from(content.data, content.at)
-    return Answer(RequestRef(*ref), ready, consumers, _REFUSALS[refused])
+    ready, consumers, refused, offset = _ANSWER.unpack_from(content.data, content.at)
+    next_offset = None if offset == _NO_OFFSET else offset
+    return Answer(RequestRef(*ref), ready, consumers, _REFUSALS[refused], next_offset)
 
 
 _READERS: Final[dict[int, Callable[[Ref, _Content], Effect]]] = {

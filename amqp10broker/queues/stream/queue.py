@@ -123,6 +123,11 @@ class StreamQueue(QueueMachine):
         """Links and AMQP 0-9-1 consumers."""
         return len(self._consumers)
 
+    @property
+    def next_offset(self) -> int:
+        """See `QueueMachine`."""
+        return self.log.committed
+
     def figures(self) -> QueueFigures:
         """See `QueueMachine`. A stream is never full: what is too old, or too much, goes."""
         return QueueFigures(

@@ -104,7 +104,14 @@ EFFECTS: st.SearchStrategy[e.Effect] = st.one_of(
     st.builds(e.SubscribeRefused, consumers, names, st.sampled_from(e.Refusal)),
     st.builds(e.ActiveChanged, consumers, st.booleans()),
     st.builds(e.TimedOut, consumers, numbers, names),
-    st.builds(e.Answer, requests, u64, u64, st.none() | st.sampled_from(e.Refusal)),
+    st.builds(
+        e.Answer,
+        requests,
+        u64,
+        u64,
+        st.none() | st.sampled_from(e.Refusal),
+        st.none() | st.integers(0, 2**63),
+    ),
 )
 
 BATCHES = st.builds(
