@@ -287,10 +287,17 @@ class Catalog:
         vhost = self.vhosts.get(facts.name)
         if vhost is None:
             self.vhosts[facts.name] = VirtualHost(
-                facts, self._host, node_queue_type=self._default_queue_type, choose=self.choose
+                facts,
+                self._host,
+                node_queue_type=self._default_queue_type,
+                choose=self.choose,
+                find_reply_queue=self._find_reply_queue,
             )
         else:
             vhost.facts = facts
+
+    def _find_reply_queue(self, vhost: VirtualHost, name: str) -> DeclaredQueue | None:
+        return None if self.whereabouts is None else self.whereabouts.reply_queue(vhost, name)
 
     def _drop(self, key: Key, farewell: bool) -> None:
         match key[0]:

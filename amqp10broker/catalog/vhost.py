@@ -8,7 +8,7 @@ changed by `Catalog.apply` alone. What may be declared is said in `queue_request
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -20,12 +20,15 @@ from amqp10broker.catalog.queue import NO_POLICY, DeclaredQueue, QueueHandle, Qu
 from amqp10broker.errors import NotFound, ResourceLocked
 from amqp10broker.queues.commands import DELETE, Configure
 from amqp10broker.queues.counters import QueuesGone
+from amqp10broker.routing.declaration import DIRECT_REPLY_TO
 from amqp10broker.routing.exchange import Binding, Choose, Exchange, Headers, no_headers
 from amqp10broker.routing.topology import Topology, in_turn
 
 VOLATILE: Final = "volatile"
 """Type of the queues of direct reply-to."""
 RESERVED_PREFIX: Final = "amq."
+REPLIES_PREFIX: Final = f"{DIRECT_REPLY_TO}."
+"""So begin the names of queues of direct reply-to."""
 
 
 class VirtualHost:
@@ -48,6 +51,7 @@ class VirtualHost:
         *,
         node_queue_type: QueueType = QueueType.CLASSIC,
         choose: Choose | None = None,
+        find_reply_queue: Callable[[VirtualHost, str], DeclaredQueue | None] | None = None,
     ) -> None:
         """Make an empty virtual host with the exchanges that every one has.
 
@@ -56,6 +60,8 @@ class VirtualHost:
             host: who runs its queues.
             node_queue_type: what counts when no default type is among the facts.
             choose: see the attribute; None takes turns.
+            find_reply_queue: finds a queue of direct reply-to that another node has and this one has not
+                heard of yet.
         """
         self.name = facts.name
         self.facts = facts
@@ -63,12 +69,13 @@ class VirtualHost:
         self.policies = Policies(self._apply_policies)
         self.topology = Topology(
             facts.name,
-            self.queues.__contains__,
+            lambda name: self.find(name) is not None,
             choose=choose,
             policy_alternate=lambda exchange: alternate_exchange(self.policies, exchange),
         )
         self.deleted = False
         self.choose = choose or in_turn()
+        self._find_reply_queue = find_reply_queue
         self._host = host
         self._queue_changes = 0
         self._volatile = 0
@@ -135,7 +142,10 @@ class VirtualHost:
 
     def find(self, name: str) -> DeclaredQueue | None:
         """The queue of this name, or None."""
-        return self.queues.get(name)
+        queue = self.queues.get(name)
+        if queue is None and name.startswith(REPLIES_PREFIX) and self._find_reply_queue is not None:
+            return self._find_reply_queue(self, name)
+        return queue
 
     def lookup(self, name: str) -> DeclaredQueue:
         """The queue of this name.
@@ -143,7 +153,7 @@ class VirtualHost:
         Raises:
             NotFound: there is none.
         """
-        queue = self.queues.get(name)
+        queue = self.find(name)
         if queue is None:
             raise NotFound(f"queue '{name}'", f"no queue '{name}' in vhost '{self.name}'")
         return queue
@@ -180,7 +190,7 @@ class VirtualHost:
             properties: gives its properties by their AMQP 0-9-1 name, likewise.
         """
         names, cacheable = self.topology.route(exchange, keys, headers, properties)
-        find = self.queues.get
+        find = self.find
         return [queue for name in names if (queue := find(name)) is not None], cacheable
 
     def is_kept(self, binding: Binding) -> bool:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from amqp10broker.catalog.queue import DeclaredQueue
+
+if TYPE_CHECKING:
+    from amqp10broker.catalog.vhost import VirtualHost
 
 
 class Whereabouts(Protocol):
@@ -15,3 +18,6 @@ class Whereabouts(Protocol):
 
     def runs(self, node: int) -> bool:
         """Whether a node can be reached; this one can."""
+
+    def reply_queue(self, vhost: VirtualHost, name: str) -> DeclaredQueue | None:
+        """A queue of direct reply-to that another node has, if this one must take its name for that."""

@@ -415,8 +415,8 @@ class Config:
         30_000,
         1_000,
         600_000,
-        "time within which a majority of the nodes must agree on a change of what is declared, in ms; then "
-        "it is refused",
+        "time within which a majority of the nodes must agree on a change of what is declared, and a queue "
+        "have a leader for a client that asks it, in ms; then that is refused",
     )
     cluster_plaintext: bool = switch(
         False, "nodes on other machines are spoken to without TLS: whoever is between can read all"

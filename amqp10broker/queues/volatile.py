@@ -6,6 +6,7 @@ reply that nobody waits for any more. Publishers are told at once that it is tak
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import assert_never
 
 from amqp10broker.amqp10.serial import MASK, limit_left
@@ -158,3 +159,33 @@ class VolatileQueue(QueueMachine):
         if self._consumer is not None:
             self._tell(self._consumer.reply_to, QueueDeleted(self._consumer, self.name))
         self._consumer = None
+
+
+class RelayedQueue(VolatileQueue):
+    """The same as another node of the cluster has it: what is published is handed on to the requester's node.
+
+    It is told that it was taken at once, too; what is lost on the way was for nobody.
+    """
+
+    def __init__(self, name: str, hand_on: Callable[[Publish], None]) -> None:
+        """Begin; the requester is there until `Delete` comes.
+
+        Args:
+            name: as the requester's node made it.
+            hand_on: sends messages to that node.
+        """
+        super().__init__(name)
+        self._hand_on = hand_on
+
+    @property
+    def consumers(self) -> int:
+        """The requester."""
+        return 1
+
+    def _publish(self, command: Publish) -> None:
+        if self.deleted:
+            self._refuse(command)
+            return
+        publisher = command.publisher
+        self._tell(publisher.reply_to, Confirmed(publisher, command.ids, command.settled))
+        self._hand_on(command)

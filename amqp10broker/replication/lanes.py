@@ -185,6 +185,7 @@ class LaneClient:
         "_sent",
         "_timed",
         "_token",
+        "_wait_ms",
         "available",
         "ended",
         "group",
@@ -195,7 +196,9 @@ class LaneClient:
         "term",
     )
 
-    def __init__(self, queue: str, group: int, incarnation: int, port: LanePort) -> None:
+    def __init__(
+        self, queue: str, group: int, incarnation: int, port: LanePort, *, wait_ms: int = NO_LEADER_MS
+    ) -> None:
         """Begin without a leader.
 
         Args:
@@ -203,6 +206,7 @@ class LaneClient:
             group: its number.
             incarnation: which start of this node it is.
             port: the node.
+            wait_ms: how long one waits for a leader who does not wait for ever; see `NO_LEADER_MS`.
         """
         self.queue = queue
         self.group = group
@@ -214,6 +218,7 @@ class LaneClient:
         self.lost_ms: int | None = port.now_ms()
         self._incarnation = incarnation
         self._port = port
+        self._wait_ms = wait_ms
         self._next = 1
         self._sent = 0
         self._token = 0
@@ -687,7 +692,8 @@ class LaneClient:
 
     def _waits_until(self, letter: _Letter) -> int:
         since = letter.since_ms if self.lost_ms is None else max(letter.since_ms, self.lost_ms)
-        return since + (NO_COUNTS_MS if type(letter.command) is Inspect else NO_LEADER_MS)
+        wait_ms = self._wait_ms
+        return since + (min(NO_COUNTS_MS, wait_ms) if type(letter.command) is Inspect else wait_ms)
 
     def tick(self) -> None:
         """Time has passed."""

@@ -45,6 +45,10 @@ class FrameKind(enum.IntEnum):
     """What it has missed."""
     LEADER_IS = 20
     """This node leads the group from now on, and takes letters."""
+    REPLY_QUEUES = 24
+    """Which queues of direct reply-to a node has (`reply_queues`)."""
+    REPLIES = 25
+    """Messages for one of them."""
     REQUEST = 32
     """A question to the node, as JSON, answered by `RESPONSE`."""
     RESPONSE = 33

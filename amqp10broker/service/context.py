@@ -17,8 +17,9 @@ from amqp10broker.security.authorise import Access
 from amqp10broker.service.moment import Moment
 from amqp10broker.service.sessions.names import LinkNames, TellStolen
 
-MakeVolatile = Callable[[VirtualHost, str, object], DeclaredQueue]
-"""Makes a queue for direct reply-to: in a virtual host, of a name, for a connection."""
+MakeVolatile = Callable[[VirtualHost, object, Callable[[str], None]], DeclaredQueue]
+"""Makes a queue for direct reply-to: in a virtual host, for a connection. The third is told the name before
+the queue is made, and may refuse it."""
 
 
 @dataclass(slots=True)

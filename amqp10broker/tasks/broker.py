@@ -37,6 +37,7 @@ from amqp10broker.config import Config
 from amqp10broker.errors import BrokerError, ConfigError, DamagedFile
 from amqp10broker.management.snapshot import BrokerView, FlowView, NodeView, document
 from amqp10broker.queues.volatile import VolatileQueue
+from amqp10broker.routing.declaration import DIRECT_REPLY_TO
 from amqp10broker.security.login import Peer
 from amqp10broker.security.passwords import Passwords
 from amqp10broker.service.mail import ConfigChanged
@@ -373,8 +374,14 @@ class Broker:
             return self.cluster.start_queue(queue, self._queues.start)
         return self._queues.start(queue)
 
-    def make_volatile(self, vhost: VirtualHost, name: str, connection: object) -> DeclaredQueue:
+    def make_volatile(
+        self, vhost: VirtualHost, connection: object, allowed: Callable[[str], None]
+    ) -> DeclaredQueue:
         """A queue of direct reply-to for one connection (see `service.context.MakeVolatile`)."""
+        if self.cluster is not None:
+            return self.cluster.queues.make_volatile(vhost, connection, allowed)
+        name = f"{DIRECT_REPLY_TO}.{self.new_id()}"
+        allowed(name)
         return vhost.add_volatile(name, connection, InlineQueue(VolatileQueue(name), self.askers))
 
     def serve(self, stream: Stream, *, peer: str = "in-process", loopback: bool = True) -> None:

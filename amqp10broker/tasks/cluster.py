@@ -259,10 +259,16 @@ class Cluster:
         """Before queues begin: how they are reached, and who says where new ones are."""
         surroundings, number = self._surroundings, self.membership.number
         askers = surroundings.askers
-        self.queues = NodeQueues(number, self.peers, askers, now_ms, self._name_of)
+        self.queues = NodeQueues(
+            *(number, self.peers, askers, now_ms, self._name_of), lambda name: self._catalog.find_vhost(name)
+        )
         lanes = self.queues.lanes
         lanes.on_leader = self._has_leader
-        config, whereabouts = surroundings.config, Whereabouts(number, self.peers.liveness, lanes)
+        self.queues.wait_ms = surroundings.config.cluster_decide_ms
+        config, whereabouts = (
+            surroundings.config,
+            Whereabouts(number, self.peers.liveness, lanes, self.queues.replies),
+        )
         self._catalog.whereabouts = whereabouts
         self._catalog.placement = ByCount(
             number,

@@ -6,6 +6,7 @@ A queue of another node is a `remote_queue.RemoteQueue`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 from amqp10broker.catalog.queue import QueueHandle
 from amqp10broker.queues.commands import Command
@@ -64,11 +65,19 @@ class InlineQueue(OwnQueue):
     For queues that hold nothing (direct reply-to), so that they need no turn of their own.
     """
 
-    __slots__ = ("_askers", "_queue")
+    __slots__ = ("_askers", "_gone", "_queue")
 
-    def __init__(self, queue: VolatileQueue, askers: Askers) -> None:
+    def __init__(self, queue: VolatileQueue, askers: Askers, gone: Callable[[], None] = lambda: None) -> None:
+        """Begin.
+
+        Args:
+            queue: the state machine.
+            askers: who is answered.
+            gone: called when it was deleted.
+        """
         self._askers = askers
         self._queue = queue
+        self._gone = gone
 
     @property
     def queue(self) -> VolatileQueue:
@@ -77,9 +86,12 @@ class InlineQueue(OwnQueue):
 
     def post_all(self, commands: QueueLetter) -> None:
         """See `LetterBox`."""
+        there = not self._queue.deleted
         for command in commands:
             self._queue.apply(command, 0)
         self._askers.post(self._queue.take_effects())
+        if there and self._queue.deleted:
+            self._gone()
 
     def outlook(self) -> Outlook:
         """See `QueueHandle`."""

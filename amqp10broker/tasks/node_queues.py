@@ -6,21 +6,27 @@ not at its home, where it is reached as in a broker without a cluster.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 import trio
 
-from amqp10broker.catalog.queue import QueueSpec
+from amqp10broker.catalog.queue import DeclaredQueue, QueueSpec
 from amqp10broker.catalog.queue_kind import QUORUM
+from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.queues.commands import Command
+from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.replication.home_lane import HomeClient
 from amqp10broker.replication.lane_server import HomeServer, LaneServer
 from amqp10broker.replication.lane_table import LANE_KINDS, Lanes
-from amqp10broker.replication.lanes import LaneClient
+from amqp10broker.replication.lanes import NO_LEADER_MS, LaneClient
 from amqp10broker.replication.letters_codec import BadLetter
+from amqp10broker.replication.reply_queues import REPLY_KINDS, ReplyQueues
 from amqp10broker.replication.wire import Frame, FrameKind, Purpose
 from amqp10broker.tasks.askers import Askers
+from amqp10broker.tasks.letter_box import InlineQueue
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.peers import Peers
 from amqp10broker.tasks.queue_task import QueueTask
@@ -76,6 +82,8 @@ class NodeQueues:
 
     Attributes:
         lanes: all of them.
+        wait_ms: how long one waits for the leader of a queue who does not wait for ever.
+        replies: queues of direct reply-to.
     """
 
     def __init__(
@@ -85,6 +93,7 @@ class NodeQueues:
         askers: Askers,
         now_ms: Callable[[], int],
         name_of: Callable[[int], str],
+        find_vhost: Callable[[str], VirtualHost | None],
     ) -> None:
         """Begin without queues, and without connections.
 
@@ -94,6 +103,7 @@ class NodeQueues:
             askers: sessions of this node.
             now_ms: the time.
             name_of: names of nodes, by number.
+            find_vhost: finds a virtual host.
         """
         self._askers = askers
         self._name_of = name_of
@@ -101,6 +111,15 @@ class NodeQueues:
         self._now_ms = now_ms
         self._gone: set[int] = set()
         self.lanes = Lanes(node, askers.incarnation, self._ways, askers.post, askers.is_open, now_ms)
+        self.wait_ms = NO_LEADER_MS
+        self.replies = ReplyQueues(
+            node,
+            lambda: self.lanes.incarnations,
+            self._ways,
+            find_vhost,
+            lambda queue: InlineQueue(queue, askers),
+            lambda: secrets.token_urlsafe(16),
+        )
 
     # --- queues -------------------------------------------------------------------------------------
 
@@ -129,7 +148,7 @@ class NodeQueues:
 
     def _reach_group(self, spec: QueueSpec, task: QueueTask | None, term: Callable[[], int]) -> RemoteQueue:
         lanes, group = self.lanes, spec.number
-        client = LaneClient(spec.name, group, lanes.incarnation, lanes)
+        client = LaneClient(spec.name, group, lanes.incarnation, lanes, wait_ms=self.wait_ms)
         if task is not None:
             self._serve_group(group, task, term)
         lanes.add_client(client)
@@ -141,6 +160,17 @@ class NodeQueues:
         task.teller = server.tell
         keeper = cast("QuorumInLog", task.keeper)
         keeper.on_lead = lambda leads: server.lead(term()) if leads else server.follow()
+
+    def make_volatile(
+        self, vhost: VirtualHost, connection: object, allowed: Callable[[str], None]
+    ) -> DeclaredQueue:
+        """See `service.context.MakeVolatile`: as in a broker without a cluster, and the others are told."""
+        name = self.replies.new_name()
+        allowed(name)
+        gone = partial(self.replies.closed, vhost.name, name)
+        queue = vhost.add_volatile(name, connection, InlineQueue(VolatileQueue(name), self._askers, gone))
+        self.replies.opened(vhost.name, name)
+        return queue
 
     def member_begun(self, group: int, queue: RemoteQueue, task: QueueTask, term: Callable[[], int]) -> None:
         """This node has a member of a queue from now on; see `reach`."""
@@ -178,9 +208,12 @@ class NodeQueues:
         """
         received = self.lanes.received
         for frame in frames:
-            if frame.kind in LANE_KINDS:
+            if frame.kind in LANE_KINDS or frame.kind in REPLY_KINDS:
                 try:
-                    received(node, frame)
+                    if frame.kind in LANE_KINDS:
+                        received(node, frame)
+                    else:
+                        self.replies.received(node, frame)
                 except BadLetter as error:
                     _log.error("a node sent what cannot be read", node=self._name_of(node), reason=str(error))
                     raise
@@ -189,11 +222,13 @@ class NodeQueues:
         """The connection for letters is there."""
         self._ways.up[node] = None
         self.lanes.connected(node)
+        self.replies.connected(node)
 
     def disconnected(self, node: int) -> None:
         """It is gone."""
         self._ways.up.pop(node, None)
         self.lanes.disconnected(node)
+        self.replies.disconnected(node)
 
     def suspected(self, node: int) -> None:
         """See `PeerEvents`."""

@@ -7,6 +7,7 @@ that what is below them need not know them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from amqp10broker.catalog.catalog import Catalog
@@ -63,7 +64,9 @@ class ConnectionSurroundings(Surroundings, Protocol):
     def new_id(self) -> str:
         """A fresh token that nobody can guess, for generated names."""
 
-    def make_volatile(self, vhost: VirtualHost, name: str, connection: object) -> DeclaredQueue:
+    def make_volatile(
+        self, vhost: VirtualHost, connection: object, allowed: Callable[[str], None]
+    ) -> DeclaredQueue:
         """A queue of direct reply-to for one connection (see `service.context.MakeVolatile`)."""
 
     def logged_in(self, connection: int) -> None:

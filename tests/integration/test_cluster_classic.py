@@ -6,11 +6,13 @@ from typing import Any
 
 import pika
 import pytest
-from pika.exceptions import ChannelClosedByBroker, NackError
+from pika.exceptions import ChannelClosedByBroker, NackError, UnroutableError
+from proton import Delivery, Described, Link, Message, Terminus, symbol
+from rabbitmq_amqp_python_client import Environment
 
 from tests.support.cluster_process import ClusterNode, ClusterProcess
 from tests.support.crash_load import connected
-from tests.support.pika_client import get_all, put, until
+from tests.support.pika_client import Inbox, get_all, put, until
 from tests.support.proton_client import ProtonClient
 
 pytestmark = pytest.mark.integration
@@ -131,3 +133,160 @@ def test_an_exclusive_queue_ends_with_its_connection_at_every_node(
         connection.channel().queue_declare(queue, exclusive=True)
         cluster.wait_until(lambda: _code(b, queue) == 405, "the name at another node")
     cluster.wait_until(lambda: _code(b, queue) is None, "the name free again")
+
+
+def test_a_reply_comes_from_any_node(cluster: ClusterProcess, queue: str) -> None:
+    """K9, AMQP 0-9-1: and when the requester is gone there is no route to it from any."""
+    a, b, c = cluster.nodes
+    with connected(c) as connection:
+        connection.channel().queue_declare(queue, durable=True, arguments={"x-queue-type": "quorum"})
+    cluster.wait_until(lambda: _is_there(a, queue) and _is_there(b, queue), "the queue at the others")
+    with connected(a) as one, connected(b) as other:
+        requester, server = one.channel(), other.channel()
+        server.confirm_delivery()
+        replies = Inbox(requester, "amq.rabbitmq.reply-to", auto_ack=True)
+        properties = pika.BasicProperties(reply_to="amq.rabbitmq.reply-to")
+        put(requester, queue, "request", properties=properties)
+        requests = Inbox(server, queue)
+        address = str(requests.take()[0].properties.reply_to)
+        declared = server.queue_declare(address, passive=True).method
+        assert (declared.message_count, declared.consumer_count) == (0, 1)
+        put(server, address, "reply", mandatory=True)
+        assert [each.text for each in replies.take()] == ["reply"]
+        requester.basic_cancel(replies.tag)
+        with pytest.raises(UnroutableError):
+            put(server, address, "late", mandatory=True)
+        with pytest.raises(ChannelClosedByBroker, match="404"):
+            server.queue_declare(address, passive=True)
+
+
+def test_a_reply_comes_from_any_node_to_a_link(cluster: ClusterProcess) -> None:
+    """K9, AMQP 1.0: the sender's link ends with the requester's, or with its node."""
+    a, b, c = cluster.nodes
+    ends = [ProtonClient(node.port) for node in (a, b, c)]
+    requester, one, other = ends
+    try:
+        replies = requester.receiver(
+            None,
+            dynamic=True,
+            credit=10,
+            snd_settle_mode=Link.SND_SETTLED,
+            apply=[_of_direct_reply_to],
+        )
+        address = replies.link.remote_source.address
+        senders = [client.sender(address) for client in (one, other)]
+        for sender in senders:
+            (outcome,) = sender.send("reply")
+            assert outcome.state == Delivery.ACCEPTED
+        assert [each.message.body for each in replies.take(2)] == ["reply"] * 2
+        replies.close()
+        assert senders[0].wait_refused() == "amqp:resource-deleted"
+        kept = requester.receiver(
+            None,
+            dynamic=True,
+            snd_settle_mode=Link.SND_SETTLED,
+            apply=[_of_direct_reply_to],
+        )
+        last = other.sender(kept.link.remote_source.address)
+        a.kill()
+        assert last.wait_refused() == "amqp:resource-deleted"
+    finally:
+        for client in ends:
+            client.close()
+
+
+def _of_direct_reply_to(link: Link) -> None:
+    link.source.expiry_policy = Terminus.EXPIRE_WITH_LINK
+    link.source.capabilities.put_object(symbol("rabbitmq:volatile-queue"))
+
+
+def test_a_stream_is_read_and_written_at_every_node(cluster: ClusterProcess, queue: str) -> None:
+    """It stays at one node; offsets, filters and the credit of links are the same from another."""
+    a, b, c = cluster.nodes
+    with connected(a) as connection:
+        connection.channel().queue_declare(queue, durable=True, arguments={"x-queue-type": "stream"})
+    cluster.wait_until(lambda: _is_there(b, queue) and _is_there(c, queue), "the stream at the others")
+    with connected(b) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        for number in range(40):
+            value = {"x-stream-filter-value": "odd" if number % 2 else "even"}
+            put(channel, queue, str(number), properties=pika.BasicProperties(headers=value))
+    with connected(c) as connection:
+        channel = connection.channel()
+        channel.basic_qos(prefetch_count=10)
+        inbox = Inbox(channel, queue, arguments={"x-stream-offset": 15})
+        for first in (15, 25):
+            got = inbox.take(10)
+            assert [each.text for each in got] == [str(number) for number in range(first, first + 10)]
+            assert got[0].properties.headers["x-stream-offset"] == first
+            channel.basic_ack(got[-1].tag, multiple=True)
+    readers = [ProtonClient(node.port) for node in (b, c)]
+    try:
+        for reader in readers:
+            end = reader.receiver(f"/queues/{queue}", credit=5, apply=[_odd_from_the_first])
+            assert [int(each.message.body) for each in end.take(5)] == [1, 3, 5, 7, 9]
+            end.settle(end.received)
+            end.grant(100)
+            assert [int(each.message.body) for each in end.take(15)] == list(range(11, 41, 2))
+            end.drain()
+        environment = Environment(uri=f"amqp://guest:guest@{c.host}:{c.port}/")
+        opened = environment.connection()
+        opened.dial()
+        shown = opened.management().request(None, f"/queues/{queue}", "GET", [200]).body
+        environment.close()
+        assert (shown["first_offset"], shown["next_offset"], shown["message_count"]) == (0, 40, 40)
+        a.kill()
+        assert end.wait_refused() == "amqp:illegal-state"
+    finally:
+        for reader in readers:
+            reader.close()
+
+
+def _odd_from_the_first(link: Link) -> None:
+    link.source.filter.put_dict(
+        {
+            symbol("rabbitmq:stream-offset-spec"): Described(symbol("rabbitmq:stream-offset-spec"), "first"),
+            symbol("rabbitmq:stream-filter"): Described(symbol("rabbitmq:stream-filter"), ["odd"]),
+        }
+    )
+
+
+def test_publishes_under_way_are_refused_when_their_queues_node_is_lost(
+    cluster: ClusterProcess, queue: str
+) -> None:
+    """K5: basic.nack, rejected; the link and the channel go on when the node is back."""
+    a, b, c = cluster.nodes
+    with connected(a) as connection:
+        connection.channel().queue_declare(queue, durable=True)
+    cluster.wait_until(lambda: _is_there(b, queue) and _is_there(c, queue), "the queue at the others")
+    client = ProtonClient(c.port)
+    try:
+        with connected(b) as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            sender = client.sender(f"/queues/{queue}")
+            put(channel, queue, "before")
+            a.pause()
+            tags = [sender.transfer(Message(body=str(number), durable=True)) for number in range(20)]
+            client.flush()
+            # Its node says nothing: as soon as that is suspicious, all of them are refused.
+            assert {sender.outcome(tag).state for tag in tags} == {Delivery.REJECTED}
+            with pytest.raises(NackError):
+                put(channel, queue, "meanwhile")
+            a.resume()
+            cluster.wait_until_up()
+            cluster.wait_until(lambda: _taken(channel, queue), "the queue can be used again")
+            (outcome,) = sender.send(Message(body="after", durable=True))
+            assert outcome.state == Delivery.ACCEPTED
+            assert not sender.closed
+    finally:
+        client.close()
+
+
+def _taken(channel: Any, queue: str) -> bool:
+    try:
+        put(channel, queue, "again")
+    except NackError:
+        return False
+    return True

@@ -37,6 +37,7 @@ from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import Command, PeerId
 from amqp10broker.queues.effects import Effect
 from amqp10broker.queues.volatile import VolatileQueue
+from amqp10broker.routing.declaration import DIRECT_REPLY_TO
 from amqp10broker.security.authorise import Access
 from amqp10broker.service.channels.channel import BrokerChannel, ChannelState
 from amqp10broker.service.channels.context import ChannelContext
@@ -142,8 +143,12 @@ class World:
     def _forget(self, box: QueueBox) -> None:
         self.catalog.propose(QueueEnded(box.spec.vhost, box.spec.name, box))
 
-    def make_volatile(self, vhost: VirtualHost, name: str, connection: object) -> DeclaredQueue:
+    def make_volatile(
+        self, vhost: VirtualHost, connection: object, allowed: Callable[[str], None]
+    ) -> DeclaredQueue:
         """See `service.context.MakeVolatile`."""
+        name = f"{DIRECT_REPLY_TO}.{self.new_id()}"
+        allowed(name)
         return vhost.add_volatile(name, connection, VolatileBox(VolatileQueue(name)))
 
     def new_id(self) -> str:

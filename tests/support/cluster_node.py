@@ -13,6 +13,7 @@ from amqp10broker.catalog.nodes import ClusterFacts
 from amqp10broker.catalog.placement import Placed
 from amqp10broker.catalog.plan import CLUSTER, Put
 from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.errors import RefusedError, Unavailable
 from amqp10broker.management.cluster_node import GroupSeen, MemberState
 from amqp10broker.replication.ids import member_id, node_of
@@ -64,6 +65,9 @@ class FakeNode:
 
     def runs(self, node: int) -> bool:
         return node not in self.down
+
+    def reply_queue(self, vhost: VirtualHost, name: str) -> DeclaredQueue | None:
+        return None
 
     def place(self, *wanted: object) -> Placed:
         return self._placed

@@ -13,12 +13,10 @@ from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.config import Config
 from amqp10broker.queues.commands import ReplyTo
 from amqp10broker.security.authorise import Access
-from amqp10broker.service.context import SessionContext
+from amqp10broker.service.context import MakeVolatile, SessionContext
 from amqp10broker.service.sessions.names import LinkNames
 from tests.support.client_log import ClientLog
 from tests.support.declaring import add_user, set_permission
-
-MakeVolatile = Callable[[VirtualHost, str, object], DeclaredQueue]
 
 
 def make_catalog(host: QueueHost) -> Catalog:
@@ -29,9 +27,9 @@ def make_catalog(host: QueueHost) -> Catalog:
     return catalog
 
 
-def no_volatile(vhost: VirtualHost, name: str, connection: object) -> DeclaredQueue:
+def no_volatile(vhost: VirtualHost, connection: object, allowed: Callable[[str], None]) -> DeclaredQueue:
     """For tests that use no direct reply-to."""
-    raise AssertionError(f"nobody was to ask for the volatile queue {name}")
+    raise AssertionError(f"{connection} was not to ask for a volatile queue")
 
 
 def make_context(

@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from amqp10broker.catalog.queue import DeclaredQueue, QueueSpec
+from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.errors import NotFound
 from amqp10broker.message.message import make_head
 from amqp10broker.persistence.keeper import Keeper
@@ -124,9 +125,12 @@ class Cluster:
         self.line = Line()
         clock = WallClock()
         self.askers = {node: Askers(node=node) for node in (1, 2)}
+        self.vhosts: dict[int, dict[str, VirtualHost]] = {1: {}, 2: {}}
         for node in (1, 2):
             self.line.nodes[node] = NodeQueues(
-                node, self.line.of(node), self.askers[node], clock.now_ms, lambda number: f"node {number}"
+                *(node, self.line.of(node), self.askers[node], clock.now_ms),
+                lambda number: f"node {number}",
+                self.vhosts[node].get,
             )
 
         def nothing(*_: Any) -> None:

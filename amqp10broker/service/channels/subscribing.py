@@ -113,8 +113,7 @@ class Subscribing:
         if self._reply_queue is not None:
             raise PreconditionFailed("basic.consume", "reply consumer already set")
         context = self._context
-        name = f"{DIRECT_REPLY_TO}.{context.new_id()}"
-        self._reply_queue = context.volatile(context.vhost, name, context.connection)
+        self._reply_queue = context.volatile(context.vhost, context.connection, _any_name)
         self._reply_tag = tag
         return self._reply_queue
 
@@ -242,3 +241,7 @@ def _in_exclusive_use(queue: DeclaredQueue) -> AccessRefused:
     return AccessRefused(
         f"queue '{queue.name}'", f"queue '{queue.name}' in vhost '{queue.vhost}' in exclusive use"
     )
+
+
+def _any_name(name: str) -> None:
+    """For the name of a queue of direct reply-to nobody needs a permission in AMQP 0-9-1."""

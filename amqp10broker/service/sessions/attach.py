@@ -41,7 +41,7 @@ from amqp10broker.errors import (
 )
 from amqp10broker.queues.commands import Verdict
 from amqp10broker.routing.address import BadAddress, ExchangeAddress, QueueAddress, parse, queue_address
-from amqp10broker.routing.declaration import DIRECT_REPLY_TO, stripped
+from amqp10broker.routing.declaration import stripped
 from amqp10broker.service.context import SessionContext
 from amqp10broker.service.sessions.outcomes import default_verdict
 
@@ -468,10 +468,12 @@ def _volatile_queue(attach: Attach, source: Source, context: SessionContext) -> 
             "Dynamic source not supported: a rabbitmq:volatile-queue needs no address, snd-settle-mode "
             "settled, durable none, expiry-policy link-detach and timeout 0",
         )
-    name = f"{DIRECT_REPLY_TO}.{context.new_id()}"
-    _allowed(lambda: context.access.configure("queue", name))
-    _allowed(lambda: context.access.read("queue", name))
-    return context.volatile(context.vhost, name, context.connection)
+
+    def may(name: str) -> None:
+        _allowed(lambda: context.access.configure("queue", name))
+        _allowed(lambda: context.access.read("queue", name))
+
+    return context.volatile(context.vhost, context.connection, may)
 
 
 def _dynamic_capabilities(queue: DeclaredQueue) -> tuple[Symbol, ...]:

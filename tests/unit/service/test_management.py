@@ -55,7 +55,6 @@ class Peer:
             vhost=self.broker.vhost,
             access=Access(self.broker.catalog.users, user, "/"),
             user=user,
-            volatile=lambda vhost, name, owner: vhost.lookup(name),
         )
         begin = Begin(next_outgoing_id=0, incoming_window=window, outgoing_window=UINT_MAX)
         self.service = BrokerSession(0, begin, context, frame_size_max=frame_size_max, alarm=False)
