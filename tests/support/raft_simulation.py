@@ -47,7 +47,7 @@ class Simulation:
         self.steps = steps
         self.codec = codec
         self.trace: list[str] | None = [] if trace else None
-        size = rng.choice((1, 2, 3, 3, 3, 3, 4, 5, 5))
+        size = self._size()
         self.group = Group(room, range(1, size + 1), rng.random)
         self.newest = size
         self.cuts: set[tuple[int, int]] = set()
@@ -64,6 +64,10 @@ class Simulation:
         self.stuck: set[int] = set()
         """Whose disk is slow for now."""
         self.actions = self._draw_actions()
+
+    def _size(self) -> int:
+        """How many members the group begins with."""
+        return self.rng.choice((1, 2, 3, 3, 3, 3, 4, 5, 5))
 
     def _draw_actions(self) -> tuple[list[Any], list[float]]:
         rng = self.rng
