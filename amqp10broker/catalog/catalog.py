@@ -79,7 +79,8 @@ class Catalog:
         placement: says where new queues are; None: at this node, which is in no cluster.
         whereabouts: says who leads queues and which nodes run; None: this node is in no cluster.
         on_members: called when a queue has other members; must not raise.
-        on_nodes: called when nodes are other ones, or are said other things of; must not raise.
+        on_nodes: called when nodes, or the cluster, are other ones, or are said other things of; must not
+            raise.
         decide: in a cluster, has the nodes agree on a request whose answer is not waited for; None: this
             catalog decides.
         on_sizes: called when a queue is new or a policy another: queues may want other numbers of members;
@@ -269,6 +270,7 @@ class Catalog:
                 self.highest_node = max(self.highest_node, record)
             case "cluster":
                 self.cluster = record
+                self.on_nodes()
             case kind:
                 raise AssertionError(f"no entry is of kind {kind!r}")
 

@@ -200,8 +200,12 @@ _CODEC: Final[Mapping[str, tuple[_Encode, _Decode]]] = {
         lambda key, value: value["highest"],
     ),
     "cluster": (
-        lambda key, cluster, conceal: {"id": cluster.id, "name": cluster.name},
-        lambda key, value: ClusterFacts(value["id"], value["name"]),
+        lambda key, cluster, conceal: {
+            "id": cluster.id,
+            "name": cluster.name,
+            "version": cluster.version,
+        },
+        lambda key, value: ClusterFacts(value["id"], value["name"], value.get("version", 1)),
     ),
     "vhost": (
         lambda key, facts, conceal: vhost_entry(facts),

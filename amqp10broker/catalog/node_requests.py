@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from amqp10broker.catalog.catalog import Catalog
-from amqp10broker.catalog.nodes import ClusterFacts, NodeFacts
+from amqp10broker.catalog.nodes import NodeFacts
 from amqp10broker.catalog.plan import CLUSTER, NODE_NUMBERS, Key, Plan, Put
 from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.catalog.queue_requests import keys_of_queues
 from amqp10broker.errors import InvalidArgument, NotFound, PreconditionFailed
+from amqp10broker.queues.machine_version import why_not
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,19 +23,21 @@ class JoinNode:
         host: where its cluster port listens.
         port: that port.
         version: of its broker.
+        machines: versions of the replicated machines that it carries out.
     """
 
     name: str
     host: str
     port: int
     version: str = ""
+    machines: tuple[int, int] = (1, 1)
 
     def plan(self, catalog: Catalog) -> Plan[NodeFacts]:
         """See `plan`.
 
         Raises:
             InvalidArgument: the name is empty.
-            PreconditionFailed: there is a node of this name.
+            PreconditionFailed: there is a node of this name, or it does not carry out what the cluster uses.
         """
         if not self.name:
             raise InvalidArgument("node ''", "the name of a node must not be empty")
@@ -44,7 +47,15 @@ class JoinNode:
                 f"node '{self.name}' is a member of the cluster already: give this one another name, or, "
                 f"if the other will not come back, forget it first: forget-cluster-node {self.name}",
             )
-        node = NodeFacts(self.name, catalog.highest_node + 1, self.host, self.port, version=self.version)
+        _check_machines(catalog, self.name, self.machines)
+        node = NodeFacts(
+            self.name,
+            catalog.highest_node + 1,
+            self.host,
+            self.port,
+            version=self.version,
+            machines=self.machines,
+        )
         return Plan(node, [Put(NODE_NUMBERS, node.number), Put(("node", node.name), node)])
 
 
@@ -59,6 +70,7 @@ class NodeStarted:
         incarnation: of this start, above all earlier ones.
         host, port: where its cluster port listens now.
         version: of its broker.
+        machines: versions of the replicated machines that it carries out.
     """
 
     name: str
@@ -66,15 +78,30 @@ class NodeStarted:
     host: str
     port: int
     version: str = ""
+    machines: tuple[int, int] = (1, 1)
+
+    def fits(self, catalog: Catalog) -> bool:
+        """Whether it carries out what the cluster uses."""
+        return catalog.cluster is None or why_not(self.name, self.machines, catalog.cluster.version) is None
 
     def plan(self, catalog: Catalog) -> Plan[None]:
         """See `plan`.
 
         Raises:
             NotFound: it is no member (any more).
+            PreconditionFailed: it does not carry out what the cluster uses.
         """
         node = _lookup(catalog, self.name)
-        now = NodeFacts(node.name, node.number, self.host, self.port, self.incarnation, version=self.version)
+        _check_machines(catalog, self.name, self.machines)
+        now = NodeFacts(
+            node.name,
+            node.number,
+            self.host,
+            self.port,
+            self.incarnation,
+            version=self.version,
+            machines=self.machines,
+        )
         gone = _ended_with(node.number, self.incarnation - 1)
         return Plan(None, [Put(("node", self.name), now)], forgets=keys_of_queues_where(catalog, gone))
 
@@ -136,6 +163,26 @@ class SetDraining:
 
 
 @dataclass(frozen=True, slots=True)
+class RaiseMachines:
+    """The cluster shall use the newest version of the replicated machines that every node carries out.
+
+    A node that is down counts with what it said when it started last. There is no way back.
+    """
+
+    def plan(self, catalog: Catalog) -> Plan[None]:
+        """See `plan`."""
+        cluster, version = catalog.cluster, newest_of_all(catalog)
+        if cluster is None or version <= cluster.version:
+            return Plan(None)
+        return Plan(None, [Put(CLUSTER, replace(cluster, version=version))])
+
+
+def newest_of_all(catalog: Catalog) -> int:
+    """The newest version of the replicated machines that every node carries out; 0: there is no cluster."""
+    return min((node.machines[1] for node in catalog.nodes.values()), default=0)
+
+
+@dataclass(frozen=True, slots=True)
 class SetClusterName:
     """The cluster shall have another name."""
 
@@ -155,7 +202,7 @@ class SetClusterName:
             raise PreconditionFailed("cluster", "this node is in no cluster; start it with --cluster-nodes")
         if cluster.name == self.name:
             return Plan(None)
-        return Plan(None, [Put(CLUSTER, ClusterFacts(cluster.id, self.name))])
+        return Plan(None, [Put(CLUSTER, replace(cluster, name=self.name))])
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +247,17 @@ def _lookup(catalog: Catalog, name: str) -> NodeFacts:
         known = ", ".join(catalog.nodes) or "none, this node is in no cluster"
         raise NotFound(f"node '{name}'", f"no node '{name}' in the cluster; its nodes are: {known}")
     return node
+
+
+def _check_machines(catalog: Catalog, name: str, machines: tuple[int, int]) -> None:
+    """A node must carry out what the cluster uses.
+
+    Raises:
+        PreconditionFailed: it does not.
+    """
+    reason = None if catalog.cluster is None else why_not(name, machines, catalog.cluster.version)
+    if reason is not None:
+        raise PreconditionFailed(f"node '{name}'", reason)
 
 
 def _ended_with(number: int, incarnation: int) -> Callable[[DeclaredQueue], bool]:

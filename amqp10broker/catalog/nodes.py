@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,8 @@ class NodeFacts:
         incarnation: which of its starts it has told of last.
         draining: it is in maintenance: no leader shall be there, and no client is served.
         version: of the broker that it ran when it started last.
+        machines: the oldest and the newest version of the replicated machines that it carries out
+            (`queues.machine_version`).
     """
 
     name: str
@@ -28,6 +30,7 @@ class NodeFacts:
     incarnation: int = 0
     draining: bool = False
     version: str = ""
+    machines: tuple[int, int] = (1, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +40,12 @@ class ClusterFacts:
     Attributes:
         id: made once, the same at all members.
         name: for people.
+        version: of the replicated machines, which all nodes carry out (`queues.machine_version`).
     """
 
     id: str
     name: str
+    version: int = 1
 
 
 def node_entry(node: NodeFacts) -> dict[str, Any]:
@@ -52,6 +57,7 @@ def node_entry(node: NodeFacts) -> dict[str, Any]:
         "incarnation": node.incarnation,
         "draining": node.draining,
         "version": node.version,
+        "machines": list(node.machines),
     }
 
 
@@ -65,4 +71,10 @@ def read_node(name: str, value: Mapping[str, Any]) -> NodeFacts:
         value["incarnation"],
         value["draining"],
         value["version"],
+        _range(value.get("machines", (1, 1))),
     )
+
+
+def _range(value: Sequence[int]) -> tuple[int, int]:
+    oldest, newest = value
+    return int(oldest), int(newest)

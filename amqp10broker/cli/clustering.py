@@ -51,12 +51,16 @@ def _check(operation: str, **rest: Any) -> Call:
     return _call(operation, lambda arguments, result: str(result["text"]), code=_checked, **rest)
 
 
+def _said(what: str, said: Any) -> str:
+    """A version of the broker, or the range of those of the machines."""
+    return f"{what} {said}" if isinstance(said, str) else f"machine versions {said[0]} to {said[1]}"
+
+
 def _status(status: Any) -> str:
     """For people, in RabbitMQ's order."""
     versions = [
-        f"{name}: {product} {version}"
+        f"{name}: {', '.join(_said(what, said) for what, said in each.items())}"
         for name, each in status["versions"].items()
-        for product, version in each.items()
     ]
     alarms = [f"{each['alarm']} alarm on node {each['node']}" for each in status["alarms"]]
     listeners = [

@@ -31,7 +31,8 @@ def cluster_status(caller: Caller) -> Job:
     """How the cluster stands, as this node sees it.
 
     Returns:
-        ``cluster_name``, ``cluster_tags``, ``disk_nodes`` (all members), ``running_nodes``, ``versions``,
+        ``cluster_name``, ``cluster_tags``, ``disk_nodes`` (all members), ``running_nodes``, ``versions``
+        (of the broker, and the oldest and newest of the replicated machines that it carries out),
         ``alarms``, ``partitions`` (there are none: each group goes on where its majority is), ``listeners``,
         ``maintenance_status`` and ``feature_flags`` (there are none).
 
@@ -59,7 +60,12 @@ def cluster_status(caller: Caller) -> Job:
             "disk_nodes": sorted(named.values()),
             "running_nodes": sorted(named[number] for number in running),
             "versions": {
-                named[number]: {PRODUCT: facts[number].version} for number in running if number in facts
+                named[number]: {
+                    PRODUCT: facts[number].version,
+                    "machine_versions": list(facts[number].machines),
+                }
+                for number in running
+                if number in facts
             },
             "alarms": [
                 {"node": named.get(number, f"node {number}"), "alarm": alarm}

@@ -16,6 +16,7 @@ from typing import ClassVar, Final, NamedTuple, Protocol
 
 from amqp10broker.persistence.keeper import Commits, Keeper
 from amqp10broker.persistence.quorum_store import QuorumStore
+from amqp10broker.queues import machine_version
 from amqp10broker.queues.commands import (
     DELETE,
     TICK,
@@ -29,7 +30,7 @@ from amqp10broker.queues.commands import (
 )
 from amqp10broker.queues.effects import DeadLetters, Effect, Unconfirmed
 from amqp10broker.queues.outlook import Outlook, Progress
-from amqp10broker.queues.quorum.commands import CHANGES_NOTHING, Letters, QuorumCommand, joined
+from amqp10broker.queues.quorum.commands import CHANGES_NOTHING, Letters, QuorumCommand, RaiseVersion, joined
 from amqp10broker.queues.quorum.dead_letters import DeadMessage
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.raft.entries import Kind, Point
@@ -144,6 +145,8 @@ class QuorumInLog(QuorumInMemory):
     Attributes:
         on_lead: called with True when this member leads, and has carried out all that was committed before;
             with False when it leads no more.
+        usable: gives the machine version that the cluster uses, which all members carry out; 0: it is not
+            known. Outside a cluster that is the newest.
     """
 
     __slots__ = (
@@ -154,6 +157,7 @@ class QuorumInLog(QuorumInMemory):
         "_failed",
         "_leads",
         "_member",
+        "_newer_state",
         "_questions",
         "_seen",
         "_settings",
@@ -163,6 +167,7 @@ class QuorumInLog(QuorumInMemory):
         "_waiting",
         "_waits_since_ms",
         "on_lead",
+        "usable",
     )
 
     by_log: ClassVar[bool] = True
@@ -186,6 +191,7 @@ class QuorumInLog(QuorumInMemory):
         """
         super().__init__(queue, commits)
         self.on_lead: Callable[[bool], None] = _nobody
+        self.usable: Callable[[], int] = lambda: machine_version.NEWEST
         self._commits = commits
         self._store = store
         self._begin = begin
@@ -204,6 +210,7 @@ class QuorumInLog(QuorumInMemory):
         """To be answered when the entry of this index has been applied."""
         self._told: deque[Told] = deque()
         self._carried_out: list[QuorumCommand] = []
+        self._newer_state = 0
         self._seen = 0  # the ticket of which `keep` has heard
 
     @property
@@ -220,6 +227,16 @@ class QuorumInLog(QuorumInMemory):
     def applied(self) -> int:
         """Index of the last entry that was carried out."""
         return self._store.applied
+
+    @property
+    def version(self) -> int:
+        """Of the machine, as far as entries were carried out."""
+        return self.queue.version
+
+    @property
+    def newer(self) -> int:
+        """The version of the entries that this member cannot carry out; 0: it can."""
+        return self._store.newer or self._newer_state
 
     @property
     def busy(self) -> bool:
@@ -353,6 +370,18 @@ class QuorumInLog(QuorumInMemory):
             # Changed while nobody led, or never told: a group of several begins without.
             self._decide([Configure(self._settings)], now_ms)
 
+    def _raise_version(self, now_ms: int) -> None:
+        """All members carry out a newer version: from the next entry on it counts."""
+        member = self._member
+        assert member is not None, "it leads"
+        proposal = self._store.propose([RaiseVersion(self.usable())], now_ms)
+        try:
+            member.propose([proposal.payload])
+        except (NotLeader, NotReady, Full):
+            self.due_ms = now_ms + RETRY_MS
+        else:
+            member.advance()
+
     def snapshot_for(self, to: int) -> None:
         """A member needs the state."""
         assert self._states is not None, "a group of one has nobody who needs a state"
@@ -374,8 +403,16 @@ class QuorumInLog(QuorumInMemory):
         self._commits.write_soon()
 
     def staged(self, transfer: int, state: bytes) -> bytes:
-        """All of it is there."""
-        return self._store.staged(transfer, state)
+        """All of it is there.
+
+        Raises:
+            NewerMachine: it is of a version that this broker cannot read.
+        """
+        try:
+            return self._store.staged(transfer, state)
+        except machine_version.NewerMachine as error:
+            self._newer_state = error.version
+            raise
 
     def unstage(self) -> None:
         """What was staged, and not taken, is not needed."""
@@ -412,6 +449,8 @@ class QuorumInLog(QuorumInMemory):
             self._note(store.applied)
         elif not self._leads and self._member is not None and self._member.leads and not self._behind:
             self._lead(now_ms)
+        if self._leads and store.version < self.usable():
+            self._raise_version(now_ms)
         if store.ticket > self._seen:
             self._seen = store.ticket
             self._commits.write_soon()

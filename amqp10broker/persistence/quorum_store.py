@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from amqp10broker.errors import DamagedFile
+from amqp10broker.errors import DamagedFile, StorageError
 from amqp10broker.message.batch import decode_batch, encode_batch
 from amqp10broker.message.message import Message
 from amqp10broker.persistence.entry_index import EntryIndex
@@ -47,6 +47,7 @@ from amqp10broker.persistence.quorum_records import (
     encode_places,
     encode_state,
 )
+from amqp10broker.queues import machine_version
 from amqp10broker.queues.commands import Configure
 from amqp10broker.queues.quorum.bodies import Packs
 from amqp10broker.queues.quorum.command_codec import (
@@ -56,9 +57,9 @@ from amqp10broker.queues.quorum.command_codec import (
     encode_commands,
     entry_head,
 )
-from amqp10broker.queues.quorum.commands import NodeGone, QuorumCommand, split
+from amqp10broker.queues.quorum.commands import NodeGone, QuorumCommand, RaiseVersion, split
 from amqp10broker.queues.quorum.queue import QuorumQueue
-from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
+from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot, version_of
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 from amqp10broker.raft.codec import decode_config, decode_hard, encode_hard
 from amqp10broker.raft.config import Configuration
@@ -96,6 +97,8 @@ class Proposal(NamedTuple):
     """Of its messages."""
     commands: Sequence[QuorumCommand]
     """With what changes nothing, to be answered in its place."""
+    version: int
+    """Of the machine behind it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -112,6 +115,7 @@ class LogEntry:
         places: of its messages.
         commands: as they were proposed here; None: they are only in the payload.
         file: of the journal, where it is.
+        version: of the machine behind it.
     """
 
     index: int
@@ -123,6 +127,7 @@ class LogEntry:
     places: Sequence[Place]
     commands: Sequence[QuorumCommand] | None
     file: int
+    version: int
 
 
 class QuorumStore:
@@ -192,6 +197,7 @@ class QuorumStore:
         self._point = new_member().point if joins else first
         self._next_index = 0
         self._now_ms = 0
+        self._version = 1
         self._last = self._point.index
         """Index of the last entry in the log."""
         self._entries = EntryIndex()
@@ -241,6 +247,17 @@ class QuorumStore:
         return self.tail[-1].end if self.tail else self._next_index
 
     @property
+    def version(self) -> int:
+        """Of the machine behind the last entry in the log: by it the next one is encoded."""
+        return self.tail[-1].version if self.tail else self._version
+
+    @property
+    def newer(self) -> int:
+        """The version of the next entry to be applied, if this broker does not carry it out; else 0."""
+        newer = bool(self.tail) and self.tail[0].version > machine_version.NEWEST
+        return self.tail[0].version if newer else 0
+
+    @property
     def alone(self) -> bool:
         """Whether the group is this member, for certain."""
         changing = any(entry.kind is Kind.CONFIG for entry in self.tail)
@@ -258,9 +275,12 @@ class QuorumStore:
         commands = split(commands)
         now_ms = max(now_ms, self.now_ms)
         first = self.next_index
-        encoded = encode_commands(commands, now_ms, first)
+        version = self.version
+        encoded = encode_commands(commands, now_ms, first, version)
         payload = b"".join((encode_places(encoded.places), *encoded.pieces))
-        self._proposal = Proposal(payload, now_ms, first, encoded.end, encoded.places, commands)
+        if type(commands[0]) is RaiseVersion:
+            version = max(version, commands[0].version)
+        self._proposal = Proposal(payload, now_ms, first, encoded.end, encoded.places, commands, version)
         return self._proposal
 
     def write(self, ready: Ready, on_durable: Callable[[], None]) -> None:
@@ -289,14 +309,15 @@ class QuorumStore:
         if proposal is not None and proposal.payload is payload:
             return LogEntry(
                 index, term, kind, payload, proposal.now_ms, proposal.end, proposal.places,
-                proposal.commands, 0,
+                proposal.commands, 0, proposal.version,
             )  # fmt: skip
         if kind is not Kind.COMMAND:
-            return LogEntry(index, term, kind, payload, self.now_ms, self.next_index, (), (), 0)
+            return LogEntry(index, term, kind, payload, self.now_ms, self.next_index, (), (), 0, self.version)
         places, start = decode_places(payload)
-        now_ms, first = entry_head(payload, start)
+        now_ms, first, raised = entry_head(payload, start)
         end = places[-1].first + places[-1].messages if places else first
-        return LogEntry(index, term, kind, payload, now_ms, end, places, None, 0)
+        version = max(raised, self.version)
+        return LogEntry(index, term, kind, payload, now_ms, end, places, None, 0, version)
 
     def _append(self, entry: LogEntry) -> None:
         """An entry behind the last one."""
@@ -340,7 +361,12 @@ class QuorumStore:
         self._find_staged(transfer, self._append_staged(transfer, [messages]), messages)
 
     def staged(self, transfer: int, state: bytes) -> bytes:
-        """All is there: by what the store finds it in `Ready.snapshot`."""
+        """All is there: by what the store finds it in `Ready.snapshot`.
+
+        Raises:
+            NewerMachine: this broker cannot read it.
+        """
+        machine_version.check(version_of(state))
         self._stage_of(transfer)
         self._staged_state = state
         return TRANSFER.pack(transfer)
@@ -394,7 +420,7 @@ class QuorumStore:
         queue.follow()
         self._point = self._base = point
         self._last = point.index
-        self._next_index, self._now_ms = queue.next_index, queue.now_ms
+        self._next_index, self._now_ms, self._version = queue.next_index, queue.now_ms, queue.version
         self.tail.clear()
         self._entries.clear()
         return queue
@@ -425,9 +451,10 @@ class QuorumStore:
             committed: entries up to this index are.
 
         Returns:
-            The entry; None if there is none that is committed.
+            The entry; None if there is none that is committed, or it is of a newer machine (`newer`): to
+            carry it out as this broker would may be to have another state than the others.
         """
-        if not self.tail or self.tail[0].index > committed:
+        if not self.tail or self.tail[0].index > committed or self.newer:
             return None
         queue = self._queue
         assert queue is not None, "recover first"
@@ -452,7 +479,7 @@ class QuorumStore:
         self.tail.popleft()
         config = decode_config(entry.payload) if entry.kind is Kind.CONFIG else self._point.config
         self._point = Point(entry.index, entry.term, config)
-        self._next_index, self._now_ms = entry.end, entry.now_ms
+        self._next_index, self._now_ms, self._version = entry.end, entry.now_ms, entry.version
 
     def _relocate(self, first: int, end: int) -> None:
         batch = encode_batch(self.bodies.fetch(range(first, end)))
@@ -563,11 +590,19 @@ class QuorumStore:
             except (ValueError, BadBytes) as error:
                 raise self._damaged(record, error) from error
 
-    def _damaged(self, record: JournalRecord, error: Exception) -> DamagedFile:
+    def _damaged(self, record: JournalRecord, error: Exception) -> StorageError:
+        where = f"file {record.file} of the journal at offset {record.offset}"
+        if isinstance(error, machine_version.NewerMachine):
+            return self._too_new(where, error)
         return DamagedFile(
-            f"file {record.file} of the journal at offset {record.offset}",
+            where,
             f"{error} (quorum queue '{self._name}')",
             "restore the data folder from a copy",
+        )
+
+    def _too_new(self, where: str, error: Exception) -> StorageError:
+        return StorageError(
+            where, f"quorum queue '{self._name}' {error}", "nothing was changed; start a newer broker"
         )
 
     def _restore(self, record: JournalRecord) -> None:
@@ -624,7 +659,7 @@ class QuorumStore:
         queue.follow()
         # An entry before that was replaced may have had messages.
         self.bodies.forget_from(queue.next_index)
-        self._next_index, self._now_ms = queue.next_index, queue.now_ms
+        self._next_index, self._now_ms, self._version = queue.next_index, queue.now_ms, queue.version
 
     def _restore_state(self, record: JournalRecord, point: Point, state: bytes) -> None:
         self._remember_snapshot(record.file, len(record.payload))
@@ -686,6 +721,7 @@ class QuorumStore:
         assert queue is not None
         while self.tail and self.tail[0].index <= until:
             entry = self.tail[0]
+            machine_version.check(entry.version)
             if entry.kind is Kind.COMMAND:
                 decoded = decode_commands(entry.payload[decode_places(entry.payload)[1] :])
                 if decoded.first < queue.next_index:
@@ -762,6 +798,8 @@ class QuorumStore:
         known = self._last if self.alone else self._hard.commit
         try:
             self._replay(known)
+        except machine_version.NewerMachine as error:
+            raise self._too_new("the journal", error) from error
         except ValueError as error:
             raise DamagedFile(
                 "the journal", f"{error} (quorum queue '{self._name}')", "restore the data folder from a copy"

@@ -11,8 +11,8 @@
 
 Each message is ``length u16 | kind u8 | content``, 1 024 bytes at most. A hello is::
 
-    magic 8s | versions from u8, to u8 | purpose u8 | node u32 | incarnation u64 | start 16s | nonce 32s |
-    cluster u8 and UTF-8 | name u8 and UTF-8
+    magic 8s | versions from u8, to u8 | machines from u16, to u16, used u16 | purpose u8 | node u32 |
+    incarnation u64 | start 16s | nonce 32s | cluster u8 and UTF-8 | name u8 and UTF-8
 
 a proof 32 bytes, a verdict ``refused u8 | proof 32s | reason in UTF-8``. A proof is the HMAC-SHA-256 by the
 secret over who says it at which step, what binds it to the TLS connection (`Greeting`), and both hellos; that
@@ -26,10 +26,11 @@ import enum
 import hmac
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from amqp10broker.errors import BrokerError
+from amqp10broker.queues.machine_version import carried_out, why_not
 from amqp10broker.replication.wire import Purpose
 
 MAGIC: Final = b"AMQPnode"
@@ -41,7 +42,7 @@ MESSAGE_BYTES_MAX: Final = 1_024
 REASON_BYTES_MAX: Final = 600
 
 _FRONT: Final = struct.Struct("<HB")
-_FIXED: Final = struct.Struct(f"<8sBBBIQ{START_BYTES}s{NONCE_BYTES}s")
+_FIXED: Final = struct.Struct(f"<8sBBHHHBIQ{START_BYTES}s{NONCE_BYTES}s")
 _RANGE: Final = struct.Struct("<8sBB")
 _PROOF_BYTES: Final = 32
 _NO_PROOF: Final = bytes(_PROOF_BYTES)
@@ -52,6 +53,8 @@ WRONG_SECRET: Final = (
 NO_NODE: Final = "the other side is no node of a cluster: it does not say hello as one"
 UNREADABLE: Final = "the other node's hello cannot be read"
 ECHO: Final = "the other side sends back what it is told"
+OTHER_VERSION: Final = "versions do not fit: "
+"""Begins the reason of two nodes that cannot be of one cluster, for one of them runs another version."""
 OWN_ADDRESS: Final = "that is this node's own address: correct the addresses of the nodes"
 
 
@@ -78,12 +81,14 @@ class Identity:
         name: its name, 1 to 255 bytes in UTF-8.
         incarnation: grows at each start, 0 to 2**64 - 1.
         cluster: the id of its cluster, at most 255 bytes in UTF-8; empty: it has none yet.
+        used: the version of the machines that its cluster uses, as it knows it; 0: it has none yet.
     """
 
     node: int
     name: str
     incarnation: int
     cluster: str = ""
+    used: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +100,7 @@ class Hello:
         start: drawn anew at each start: tells two processes with the same incarnation apart.
         nonce: drawn anew for each connection.
         versions: the oldest and the newest that it speaks.
+        machines: the oldest and the newest version of the machines that it carries out.
     """
 
     identity: Identity
@@ -102,6 +108,7 @@ class Hello:
     start: bytes
     nonce: bytes
     versions: tuple[int, int] = VERSIONS
+    machines: tuple[int, int] = field(default_factory=carried_out)
 
     @property
     def node(self) -> int:
@@ -117,9 +124,8 @@ class Hello:
         """As the content of a message."""
         own = self.identity
         cluster, name = own.cluster.encode(), own.name.encode()
-        fixed = _FIXED.pack(
-            MAGIC, *self.versions, self.purpose, own.node, own.incarnation, self.start, self.nonce
-        )
+        versions = (*self.versions, *self.machines, own.used)
+        fixed = _FIXED.pack(MAGIC, *versions, self.purpose, own.node, own.incarnation, self.start, self.nonce)
         return b"".join((fixed, bytes((len(cluster),)), cluster, bytes((len(name),)), name))
 
 
@@ -134,19 +140,33 @@ def read_hello(content: bytes) -> Hello:
     _, oldest, newest = _RANGE.unpack_from(content)
     if oldest > VERSIONS[1] or newest < VERSIONS[0]:
         raise Refused(
-            f"the other node speaks versions {oldest} to {newest} of the protocol between nodes, this one "
-            f"{VERSIONS[0]} to {VERSIONS[1]}: upgrade the older one of them"
+            f"{OTHER_VERSION}the other node speaks versions {oldest} to {newest} of the protocol between "
+            f"nodes, this one {VERSIONS[0]} to {VERSIONS[1]}: upgrade the older one of them"
         )
     try:
-        _, _, _, purpose, node, incarnation, start, nonce = _FIXED.unpack_from(content)
+        _, _, _, *machines, used, purpose, node, incarnation, start, nonce = _FIXED.unpack_from(content)
         cluster, at = _read_text(content, _FIXED.size)
         name, at = _read_text(content, at)
         if at != len(content) or not name:
             raise ValueError("bytes are left, or the name is empty")
-        identity = Identity(node, name, incarnation, cluster)
-        return Hello(identity, Purpose(purpose), start, nonce, (oldest, newest))
+        identity = Identity(node, name, incarnation, cluster, used)
+        return Hello(identity, Purpose(purpose), start, nonce, (oldest, newest), (machines[0], machines[1]))
     except (struct.error, ValueError, IndexError) as error:
         raise Refused(UNREADABLE) from error
+
+
+def misfit(one: Hello, other: Hello) -> str | None:
+    """Why two nodes cannot be of one cluster by what they carry out; None: they can.
+
+    One of them may not have heard yet what the cluster uses.
+    """
+    used = max(one.identity.used, other.identity.used)
+    for each, peer in ((one, other), (other, one)):
+        reason = why_not(each.name, each.machines, used) if used else None
+        if reason is not None:
+            oldest, newest = peer.machines
+            return f"{OTHER_VERSION}{reason} (node '{peer.name}' carries out {oldest} to {newest})"
+    return None
 
 
 def _read_text(content: bytes, at: int) -> tuple[str, int]:
@@ -272,7 +292,7 @@ class Greeting:
             self._awaited = _Step.VERDICT
             return _message(_Step.PROOF, self._proof(b"dialer proves", b""))
         own = self._own
-        self._own = Hello(own.identity, self.peer.purpose, own.start, own.nonce, own.versions)
+        self._own = replace(own, purpose=self.peer.purpose)
         self._own_bytes = self._own.encode()
         self._awaited = _Step.PROOF
         return _message(_Step.HELLO, self._own_bytes)
@@ -293,7 +313,7 @@ class Greeting:
         assert self.peer is not None
         if self.peer.start == self._own.start:
             raise Refused(OWN_ADDRESS)
-        reason = self._judge(self.peer)
+        reason = self._judge(self.peer) or misfit(self._own, self.peer)
         if reason is not None:
             raise Refused(reason)
 

@@ -45,6 +45,14 @@ class GroupMachine(Protocol):
     def applied(self) -> int:
         """Index of the last entry that was carried out."""
 
+    @property
+    def version(self) -> int:
+        """By which version entries are carried out (`queues.machine_version`)."""
+
+    @property
+    def newer(self) -> int:
+        """The version of the next entry, or state, if this broker does not carry it out; else 0."""
+
     def committed(self, index: int) -> None:
         """Entries up to this one may be applied."""
 

@@ -19,6 +19,7 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
+from amqp10broker.queues.machine_version import NewerMachine
 from amqp10broker.raft.codec import decode_message, encode_message
 from amqp10broker.raft.entries import Point, Snapshot
 from amqp10broker.raft.errors import BadBytes
@@ -75,7 +76,11 @@ class Target(Protocol):
         """Keep a record of messages; of another transfer than before: drop what came of that."""
 
     def staged(self, transfer: int, state: bytes) -> bytes:
-        """All is there: what its store finds in `Ready.snapshot` as the data."""
+        """All is there: what its store finds in `Ready.snapshot` as the data.
+
+        Raises:
+            NewerMachine: this broker cannot read it.
+        """
 
     def unstage(self) -> None:
         """What was staged, and not taken from a `Ready`, is not needed."""
@@ -293,7 +298,12 @@ class Snapshots:
         if message.to != member.me:
             return Outcome.REFUSED
         machine = self._machines[group]
-        data = machine.staged(incoming.transfer, b"".join(incoming.state))
+        try:
+            data = machine.staged(incoming.transfer, b"".join(incoming.state))
+        except NewerMachine:
+            # Its leader would send it again at once if it heard of this: so it does when its patience ends.
+            machine.unstage()
+            return Outcome.GOES_ON
         snapshot = Snapshot(message.snapshot.point, data)
         member.step(InstallSnapshot(message.sender, message.to, message.term, snapshot))
         member.advance()

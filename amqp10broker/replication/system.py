@@ -21,6 +21,7 @@ from amqp10broker.catalog.proposing import LATER, Decided
 from amqp10broker.catalog.queue import Owner, QueueHandle, QueueType
 from amqp10broker.catalog.queue_requests import ConnectionEnded, DeleteQueue, QueueEnded
 from amqp10broker.errors import Unavailable
+from amqp10broker.queues import machine_version
 from amqp10broker.queues.commands import DELETE, PeerId, RequestRef
 from amqp10broker.raft.core import Raft
 from amqp10broker.raft.entries import Kind, Snapshot
@@ -135,6 +136,17 @@ class System:
         """Index of the last entry that is applied here."""
         return self._store.applied
 
+    @property
+    def version(self) -> int:
+        """Which version of the machines the cluster uses, as far as entries are applied; 0: not known yet."""
+        cluster = self._catalog.cluster
+        return 0 if cluster is None else cluster.version
+
+    @property
+    def newer(self) -> int:
+        """That, if this broker does not carry it out; else 0."""
+        return self.version if self.version > machine_version.NEWEST else 0
+
     # --- who wants something ------------------------------------------------------------------------
 
     def propose(self, request: Request[Any], ref: RequestRef) -> Any:
@@ -164,9 +176,13 @@ class System:
         self._say_started()
 
     def _say_started(self) -> None:
-        if self._starting is not None and not self._said and self._starting[0].name in self._catalog.nodes:
+        if self._starting is None or self._said:
+            return
+        started = self._starting[0]
+        # One that does not carry out what the cluster uses is about to end.
+        if started.name in self._catalog.nodes and started.fits(self._catalog):
             self._said = True
-            self.see_to(self._starting[0])
+            self.see_to(started)
 
     def _to_leader(self, transactions: Sequence[bytes]) -> bool:
         if self.member.leads:

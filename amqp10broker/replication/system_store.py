@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, Protocol
 
-from amqp10broker.catalog.plan import Key
+from amqp10broker.catalog.plan import CLUSTER, Key
 from amqp10broker.raft.codec import (
     decode_config,
     decode_hard,
@@ -64,6 +64,12 @@ class EntriesByKey(Protocol):
 def is_member(log: EntriesByKey) -> bool:
     """Whether the folder's catalog is that of a cluster."""
     return POINT in log
+
+
+def used_version(log: EntriesByKey) -> int:
+    """Which version of the machines a folder's cluster used when it heard of that last; 0: it has none."""
+    kept = log.get((STATE, *CLUSTER))
+    return 0 if kept is None else int(kept[1].get("version", 1))
 
 
 def found(log: EntriesByKey, member: int, entries: Iterable[tuple[Key, Value]]) -> None:

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 
 from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.entry_codec import Conceal, encoded
-from amqp10broker.catalog.plan import NUMBERS, Key, Plan, Put
+from amqp10broker.catalog.plan import CLUSTER, NODE_NUMBERS, NUMBERS, Key, Plan, Put
 from amqp10broker.catalog.queue import QUEUE_NUMBER_MAX
 from amqp10broker.replication.ids import node_of
 
@@ -157,6 +157,10 @@ def _needed(catalog: Catalog, put: Put) -> Iterator[Key]:
             yield ("vhost", key[1])
         case "node":
             yield ("at", str(put.record.number))  # what ended with its earlier starts goes
+            yield CLUSTER  # it carries out the version that is used
+        case "cluster":
+            yield NODE_NUMBERS  # so that no node has come that does not carry it out
+            yield from (("node", name) for name in catalog.nodes)
         case "queue":
             yield ("vhost", key[1])
             vhost = catalog.find_vhost(key[1])

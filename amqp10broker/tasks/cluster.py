@@ -21,21 +21,24 @@ from amqp10broker.catalog.node_requests import JoinNode, NodeStarted
 from amqp10broker.catalog.nodes import NodeFacts
 from amqp10broker.catalog.queue import DeclaredQueue, Owner, QueueSpec
 from amqp10broker.errors import BadRequest, BrokerError, ConfigError, RefusedError, StorageError
+from amqp10broker.queues.machine_version import carried_out, why_not
 from amqp10broker.replication.asking import Document
 from amqp10broker.replication.bootstrap import (
     Address,
+    ClusterRefused,
     MemberAt,
     Membership,
     check_name,
     check_still_member,
     read_nodes,
 )
-from amqp10broker.replication.hello import Hello, Identity, Refused
+from amqp10broker.replication.hello import OTHER_VERSION, Hello, Identity, Refused
 from amqp10broker.replication.ids import SYSTEM_GROUP, node_of
 from amqp10broker.replication.letters_codec import BadLetter
 from amqp10broker.replication.placement import ByCount
 from amqp10broker.replication.snapshots import Snapshots
 from amqp10broker.replication.system import System
+from amqp10broker.replication.system_store import used_version
 from amqp10broker.replication.wire import Frame, FrameKind, Purpose
 from amqp10broker.security.passwords import Passwords
 from amqp10broker.security.tls import mutual_tls
@@ -82,6 +85,7 @@ class ClusterSurroundings(Surroundings, Protocol):
         resource_monitor: has its alarms.
         journal_task: what is kept here; None before it is.
         over: set when the broker is to end.
+        failure: why it is.
     """
 
     passwords: Passwords
@@ -89,6 +93,7 @@ class ClusterSurroundings(Surroundings, Protocol):
     resource_monitor: ResourceMonitor
     journal_task: JournalTask | None
     over: trio.Event
+    failure: BrokerError | None
 
 
 class Cluster:
@@ -172,6 +177,8 @@ class Cluster:
         sockets = await bind_cluster(config, port)
         self.address = self._listed.get(self.name, Address(host, sockets[0].getsockname()[1]))
         known = data.membership
+        self._used = used_version(data.catalog_log)
+        self._check_version()
         # Durable before the first hello: others refuse a start that is not above what they saw.
         data.catalog_log.sync()
         self.peers = Peers(
@@ -193,6 +200,7 @@ class Cluster:
                     "give the node its old name, or an empty folder",
                 )
             prepare_folder(data, config, known)
+            self._used = used_version(data.catalog_log)
             self.membership = known
             self.peers.identity = self._identity(known)
             for member in known.members:
@@ -244,7 +252,7 @@ class Cluster:
         incarnation = self._data.incarnation
         if known is None:
             return Identity(0, self.name, incarnation)
-        return Identity(known.number, known.name, incarnation, known.cluster)
+        return Identity(known.number, known.name, incarnation, known.cluster, self._used)
 
     def _wires(self) -> Wires:
         config = self._surroundings.config
@@ -379,14 +387,14 @@ class Cluster:
         """
         assert self.system is not None
         at = self.address
-        started = NodeStarted(self.name, self._data.incarnation, at.host, at.port, __version__)
+        started = NodeStarted(self.name, self._data.incarnation, at.host, at.port, __version__, carried_out())
         await self.system.caught_up(started, self._missing, self._check_membership)
 
     async def _check_membership(self) -> None:
         """Ask the others whether this node is still a member: of one that is not they do not hear.
 
         Raises:
-            ClusterRefused: it was forgotten.
+            ClusterRefused: it was forgotten, or the others carry out other versions.
         """
         me = self.membership
         question = {"what": "look", "name": me.name}
@@ -397,6 +405,8 @@ class Cluster:
             try:
                 answer = await self.peers.ask_address((at.host, at.port), question, LOOK_S)
             except Refused as refusal:
+                if refusal.reason.startswith(OTHER_VERSION):
+                    raise ClusterRefused(str(refusal)) from refusal
                 # Said, and no more: it may be that one which is of another cluster now, and the rest go on.
                 if str(refusal) not in self._refusals:
                     self._refusals.add(str(refusal))
@@ -428,6 +438,7 @@ class Cluster:
 
     def _nodes_changed(self) -> None:
         """Nodes are other ones, or elsewhere."""
+        self._use_version()
         nodes = self._catalog.nodes
         if not nodes:
             return
@@ -443,6 +454,33 @@ class Cluster:
         if members != self.membership.members:
             me = self.membership
             self.membership = Membership(me.cluster, me.number, me.name, members)
+
+    def _use_version(self) -> None:
+        """The cluster may use another version of the machines: leaders of queues have theirs raised."""
+        cluster = self._catalog.cluster
+        if cluster is None or cluster.version == self._used:
+            return
+        self._used = cluster.version
+        self.peers.identity = replace(self.peers.identity, used=self._used)
+        _log.info("the cluster uses another machine version", version=self._used)
+        for member in self.raft.groups:
+            if member.leads and member.group != SYSTEM_GROUP:
+                cast("QuorumInLog", member.machine).wake()
+        try:
+            self._check_version()
+        except ClusterRefused as refusal:
+            self._surroundings.failure = refusal
+            self._surroundings.over.set()
+
+    def _check_version(self) -> None:
+        """What the cluster uses must be carried out here.
+
+        Raises:
+            ClusterRefused: it is not.
+        """
+        reason = why_not(self.name, carried_out(), self._used) if self._used else None
+        if reason is not None:
+            raise ClusterRefused(reason)
 
     def _is_open(self, owner: Owner) -> bool:
         """Whether a connection of this start of this node is there."""
@@ -479,7 +517,9 @@ class Cluster:
             raise RefusedError("cluster", f"node '{self.name}' is in no cluster yet")
         known = self._catalog.nodes.get(name)
         if known is None:
-            known = await self.system.propose(JoinNode(name, host, port, str(question.get("version", ""))))
+            known = await self.system.propose(
+                JoinNode(name, host, port, str(question.get("version", "")), _machines_of(question))
+            )
         elif not _is_new(known):
             raise RefusedError(NAME_TAKEN, f"the cluster has a node '{name}' already")
         assert isinstance(known, NodeFacts)
@@ -597,6 +637,13 @@ class Cluster:
 
     def _send_of_system(self, node: int, purpose: Purpose, kind: FrameKind, body: bytes) -> bool:
         return self.peers.send(node, purpose, kind, SYSTEM_GROUP, (body,))
+
+
+def _machines_of(question: Document) -> tuple[int, int]:
+    machines = question.get("machines")
+    if not isinstance(machines, list) or [type(each) for each in machines] != [int, int]:
+        raise BadRequest("node", "a node must say which machine versions it carries out")
+    return machines[0], machines[1]
 
 
 def _is_new(node: NodeFacts) -> bool:

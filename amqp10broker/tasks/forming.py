@@ -12,6 +12,7 @@ import trio
 
 from amqp10broker import __version__
 from amqp10broker.errors import BrokerError, RefusedError
+from amqp10broker.queues.machine_version import carried_out
 from amqp10broker.replication.bootstrap import (
     Address,
     ClusterRefused,
@@ -175,6 +176,7 @@ class Former:
             "host": self._at.host,
             "port": self._at.port,
             "version": __version__,
+            "machines": list(carried_out()),
         }
         try:
             answer = await self._ask((address.host, address.port), question, JOIN_S)

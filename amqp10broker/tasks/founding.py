@@ -15,6 +15,7 @@ from amqp10broker.catalog.nodes import ClusterFacts, NodeFacts
 from amqp10broker.catalog.queue import QueueSpec
 from amqp10broker.catalog.restore import all_entries
 from amqp10broker.config import Config
+from amqp10broker.queues.machine_version import carried_out
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.replication import system_store
 from amqp10broker.replication.bootstrap import Membership, founded
@@ -55,11 +56,16 @@ def prepare_folder(data: Data, config: Config, membership: Membership) -> None:
         bootstrap_folder(scratch, config, passwords, data)
         me = membership.members[0]
         node = NodeFacts(
-            me.name, me.number, me.address.host, me.address.port, data.incarnation, version=__version__
+            me.name,
+            me.number,
+            me.address.host,
+            me.address.port,
+            data.incarnation,
+            version=__version__,
+            machines=carried_out(),
         )
-        entries = founded(
-            all_entries(scratch, passwords.exportable), node, ClusterFacts(membership.cluster, me.name)
-        )
+        cluster = ClusterFacts(membership.cluster, me.name, carried_out()[1])
+        entries = founded(all_entries(scratch, passwords.exportable), node, cluster)
         system_store.found(log, member_id(FIRST), entries)
     log.sync()
 

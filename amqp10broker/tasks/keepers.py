@@ -123,7 +123,11 @@ class Keepers:
                 member.advance()
             return member
 
-        return QuorumInLog(queue, journal_task, store, begin, snapshots)
+        keeper = QuorumInLog(queue, journal_task, store, begin, snapshots)
+        if snapshots is not None:
+            catalog = self._surroundings.catalog
+            keeper.usable = lambda: 0 if catalog.cluster is None else catalog.cluster.version
+        return keeper
 
     def _stream(self, spec: QueueSpec, journal_task: JournalTask | None) -> Keeper[Any]:
         from amqp10broker.persistence.stream_keeper import StreamKeeper

@@ -70,6 +70,7 @@ class MemberChanges:
         self._groups = groups
         self._propose = propose
         self._under_way: set[int] = set()
+        self._behind: set[int] = set()
 
     # --- what is asked ------------------------------------------------------------------------------
 
@@ -168,9 +169,23 @@ class MemberChanges:
             await trio.sleep(REPAIR_S)
             for queue in list(self._catalog):
                 member = self._groups.get(queue.number) if queue.members else None
+                if member is not None and member.machine.newer:
+                    self._stands_back(queue, member)
                 if member is None or not member.leads or queue.number in self._under_way:
                     continue
                 await self._repaired(queue, member)
+
+    def _stands_back(self, queue: DeclaredQueue, member: Member) -> None:
+        """It cannot carry out what the others do: it keeps the log, and shall not lead."""
+        member.raft.backward = True
+        if queue.number not in self._behind:
+            self._behind.add(queue.number)
+            _log.error(
+                "a member of a queue stays behind: install a newer broker",
+                queue=queue.name,
+                vhost=queue.vhost,
+                machine_version=member.machine.newer,
+            )
 
     async def _repaired(self, queue: DeclaredQueue, member: Member) -> None:
         step = repair(standing_of(member, queue.members, self._groups.suspected))

@@ -23,6 +23,10 @@ def state_of(member: Member | None) -> MemberState:
     """How a member stands."""
     if member is None or member.stopped:
         return MemberState()
+    state = _WORDS[member.raft.status.role]
+    newer = member.machine.newer
+    if newer:
+        state += f", behind: its broker cannot carry out machine version {newer}"
     raft, config = member.raft, member.raft.config
     if member.me in config.voters:
         membership = "voter"
@@ -31,7 +35,7 @@ def state_of(member: Member | None) -> MemberState:
     else:
         membership = "unknown"
     return MemberState(
-        state=_WORDS[raft.status.role],
+        state=state,
         membership=membership,
         last_index=raft.last,
         last_written=raft.stable,
@@ -39,4 +43,5 @@ def state_of(member: Member | None) -> MemberState:
         commit_index=raft.hard.commit,
         snapshot_index=raft.base,
         term=raft.status.term,
+        machine_version=member.machine.version,
     )

@@ -10,13 +10,12 @@ given again, so that changes nothing later on. It is all one change of one file.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.entry_codec import encoded
 from amqp10broker.catalog.node_requests import keys_of_queues_where
-from amqp10broker.catalog.nodes import ClusterFacts
 from amqp10broker.catalog.plan import CLUSTER, NODE_NUMBERS, Key
 from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.catalog.restore import restore
@@ -106,10 +105,11 @@ def standalone(data: Data, new_id: Callable[[], str]) -> Standalone:
         new_id(), me, before.name, tuple(each for each in before.members if each.number == me)
     )
     highest = catalog.highest_node + UNHEARD_OF
-    name = found[CLUSTER]["name"]
+    assert catalog.cluster is not None, "its entry is there"
+    cluster = replace(catalog.cluster, id=membership.cluster)
     begun = {
         **{key: _alone(key, value, me) for key, value in found.items() if key not in dropped},
-        CLUSTER: encoded(CLUSTER, ClusterFacts(membership.cluster, name)),
+        CLUSTER: encoded(CLUSTER, cluster),
         NODE_NUMBERS: encoded(NODE_NUMBERS, highest),
     }
     kept = sum(key[0] == "queue" for key in begun)

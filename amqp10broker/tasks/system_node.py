@@ -13,7 +13,7 @@ from typing import Any, Final
 import trio
 
 from amqp10broker.catalog.catalog import Request
-from amqp10broker.catalog.node_requests import NodeStarted
+from amqp10broker.catalog.node_requests import NodeStarted, RaiseMachines, newest_of_all
 from amqp10broker.catalog.proposing import LATER, Decided
 from amqp10broker.errors import BrokerError
 from amqp10broker.queues.commands import RequestRef
@@ -77,6 +77,7 @@ class SystemNode:
         self._send = send
         self._sent_states: dict[int, tuple[int, int]] = {}
         self._lost_states: set[int] = set()
+        self._raising_to = 0
         self._catalog = surroundings.catalog
         self._askers = surroundings.askers
         self._incarnation = data.incarnation
@@ -195,6 +196,7 @@ class SystemNode:
         if deadline is not None and deadline <= now_ms():
             self.system.tick()
         self._see_to_members()
+        self._see_to_version()
 
     def _see_to_members(self) -> None:
         """The leader has the group's members follow the nodes of the cluster."""
@@ -212,3 +214,13 @@ class SystemNode:
         kind, node = type(change).__name__.lower(), node_of(change.member)
         _log.info("the system group changes its members", change=kind, node=node)
         member.advance()
+
+    def _see_to_version(self) -> None:
+        """The leader has the cluster use the newest machine version that all nodes carry out."""
+        newest = newest_of_all(self._catalog)
+        if not self.member.leads or newest <= self.system.version:
+            self._raising_to = 0
+        elif newest != self._raising_to:
+            self._raising_to = newest
+            _log.info("all nodes carry out a newer machine version", version=newest)
+            self.system.see_to(RaiseMachines())

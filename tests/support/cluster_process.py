@@ -165,6 +165,12 @@ class ClusterNode:
                     entries.append({"not JSON": line})
         return entries
 
+    @property
+    def ended(self) -> bool:
+        """Whether all that was started again has ended, and was waited for."""
+        self.reap()
+        return not self._again and self.pid is None
+
     def reap(self) -> None:
         """Wait for what was started here and has ended."""
         self._again = [process for process in self._again if process.poll() is None]

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from amqp10broker.catalog import node_requests
 from amqp10broker.persistence.quorum_bodies import JournalBodies
 from amqp10broker.persistence.quorum_keeper import QuorumInLog
 from amqp10broker.persistence.quorum_store import QuorumStore
@@ -30,6 +31,7 @@ from amqp10broker.replication.system import System
 from amqp10broker.replication.transactions import SystemMachine
 from tests.support.system_group import World
 from tests.unit.persistence import test_quorum_members as members
+from tests.unit.persistence import test_quorum_versions as versions
 from tests.unit.replication import test_cluster_bootstrap as forming
 from tests.unit.replication import test_hello as hello
 from tests.unit.replication import test_lane_server as lanes
@@ -244,5 +246,29 @@ MEMBER_MUTANTS = (
         "resume.incarnation < port.incarnations.get(node, 0)",
         "False",
         lanes.test_a_lane_of_an_older_start_is_not_taken_up,
+    ),
+    _one(
+        "52",
+        "the version of the binary is used for encoding",
+        QuorumStore.propose,
+        "version = self.version",
+        "version = machine_version.NEWEST",
+        versions.test_entries_are_written_by_the_version_in_force_where_they_stand,
+    ),
+    _one(
+        "52",
+        "a version counts for encoding only when it was applied",
+        QuorumStore.propose,
+        "version = self.version",
+        "version = self._version",
+        versions.test_entries_are_written_by_the_version_in_force_where_they_stand,
+    ),
+    _one(
+        "52",
+        "the version goes up when one node can carry it out",
+        node_requests.newest_of_all,
+        "min((",
+        "max((",
+        system.test_the_version_goes_up_when_every_node_has_said_that_it_can,
     ),
 )

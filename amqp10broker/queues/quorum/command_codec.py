@@ -33,6 +33,7 @@ from sys import byteorder
 from typing import Any, Final, NamedTuple, assert_never
 
 from amqp10broker.message.batch import BATCH_MAX, decode_batch, encode_batch
+from amqp10broker.queues import machine_version
 from amqp10broker.queues.commands import (
     NO_BOUND,
     TICK,
@@ -64,6 +65,7 @@ from amqp10broker.queues.quorum.commands import (
     NodeSuspect,
     QuorumChange,
     QuorumCommand,
+    RaiseVersion,
     SessionGone,
 )
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
@@ -87,6 +89,7 @@ _UNSUBSCRIBE: Final = struct.Struct("<QBB")
 _DELETE: Final = struct.Struct("<B")
 _NODE: Final = struct.Struct("<II")
 _LETTERS: Final = struct.Struct("<IIQQQ")
+_VERSION: Final = struct.Struct("<I")
 
 OLD_PEER: Final = PeerId(0, 0, 0)
 """Everybody in journals of before format 3; the handle is their number in the queue's log."""
@@ -113,6 +116,7 @@ _SESSION_GONE_TAG: Final = 19
 _LETTERS_TAG: Final = 20
 _NODE_SUSPECT_TAG: Final = 21
 _NODE_BACK_TAG: Final = 22
+_RAISE_TAG: Final = 23
 
 _NO_TIMEOUT: Final = -1
 _VERDICTS: Final = tuple(Verdict)
@@ -161,14 +165,20 @@ class Decoded:
     commands: list[QuorumChange]
 
 
-def encode_commands(commands: Sequence[QuorumCommand], now_ms: int, first: int) -> Encoded:
+def encode_commands(commands: Sequence[QuorumCommand], now_ms: int, first: int, version: int = 1) -> Encoded:
     """Commands as one entry.
 
     Args:
         commands: in order; none publishes more than `BATCH_MAX` messages. What changes nothing is left out.
         now_ms: its time.
         first: the index of its first message.
+        version: of the machine that will carry it out, which the log says and not this broker. All there are
+            write the same so far.
+
+    Raises:
+        NewerMachine: this broker knows no such version.
     """
+    machine_version.check(version)
     pieces = [_ENTRY.pack(now_ms, first)]
     places: list[Place] = []
     _, first = _encode_all(commands, pieces, places, _ENTRY.size, first)
@@ -288,6 +298,8 @@ def _encode(command: QuorumChange) -> tuple[int, list[bytes]]:
             return _SESSION_GONE_TAG, [_PEER.pack(*command.session)]
         case DlxSettle():
             return _DLX_SETTLE_TAG, [encode_numbers(command.keys)]
+        case RaiseVersion():
+            return _RAISE_TAG, [_VERSION.pack(command.version)]
         case _:
             assert_never(command)
 
@@ -308,8 +320,10 @@ def decode_commands(payload: bytes) -> Decoded:
         raise ValueError(f"no commands of a quorum queue: {error!r}") from error
 
 
-def entry_head(payload: bytes, at: int) -> tuple[int, int]:
-    """Time and first index of an entry, without reading its commands.
+def entry_head(payload: bytes, at: int) -> tuple[int, int, int]:
+    """Time and first index of an entry, without reading its commands, and the version that it raises to.
+
+    The version is 0 for all entries but those of a `RaiseVersion`, which stand alone.
 
     Args:
         payload: has the entry.
@@ -320,9 +334,13 @@ def entry_head(payload: bytes, at: int) -> tuple[int, int]:
     """
     try:
         now_ms, first = _ENTRY.unpack_from(payload, at)
+        at += _ENTRY.size
+        version = 0
+        if len(payload) > at and payload[at] == _RAISE_TAG:
+            (version,) = _VERSION.unpack_from(payload, at + _START.size)
     except struct.error as error:
         raise ValueError(f"no commands of a quorum queue: {error!r}") from error
-    return now_ms, first
+    return now_ms, first, version
 
 
 def decode_old_commands(payload: bytes) -> Decoded:
@@ -509,6 +527,7 @@ _DECODERS: Final[dict[int, Callable[[bytes, ReadRef], QuorumChange]]] = {
     _NODE_SUSPECT_TAG: lambda content, read: NodeSuspect(*_NODE.unpack(content)),
     _NODE_BACK_TAG: lambda content, read: NodeBack(*_NODE.unpack(content)),
     _SESSION_GONE_TAG: lambda content, read: SessionGone(PeerId(*_PEER.unpack(content))),
+    _RAISE_TAG: lambda content, read: RaiseVersion(*_VERSION.unpack(content)),
 }
 
 

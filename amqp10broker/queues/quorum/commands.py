@@ -96,7 +96,20 @@ class DlxSettle:
     keys: Sequence[int]
 
 
-QuorumChange = Change | Letters | NodeSuspect | NodeBack | NodeGone | SessionGone | DlxSettle
+@dataclass(frozen=True, slots=True)
+class RaiseVersion:
+    """What stands behind this in the log is carried out, and was encoded, by another version of the machine.
+
+    It is an entry by itself.
+
+    Attributes:
+        version: from now on; a lower one than before changes nothing.
+    """
+
+    version: int
+
+
+QuorumChange = Change | Letters | NodeSuspect | NodeBack | NodeGone | SessionGone | DlxSettle | RaiseVersion
 """What the log says."""
 
 QuorumCommand = QuorumChange | Inspect | Touch

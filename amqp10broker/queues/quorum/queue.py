@@ -60,6 +60,7 @@ from amqp10broker.queues.quorum.commands import (
     NodeSuspect,
     QuorumChange,
     QuorumCommand,
+    RaiseVersion,
     SessionGone,
 )
 from amqp10broker.queues.quorum.consumers import QuorumConsumers
@@ -73,7 +74,11 @@ _LOSSES: Final = (NodeGone, SessionGone)
 
 
 class QuorumQueue(QueueMachine):
-    """A quorum queue's state. `apply` is the only way to change it."""
+    """A quorum queue's state. `apply` is the only way to change it.
+
+    Attributes:
+        version: by which commands are carried out (`queues.machine_version`); each queue begins with 1.
+    """
 
     def __init__(
         self,
@@ -92,6 +97,7 @@ class QuorumQueue(QueueMachine):
             bodies: where messages are kept; None: in memory.
         """
         super().__init__(name)
+        self.version = 1
         self._messages = Messages(settings, PagedBodies() if bodies is None else bodies, now_ms)
         self._messages.counters = self.counters
         self._lanes = NodeLanes()
@@ -406,6 +412,8 @@ class QuorumQueue(QueueMachine):
                 self._consumers.back(command.node, command.incarnation)
             case SessionGone():
                 self._lose(command.session.__eq__)
+            case RaiseVersion():
+                self.version = max(self.version, command.version)
             case Tick() | Letters():
                 return
             case _:

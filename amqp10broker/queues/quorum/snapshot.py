@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain, groupby
 from typing import Any, Final
 
+from amqp10broker.queues import machine_version
 from amqp10broker.queues.commands import ConsumerRef, PeerId, PublisherRef, RequestRef
 from amqp10broker.queues.effects import Answer, Reason, Refusal, Rejected, TimedOut
 from amqp10broker.queues.quorum.bodies import BodyStore, ranges_of
@@ -119,6 +120,7 @@ def encode_snapshot(queue: QuorumQueue) -> bytes:
     holder = consumers.activity.holder
     state = {
         "format": _FORMAT,
+        "version": queue.version,
         "now_ms": messages.now_ms,
         "next_index": messages.next_index,
         "full": messages.full,
@@ -165,6 +167,24 @@ def _consumer_fields(consumer: Consumer) -> list[Any]:
     return [ref, *(getattr(consumer, name) for name in _FIELDS)]
 
 
+def _head(data: bytes) -> tuple[Any, int]:
+    """What is no array, and where those begin."""
+    try:
+        end = _LENGTH.size + _LENGTH.unpack_from(data)[0]
+        return json.loads(data[_LENGTH.size : end]), end
+    except struct.error as error:
+        raise ValueError("a snapshot of a quorum queue is cut off") from error
+
+
+def version_of(data: bytes) -> int:
+    """The machine version of a snapshot; before there were versions all was what is the first one now.
+
+    Raises:
+        ValueError: it is no snapshot.
+    """
+    return int(_head(data)[0].get("version", 1))
+
+
 def decode_snapshot(name: str, data: bytes, bodies: BodyStore | None = None) -> QuorumQueue:
     """A queue in the state that `encode_snapshot` saw.
 
@@ -174,13 +194,11 @@ def decode_snapshot(name: str, data: bytes, bodies: BodyStore | None = None) -> 
         bodies: where the messages are; None: in memory, where the caller puts them.
 
     Raises:
+        NewerMachine: it is of a version that this broker does not carry out.
         ValueError: it is no snapshot, or one of a newer format.
     """
-    try:
-        length = _LENGTH.unpack_from(data)[0]
-        state = json.loads(data[_LENGTH.size : _LENGTH.size + length])
-    except struct.error as error:
-        raise ValueError("a snapshot of a quorum queue is cut off") from error
+    state, start = _head(data)
+    version = machine_version.check(state.get("version", 1))
     old = state["format"] == _OLD_FORMAT
     if state["format"] != _FORMAT and not old:
         raise ValueError(
@@ -189,10 +207,11 @@ def decode_snapshot(name: str, data: bytes, bodies: BodyStore | None = None) -> 
         )
     settings = decode_settings(state["settings"].encode())
     queue = QuorumQueue(name, settings=settings, now_ms=state["now_ms"], bodies=bodies)
+    queue.version = version
     messages, consumers, publishers = queue.parts()
     messages.next_index = state["next_index"]
     messages.full = state["full"]
-    arrays = _Reader(state["arrays"], data, _LENGTH.size + length)
+    arrays = _Reader(state["arrays"], data, start)
     ready = messages.ready
     for lane in (ready.returns, ready.high, ready.normal, *(() if old else (ready.tail,))):
         _fill(lane, arrays.next(), arrays.next(), arrays.next())

@@ -44,6 +44,7 @@ from amqp10broker.queues.quorum.commands import (
     NodeSuspect,
     QuorumChange,
     QuorumCommand,
+    RaiseVersion,
     SessionGone,
 )
 from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
@@ -89,6 +90,7 @@ COMMANDS: list[QuorumCommand] = [
     SessionGone(PeerId(1, 2, 2**64 - 1)),
     NodeSuspect(3, 2**32 - 1),
     NodeBack(2**32 - 1, 4),
+    RaiseVersion(2**32 - 1),
     Letters(3, 4, 1, 0, BIG, []),
     Letters(3, 4, 7, BIG, 5, [FIRST[0], Publish(PUBLISHER, [4, 7], [message("a"), message("b")], True)]),
 ]

@@ -237,6 +237,35 @@ def test_versions_that_overlap_are_welcome() -> None:
     assert read_hello(newer.encode()) == newer
 
 
+def test_nodes_whose_machines_do_not_fit_refuse_each_other_with_both_ranges() -> None:
+    """Y3: one of them may not have heard yet what the cluster uses; either may be the one that dials."""
+    used = replace(A, used=2)
+    old = replace(hello(B), machines=(1, 1))
+    new = replace(hello(used), machines=(1, 2))
+    for dialer, listener in ((old, new), (new, old)):
+        at_dialer, at_listener = exchange(
+            Greeting(dialer, SECRET, welcome, dials=True), Greeting(listener, SECRET, welcome, dials=False)
+        )
+        reason = (
+            "versions do not fit: node 'b' carries out machine versions 1 to 1, and the cluster uses version "
+            "2: install a newer broker at node 'b' (node 'a' carries out 1 to 2)"
+        )
+        assert str(at_listener) == reason
+        assert str(at_dialer) == f"refused by the other node: {reason}"
+
+
+def test_nodes_of_an_upgrade_welcome_each_other() -> None:
+    """The older one carries out what is used; so does the newer one. One that has no cluster yet joins."""
+    new = replace(hello(replace(A, used=1)), machines=(1, 2))
+    for old in (replace(B, used=1), replace(B, node=0, cluster="", used=0)):
+        greetings = (
+            Greeting(replace(hello(old), machines=(1, 1)), SECRET, welcome, dials=True),
+            Greeting(new, SECRET, welcome, dials=False),
+        )
+        assert exchange(*greetings) == (None, None)
+    assert read_hello(new.encode()) == new
+
+
 @given(st.binary(max_size=400))
 def test_random_bytes_are_refused_or_awaited(data: bytes) -> None:
     """As a greeting, and behind a hello; no other error, nothing kept beyond one message."""

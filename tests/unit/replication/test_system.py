@@ -6,7 +6,14 @@ import pytest
 
 from amqp10broker.catalog.definitions import importing
 from amqp10broker.catalog.exchange_requests import Bind, DeclareExchange, DeleteExchange, Unbind
-from amqp10broker.catalog.node_requests import ForgetNode, SetMembers
+from amqp10broker.catalog.node_requests import (
+    ForgetNode,
+    JoinNode,
+    NodeStarted,
+    RaiseMachines,
+    SetClusterName,
+    SetMembers,
+)
 from amqp10broker.catalog.plan import VhostFacts
 from amqp10broker.catalog.queue import Owner
 from amqp10broker.catalog.queue_requests import ConnectionEnded, Declared, DeclareQueue, DeleteQueue
@@ -350,6 +357,77 @@ def test_a_forgotten_node_changes_nothing_any_more(world: World) -> None:
     with pytest.raises(Unavailable, match="forgotten this node"):
         node.heard[ref].result()
     assert "late" not in queues(other)
+
+
+# --- Y2, Y3: which version of the machines all use ------------------------------------------------------
+
+
+def upgraded(world: World, node: Node, newest: int = 2) -> None:
+    """A node starts with a broker that carries out more."""
+    node.incarnation += 1
+    started = NodeStarted(node.name, node.incarnation, "host", node.number, "2.0", (1, newest))
+    world.answer(node, started)
+
+
+def used(world: World) -> set[int]:
+    return {node.system.version for node in world.nodes if node.up}
+
+
+def test_the_version_goes_up_when_every_node_has_said_that_it_can(world: World) -> None:
+    """One that is down counts with what it said last; the next one asks for no more than all can."""
+    for node, newest in zip(world.nodes[:2], (2, 3), strict=True):
+        upgraded(world, node, newest)
+        world.answer(node, RaiseMachines())
+        world.settle()
+        assert used(world) == {1}
+    upgraded(world, world.nodes[2])
+    world.kill(world.nodes[2])
+    world.answer(world.nodes[0], RaiseMachines())
+    world.settle()
+    assert used(world) == {2}
+    world.restart(world.nodes[2])
+    world.settle()
+    assert used(world) == {2}
+    world.answer(world.nodes[1], SetClusterName("another"))
+    assert used(world) == {2}
+
+
+def test_a_node_of_an_older_version_neither_joins_nor_starts_then(world: World) -> None:
+    """With both numbers, and what to do."""
+    for node in world.nodes:
+        upgraded(world, node)
+    world.answer(world.nodes[0], RaiseMachines())
+    world.settle()
+    refused = "carries out machine versions 1 to 1, and the cluster uses version 2: install a newer broker"
+    with pytest.raises(PreconditionFailed, match=f"node 'd' {refused} at node 'd'"):
+        world.answer(world.nodes[0], JoinNode("d", "host", 4, "1.0", (1, 1)))
+    with pytest.raises(PreconditionFailed, match=f"node 'b' {refused}"):
+        world.answer(world.nodes[1], NodeStarted("b", 9, "host", 2, "1.0", (1, 1)))
+    with pytest.raises(PreconditionFailed, match="uses version 2: install an older broker"):
+        world.answer(world.nodes[0], JoinNode("d", "host", 4, "3.0", (3, 4)))
+    assert world.answer(world.nodes[0], JoinNode("d", "host", 4, "2.0", (2, 3))).number == 4
+
+
+@pytest.mark.parametrize("raised_first", [True, False])
+@pytest.mark.parametrize("older", ["joins", "starts"])
+def test_of_an_older_node_and_a_newer_version_at_once_one_is_refused(
+    world: World, older: str, raised_first: bool
+) -> None:
+    """Whichever stands first in the log, as the leader's does, counts for the other."""
+    for node in world.nodes:
+        upgraded(world, node)
+    world.settle()
+    leader, other = world.leader(), follower(world)
+    assert leader is not None
+    raising, telling = (leader, other) if raised_first else (other, leader)
+    ref = telling.ask(JoinNode("d", "host", 4) if older == "joins" else NodeStarted("b", 9, "host", 2))
+    raising.ask(RaiseMachines())
+    world.settle()
+    assert (used(world), telling.heard[ref].refusal is None) == (
+        ({2}, False) if raised_first else ({1}, True)
+    )
+    ranges = [node.machines for node in leader.catalog.nodes.values()]
+    assert ((1, 1) in ranges) is not raised_first
 
 
 # --- Q4: a quorum queue needs a leader -------------------------------------------------------------------

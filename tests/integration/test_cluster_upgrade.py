@@ -1,0 +1,134 @@
+"""Three real nodes get the next version of the broker, one after the other, under load (Y1 to Y4).
+
+The next version is a double (`tests.support.next_version`). Load and notes are those of
+`tests.support.cluster_load`.
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+from tests.integration.test_cluster_failover import declare, started, wait_for
+from tests.support.cluster_load import PikaConsumer, PikaPublisher, ProtonConsumer, ProtonPublisher, stop_all
+from tests.support.cluster_process import ClusterNode, ClusterProcess, free_ports
+from tests.support.crash_load import connected
+
+NOW, NEXT = "amqp10broker", "tests.support.next_version"
+
+
+def install(node: ClusterNode, broker: str) -> None:
+    """From its next start on the node runs this one."""
+    words = shlex.split((node.folder / "command").read_text())
+    words[words.index("-m") + 1] = broker
+    (node.folder / "command").write_text(shlex.join(words) + "\n")
+
+
+def run(cluster: ClusterProcess, node: ClusterNode, *words: str) -> None:
+    done = cluster.run_command(node, *words)
+    assert done.returncode == 0, (words, done.stdout, done.stderr)
+
+
+def machine_versions(cluster: ClusterProcess, node: ClusterNode, queue: str) -> set[Any]:
+    """Of the members of a queue, and of the metadata."""
+    rows = cluster.ask(node, "quorum_status", queue) + cluster.ask(node, "metadata_store_status")
+    return {row["Machine Version"] for row in rows}
+
+
+def purged(node: ClusterNode, queue: str) -> tuple[int, int]:
+    """Of three messages: how many a purge tells of, and how many are left."""
+    with connected(node) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        for _ in range(3):
+            channel.basic_publish("", queue, b"text")
+        told = channel.queue_purge(queue).method.message_count
+        return told, channel.queue_declare(queue, passive=True).method.message_count
+
+
+def refusals(node: ClusterNode) -> list[str]:
+    """What a node has written of versions that do not fit."""
+    return [str(each) for each in node.log() if "carries out machine versions 1 to 1" in str(each)]
+
+
+def test_an_upgrade_node_by_node_under_load(tmp_path: Path) -> None:
+    """Nothing is lost or out of order; the new version counts when all nodes have it, and for good then."""
+    with ClusterProcess(tmp_path) as cluster:
+        a, b, c = cluster.nodes
+        notes = declare(a, "q", x_delivery_limit=1_000_000)
+        declare(b, "probe")
+        clients = started(
+            [
+                PikaPublisher([b, a, c], "pika", notes, pace_s=0.1),
+                ProtonPublisher([c, a, b], "proton", notes, pace_s=0.1),
+                PikaConsumer([a, c, b], "pika.consumer", notes),
+                ProtonConsumer([b, c, a], "proton.consumer", notes),
+            ]
+        )
+
+        def load(what: str) -> None:
+            count = len(notes.confirmed) + 60
+            wait_for(cluster, clients, lambda: len(notes.confirmed) > count, f"confirms {what}")
+
+        load("before")
+        for node in (c, b, a):
+            other = cluster.others(node)[0]
+            if node is a:
+                assert machine_versions(cluster, other, "q") == {1}
+                assert purged(other, "probe") == (3, 0)
+            run(cluster, node, "await_online_quorum_plus_one")
+            run(cluster, node, "drain")
+            node.stop()
+            install(node, NEXT)
+            node.start()
+            cluster.wait_until_up(at=other)
+            load(f"with {node.name} upgraded")
+        for queue in ("probe", "q"):
+            cluster.wait_until(lambda queue=queue: machine_versions(cluster, b, queue) == {2}, "version 2")
+        assert [each["machine_versions"] for each in cluster.status(a)["versions"].values()] == [[1, 2]] * 3
+        assert [purged(node, "probe") for node in (a, b)] == [(0, 3), (0, 6)]
+        load("in version 2")
+        c.stop()
+        install(c, NOW)
+        c.start()
+        cluster.wait_until(lambda: c.ended, "the older broker ends")
+        assert "the cluster uses version 2: install a newer broker at node 'c'" in refusals(c)[-1]
+        refuses_a_new_node(cluster, tmp_path)
+        install(c, NEXT)
+        c.start()
+        cluster.wait_until_up(at=a)
+        load("with the newer one again")
+        stop_all(clients)
+        notes.look(cluster.look(c, notes))
+        notes.check()
+        notes.require_load(1.0, 1)
+        cluster.check_logs(lambda entry: "carries out machine versions 1 to 1" in str(entry))
+
+
+def refuses_a_new_node(cluster: ClusterProcess, tmp_path: Path) -> None:
+    """Y3: a node of the older version, with an empty folder; one line with both ranges on both sides."""
+    port = free_ports(1)
+    words = shlex.split((cluster.nodes[0].folder / "command").read_text())
+    words[words.index("-m") + 1] = NOW
+    for option, text in (
+        ("--node-name", "d"), ("--port", str(port)), ("--data-dir", str(tmp_path / "d")),
+        ("--cluster-port", str(port + 20_000)),
+    ):  # fmt: skip
+        words[words.index(option) + 1] = text
+    at = words.index("--cluster-nodes") + 1
+    words[at] += f",d=127.0.0.1:{port + 20_000}"
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "command").write_text(shlex.join(words))
+    node = ClusterNode(tmp_path / "d", port)
+    node.start()
+    cluster.wait_until(lambda: node.ended, "the new node ends")
+    reason = (
+        "versions do not fit: node 'd' carries out machine versions 1 to 1, and the cluster uses version 2: "
+        "install a newer broker at node 'd' (node '"
+    )
+    said = str(node.log()[-1]["reason"])
+    assert reason in said
+    assert said.endswith("' carries out 1 to 2)")
+    heard = [entry for member in cluster.nodes for entry in member.log() if entry.get("says_it_is") == "d"]
+    assert any(reason in str(entry["reason"]) for entry in heard)

@@ -1,0 +1,69 @@
+"""A broker of the next machine version, for tests of upgrades: it differs in bytes and in what it does.
+
+In version 2, that of no release, an entry of commands begins with a mark, which a broker of version 1 cannot
+read; and to purge a queue does nothing, and tells of 0 messages.
+
+Run as a program it is ``amqp10broker``: ``python -m tests.support.next_version serve ...``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from amqp10broker.persistence import quorum_store
+from amqp10broker.queues import machine_version
+from amqp10broker.queues.commands import Purge
+from amqp10broker.queues.quorum import command_codec
+from amqp10broker.queues.quorum.command_codec import Decoded, Encoded
+from amqp10broker.queues.quorum.commands import QuorumCommand
+from amqp10broker.queues.quorum.queue import QuorumQueue
+
+MARK: Final = b"\xfe\0\0\0\0"
+"""A command of no content, whose tag is of version 2."""
+HEAD_BYTES: Final = 16
+_encode = command_codec.encode_commands
+_decode = command_codec.decode_commands
+_purge = QuorumQueue._purge
+
+
+def encode_commands(commands: Sequence[QuorumCommand], now_ms: int, first: int, version: int = 1) -> Encoded:
+    """As version 1 does, and for version 2 with its mark."""
+    encoded = _encode(commands, now_ms, first, version)
+    if version < 2:
+        return encoded
+    places = [place._replace(at=place.at + len(MARK)) for place in encoded.places]
+    return Encoded([encoded.pieces[0] + MARK, *encoded.pieces[1:]], places, encoded.end)
+
+
+def decode_commands(payload: bytes) -> Decoded:
+    """Both."""
+    return _decode(payload[:HEAD_BYTES] + payload[HEAD_BYTES:].removeprefix(MARK))
+
+
+def purge(queue: QuorumQueue, command: Purge) -> None:
+    """By the version of the queue's state, as all that is carried out."""
+    if queue.version < 2:
+        _purge(queue, command)
+    else:
+        queue._answer(command.request, 0)
+
+
+def become(put: Callable[[Any, str, Any], None]) -> None:
+    """Have this process carry out versions 1 and 2.
+
+    Args:
+        put: puts an attribute, as `setattr`.
+    """
+    put(machine_version, "NEWEST", 2)
+    put(quorum_store, "encode_commands", encode_commands)
+    put(quorum_store, "decode_commands", decode_commands)
+    put(QuorumQueue, "_purge", purge)
+
+
+if __name__ == "__main__":
+    from amqp10broker.cli.main import main
+
+    become(setattr)
+    sys.exit(main())

@@ -1,0 +1,53 @@
+"""A folder of a node of a cluster that an earlier version wrote is read, with all that was in it.
+
+``tests/folders/cluster-1`` is that of the first of three nodes, of machine version 1. It has what clients did
+at all three nodes while it led, was stopped, and came back. It is not to be made anew. Alone such a node
+waits for the others, so it is made the only one of its cluster first.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from amqp10broker import Broker, Config
+from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.cli.cluster_files import force_standalone
+from amqp10broker.message.message import Message
+from amqp10broker.queues.machine_version import NEWEST
+from amqp10broker.tasks.remote_queue import RemoteQueue
+
+FOLDER = Path(__file__).parent.parent / "folders" / "cluster-1"
+
+
+def quorum(queue: DeclaredQueue) -> list[Message]:
+    """What a quorum queue has, in the order in which it was published."""
+    assert isinstance(queue.handle, RemoteQueue)
+    assert queue.handle.member is not None
+    keeper = queue.handle.member.keeper
+    return keeper._store.bodies.fetch(sorted(keeper.queue.live_indexes()))
+
+
+async def test_what_a_node_had_is_there(tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    shutil.copytree(FOLDER, folder)
+    done = force_standalone(str(folder), lambda told: True)
+    assert done is not None
+    assert "cluster of one, with 3 queues" in done
+    secret = tmp_path / "secret"
+    secret.write_text("a secret of some length\n")
+    secret.chmod(0o600)
+    config = Config(
+        port=0, data_dir=str(folder), admin_socket="", node_name="a", cluster_port=0,
+        cluster_secret_file=str(secret),
+    )  # fmt: skip
+    async with Broker(config) as broker:
+        vhost = broker.catalog.lookup_vhost("/")
+        assert sorted(queue.name for queue in vhost) == ["classic", "quorum", "stream"]
+        assert [binding.destination.name for binding in vhost.topology.bindings()] == ["quorum"]
+        waiting = {queue.name: queue.handle.figures().messages_ready for queue in vhost}
+        assert waiting == {"classic": 6, "quorum": 2, "stream": 6}
+        assert [body for _, body in quorum(vhost.lookup("quorum"))] == [b"m1", b"m2"]
+        cluster = broker.catalog.cluster
+        assert cluster is not None
+        assert cluster.version == NEWEST
