@@ -27,7 +27,7 @@ def _all_ok(rows: Any) -> int:
 
 
 def _checked(result: Any) -> int:
-    return EXIT_OK if result["ok"] else EXIT_UNAVAILABLE
+    return EXIT_OK if result["result"] == "ok" else EXIT_UNAVAILABLE
 
 
 def _added(arguments: argparse.Namespace, result: Any) -> str:
@@ -48,7 +48,7 @@ def _rows(operation: str, columns: tuple[str, ...], **rest: Any) -> Call:
 
 
 def _check(operation: str, **rest: Any) -> Call:
-    return _call(operation, lambda arguments, result: str(result["text"]), code=_checked, **rest)
+    return _call(operation, lambda arguments, result: str(result["message"]), code=_checked, **rest)
 
 
 def _said(what: str, said: Any) -> str:

@@ -17,7 +17,7 @@ from typing import Final
 
 import amqp10broker
 from amqp10broker.cli.commands import Command, Parser
-from amqp10broker.cli.exits import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, exit_code
+from amqp10broker.cli.exits import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, EXIT_USAGE_OF_TOOL, exit_code
 from amqp10broker.errors import BrokerError, ConfigError, closest
 from amqp10broker.management.table import OPERATIONS
 
@@ -135,9 +135,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             _complain(f"there is no command '{dashed}'; 'amqp10broker --help' lists them")
             return EXIT_USAGE
+    wrong = EXIT_USAGE_OF_TOOL if typed in HOMES["clustering"] else EXIT_USAGE
     parser = build_parser(typed, whole=False)
-    parser.check_options(written)
-    arguments = parser.parse_args(written)
+    try:
+        parser.check_options(written)
+        arguments = parser.parse_args(written)
+    except SystemExit as ended:
+        raise SystemExit(wrong if ended.code == EXIT_USAGE else ended.code) from None
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Names come from clients; what the terminal's encoding does not have is shown as an escape.
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -147,7 +151,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
     except ConfigError as error:
         _complain(error)
-        return EXIT_USAGE
+        return wrong
     except BrokerError as error:
         _complain(error)
         return exit_code(error)
@@ -156,7 +160,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if all(each.isascii() or each.encode(errors="ignore").decode() == each for each in written):
             raise
         _complain(f"an argument has bytes in it that are no UTF-8; write it in UTF-8 ({error})")
-        return EXIT_USAGE
+        return wrong
     except BrokenPipeError:
         # The reader of a pipe (head, less) has had enough; without this, flushing at exit complains.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

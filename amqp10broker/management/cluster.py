@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from amqp10broker.catalog.node_requests import ForgetNode, SetClusterName
-from amqp10broker.errors import PreconditionFailed, RefusedError, Unavailable
+from amqp10broker.errors import PreconditionFailed
 from amqp10broker.management.caller import Caller, Job, Proposal
-from amqp10broker.management.cluster_node import MemberState
 from amqp10broker.management.members import names, node_named, raft_row, runs, shrink
 
 LOOK_AGAIN_S: Final = 0.25
@@ -42,23 +41,17 @@ def cluster_status(caller: Caller) -> Job:
     cluster = caller.administered("cluster-status").cluster
 
     async def found() -> Document:
-        named = names(caller)
-        running = [number for number in named if runs(caller, number)]
-        listeners: dict[str, Any] = {}
-        for number in running:
-            if number == cluster.number:
-                listeners[named[number]] = list_listeners(caller)
-                continue
-            try:
-                listeners[named[number]] = await cluster.run_at(number, "list-listeners", {}, None)
-            except RefusedError:
-                running.remove(number)  # it has gone just now
+        named = dict(sorted(names(caller).items(), key=lambda each: each[1]))
+        others = [number for number in named if number != cluster.number and runs(caller, number)]
+        told = {cluster.number: list_listeners(caller)}
+        told |= await cluster.run_at_each(others, "list-listeners", {}, None)
+        running = [number for number in named if number in told]  # others have gone just now
         facts = {node.number: node for node in caller.catalog.nodes.values()}
         return {
             "cluster_name": caller.catalog.cluster_name(caller.node_name),
             "cluster_tags": [],
-            "disk_nodes": sorted(named.values()),
-            "running_nodes": sorted(named[number] for number in running),
+            "disk_nodes": list(named.values()),
+            "running_nodes": [named[number] for number in running],
             "versions": {
                 named[number]: {
                     PRODUCT: facts[number].version,
@@ -73,7 +66,7 @@ def cluster_status(caller: Caller) -> Job:
                 for alarm in sorted(alarms)
             ],
             "partitions": {},
-            "listeners": listeners,
+            "listeners": {named[number]: told[number] for number in running},
             "maintenance_status": {
                 name: "under maintenance" if number in facts and facts[number].draining else NOT_DRAINED
                 for number, name in named.items()
@@ -131,13 +124,9 @@ def metadata_store_status(caller: Caller) -> Job:
     cluster = caller.administered("metadata-store-status").cluster
 
     async def rows() -> list[Document]:
-        found = []
-        for number, name in names(caller).items():
-            try:
-                state = await cluster.member_state(None, number)
-            except Unavailable as error:
-                state = MemberState(error.description)
-            found.append(raft_row(name, state))
+        named = names(caller)
+        states = await cluster.member_states(None, named)
+        found = [raft_row(named[number], state) for number, state in states.items()]
         return sorted(found, key=lambda row: str(row["Node Name"]))
 
     return Job(rows)

@@ -123,11 +123,12 @@ class ClusterNode(Protocol):
             PreconditionFailed: there is none here.
         """
 
-    async def member_state(self, queue: DeclaredQueue | None, node: int) -> MemberState:
-        """How the member on a node stands, of a queue's group or that of the metadata (None).
+    async def member_states(
+        self, queue: DeclaredQueue | None, nodes: Collection[int]
+    ) -> Mapping[int, MemberState]:
+        """How the members on nodes stand, of a queue's group or that of the metadata (None).
 
-        Raises:
-            Unavailable: the node does not answer within a second.
+        All are asked at once; the ``state`` of one whose node does not answer within a second says so.
         """
 
     async def drain(self) -> None:
@@ -142,6 +143,15 @@ class ClusterNode(Protocol):
         Raises:
             RefusedError: it refuses.
             Unavailable: it does not answer within 5 s.
+        """
+
+    async def run_at_each(
+        self, nodes: Collection[int], operation: str, given: Mapping[str, Any], vhost: str | None
+    ) -> Mapping[int, Any]:
+        """Have other nodes carry out an operation, all at once.
+
+        Returns:
+            The result by node; a node that refuses, or does not answer within 5 s, is left out.
         """
 
     async def pause(self, seconds: float) -> None:

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from amqp10broker.catalog.patterns import check_bounded, matches
 from amqp10broker.catalog.queue import DeclaredQueue
-from amqp10broker.errors import Unavailable
 from amqp10broker.management.caller import Caller, Job
 from amqp10broker.management.cluster_node import ClusterNode, GroupSeen
 from amqp10broker.management.members import leader_number, names, quorum_queues, runs
@@ -21,8 +20,17 @@ LOOK_AGAIN_S: Final = 0.5
 LEADER_S: Final = 5.0
 """How long a queue may be without a leader until a check fails for it."""
 
+METADATA: Final = {
+    "readable_name": "the metadata store",
+    "name": "metadata_store",
+    "virtual_host": "(not applicable)",
+    "type": "process",
+}
+"""The group of the metadata where a check shows it among queues."""
+
 Check = dict[str, Any]
-"""``{"ok": bool, "text": str, "failed": [str]}``."""
+"""``{"result": "ok" | "error", "message": str, "queues": [{...}]}``, whose keys are RabbitMQ's: the message
+has a line for each of the queues of which the check fails; they are left out if it does not."""
 
 
 def check_quorum_critical(caller: Caller) -> Check:
@@ -36,17 +44,18 @@ def check_quorum_critical(caller: Caller) -> Check:
         return _passed("a cluster of one node: the check does not apply")
     if is_draining(caller, cluster):
         return _passed("the node is in maintenance: the check does not apply")
+    me = names(caller)[cluster.number]
     return _found(
         list(_critical(caller, cluster)),
-        "without this node no quorum queue and no metadata would lose their majority",
+        f"would lose its majority without node '{me}'",
+        f"without node '{me}' no quorum queue would lose its majority, nor the metadata store",
     )
 
 
 def await_online_quorum_plus_one(caller: Caller, timeout: int) -> Job:
-    """Wait until the node could be spared.
+    """Wait until the node could be spared; the check fails if it could not in all that time.
 
     Raises:
-        Unavailable: it could not in all that time.
         PermissionDenied: the caller is no administrator.
     """
     cluster = caller.administered("await-online-quorum-plus-one").cluster
@@ -55,7 +64,9 @@ def await_online_quorum_plus_one(caller: Caller, timeout: int) -> Job:
         left = float(timeout)
         while len(names(caller)) > 1 and (failed := list(_critical(caller, cluster))):
             if left <= 0:
-                raise Unavailable("cluster", f"after {timeout} s there is still: {'; '.join(failed)}")
+                return _found(
+                    failed, f"still needs node '{names(caller)[cluster.number]}' after {timeout} s", ""
+                )
             await cluster.pause(LOOK_AGAIN_S)
             left -= LOOK_AGAIN_S
         return _passed("every group with a member here has one more than its majority")
@@ -89,8 +100,8 @@ def check_leaders(caller: Caller, pattern: str, vhost: str | None, across_all_vh
         while (found := leaderless()) and left > 0:
             await cluster.pause(LOOK_AGAIN_S)
             left -= LOOK_AGAIN_S
-        failed = [f"{_told(queue)} has no elected leader" for queue in found]
-        return _found(failed, "every quorum queue asked for has an elected leader")
+        failed = [_shown(queue) for queue in found]
+        return _found(failed, "has no elected leader", "every quorum queue asked for has an elected leader")
 
     return Job(wait)
 
@@ -106,8 +117,8 @@ def check_initial_sync(caller: Caller) -> Check:
     for queue in quorum_queues(caller):
         group = cluster.group(queue)
         if group is not None and cluster.number in group.promotable:
-            failed.append(f"the member of {_told(queue)} is still to catch up")
-    return _found(failed, "every member on this node has caught up")
+            failed.append(_shown(queue))
+    return _found(failed, "has a member here that is still to catch up", "every member here has caught up")
 
 
 def drain(caller: Caller) -> Job:
@@ -157,14 +168,14 @@ def is_draining(caller: Caller, cluster: ClusterNode) -> bool:
 # --- helpers ----------------------------------------------------------------------------------------
 
 
-def _critical(caller: Caller, cluster: ClusterNode) -> Iterator[str]:
+def _critical(caller: Caller, cluster: ClusterNode) -> Iterator[dict[str, str]]:
     group = cluster.group(None)
     if group is not None and _needs(caller, cluster, group):
-        yield "the metadata would lose its majority without this node"
+        yield METADATA
     for queue in quorum_queues(caller):
         group = cluster.group(queue)
         if group is not None and _needs(caller, cluster, group):
-            yield f"{_told(queue)} would lose its majority without this node"
+            yield _shown(queue)
 
 
 def _needs(caller: Caller, cluster: ClusterNode, group: GroupSeen) -> bool:
@@ -176,13 +187,21 @@ def _needs(caller: Caller, cluster: ClusterNode, group: GroupSeen) -> bool:
     return is_critical(sum(runs(caller, number) for number in voters), len(voters))
 
 
-def _told(queue: DeclaredQueue) -> str:
-    return f"quorum queue '{queue.name}' in vhost '{queue.vhost}'"
+def _shown(queue: DeclaredQueue) -> dict[str, str]:
+    return {
+        "readable_name": f"queue '{queue.name}' in vhost '{queue.vhost}'",
+        "name": queue.name,
+        "virtual_host": queue.vhost,
+        "type": queue.kind.name,
+    }
 
 
-def _passed(text: str) -> Check:
-    return {"ok": True, "text": text, "failed": []}
+def _passed(message: str) -> Check:
+    return {"result": "ok", "message": message}
 
 
-def _found(failed: list[str], passed: str) -> Check:
-    return {"ok": False, "text": "; ".join(failed), "failed": failed} if failed else _passed(passed)
+def _found(failed: list[dict[str, str]], why: str, passed: str) -> Check:
+    if not failed:
+        return _passed(passed)
+    lines = [f"{each['readable_name']} {why}" for each in failed]
+    return {"result": "error", "message": "\n".join(lines), "queues": failed}

@@ -130,13 +130,8 @@ def quorum_status(caller: Caller, name: str) -> Job:
     named = names(caller)
 
     async def rows() -> list[Row]:
-        found = []
-        for number in member_nodes(queue):
-            try:
-                state = await cluster.member_state(queue, number)
-            except Unavailable as error:
-                state = MemberState(error.description)
-            found.append(raft_row(named.get(number, f"node {number}"), state))
+        states = await cluster.member_states(queue, member_nodes(queue))
+        found = [raft_row(named.get(number, f"node {number}"), each) for number, each in states.items()]
         return sorted(found, key=lambda row: str(row["Node Name"]))
 
     return Job(rows)

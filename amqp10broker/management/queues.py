@@ -14,7 +14,6 @@ from amqp10broker.errors import (
     InvalidArgument,
     NotFound,
     NotSupported,
-    RefusedError,
     Unavailable,
 )
 from amqp10broker.management.caller import Ask, Caller, Job, Proposal
@@ -218,11 +217,9 @@ def list_queues(
 
     async def gather() -> list[dict[str, Any]]:
         rows = {queue.name: _listed(caller, queue, known=queue not in remote) for queue in queues}
-        for number in others(caller, cluster):
-            try:
-                there = await cluster.run_at(number, "list-queues", {"local": True}, caller.vhost.name)
-            except RefusedError:
-                continue  # its queues are shown as the catalog knows them
+        asked = others(caller, cluster)  # the queues of what does not answer are as the catalog knows them
+        answers = await cluster.run_at_each(asked, "list-queues", {"local": True}, caller.vhost.name)
+        for there in answers.values():
             rows |= {row["name"]: row for row in there if row["name"] in rows}
         return list(rows.values())
 

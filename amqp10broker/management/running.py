@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
-from amqp10broker.errors import BadRequest, ConfigError, Unavailable
+from amqp10broker.errors import BadRequest, ConfigError
 from amqp10broker.management.caller import Caller, Job, Lines
 from amqp10broker.management.members import names, node_named, others
 from amqp10broker.management.snapshot import document
@@ -36,11 +36,9 @@ def status(caller: Caller, choose: dict[str, Any], everywhere: bool) -> dict[str
     async def gather() -> dict[str, Any]:
         named = names(caller)
         found = [{**each, "node": named[node.cluster.number]} for each in here["connections"]]
-        for number in others(caller, node.cluster):
-            try:
-                there = await node.cluster.run_at(number, "status", {"choose": choose}, None)
-            except Unavailable:
-                continue  # what cannot be reached is left out, as by RabbitMQ
+        asked = others(caller, node.cluster)  # what does not answer is left out, as by RabbitMQ
+        answers = await node.cluster.run_at_each(asked, "status", {"choose": choose}, None)
+        for number, there in answers.items():
             found += [{**each, "node": named[number]} for each in there["connections"]]
         return {**here, "connections": found}
 

@@ -275,7 +275,7 @@ class Cluster:
         self.queues.wait_ms = surroundings.config.cluster_decide_ms
         config, whereabouts = (
             surroundings.config,
-            Whereabouts(number, self.peers.liveness, lanes, self.queues.replies),
+            Whereabouts(number, self.peers.liveness, lanes, self.queues.replies, self.raft.groups),
         )
         self._catalog.whereabouts = whereabouts
         self._catalog.placement = ByCount(

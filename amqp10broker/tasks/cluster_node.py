@@ -114,7 +114,12 @@ class NodeAlone:
     async def shrink_to_here(self, queue: DeclaredQueue) -> None:
         _refuse()
 
-    async def member_state(self, queue: DeclaredQueue | None, node: int) -> MemberState:
+    async def member_states(
+        self, queue: DeclaredQueue | None, nodes: Collection[int]
+    ) -> Mapping[int, MemberState]:
+        return {0: self._state(queue)}
+
+    def _state(self, queue: DeclaredQueue | None) -> MemberState:
         handle = None if queue is None else queue.handle
         if not isinstance(handle, QueueTask) or not handle.keeper.by_log:
             return MemberState("leader", "voter")  # in memory there is no log
@@ -130,6 +135,11 @@ class NodeAlone:
 
     async def run_at(self, node: int, operation: str, given: Mapping[str, Any], vhost: str | None) -> Any:
         _refuse()
+
+    async def run_at_each(
+        self, nodes: Collection[int], operation: str, given: Mapping[str, Any], vhost: str | None
+    ) -> Mapping[int, Any]:
+        return {}
 
     async def pause(self, seconds: float) -> None:
         await trio.sleep(seconds)

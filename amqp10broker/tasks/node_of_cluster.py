@@ -13,7 +13,7 @@ import trio
 
 from amqp10broker.catalog.node_requests import SetDraining, SetMembers
 from amqp10broker.catalog.queue import DeclaredQueue
-from amqp10broker.errors import PeerUnreachable, Unavailable
+from amqp10broker.errors import PeerUnreachable, RefusedError, Unavailable
 from amqp10broker.management.cluster_node import GroupSeen, MemberState
 from amqp10broker.raft.errors import ChangeRefused, NotLeader, NotReady
 from amqp10broker.replication.asking import Document
@@ -106,11 +106,19 @@ class NodeOfCluster:
         at = self._cluster.address
         return [*client_listeners(self._broker), ("clustering", at.host, at.port)]
 
-    async def member_state(self, queue: DeclaredQueue | None, node: int) -> MemberState:
-        """See `ClusterNode.member_state`."""
+    async def member_states(
+        self, queue: DeclaredQueue | None, nodes: Collection[int]
+    ) -> Mapping[int, MemberState]:
+        """See `ClusterNode.member_states`."""
         group = SYSTEM_GROUP if queue is None else queue.number
         question = {"what": "member-state", "group": group}
-        return MemberState(**await self._asked(node, question, STATE_S))
+        answers = await self._asked_each(nodes, question, STATE_S)
+        return {
+            node: MemberState(answer.description)
+            if isinstance(answer, RefusedError)
+            else MemberState(**answer)
+            for node, answer in answers.items()
+        }
 
     # --- changing -----------------------------------------------------------------------------------
 
@@ -232,9 +240,34 @@ class NodeOfCluster:
         question = {"what": "operation", "name": operation, "given": dict(given), "vhost": vhost}
         return (await self._asked(node, question, LONG_S.get(operation, OPERATION_S)))["result"]
 
+    async def run_at_each(
+        self, nodes: Collection[int], operation: str, given: Mapping[str, Any], vhost: str | None
+    ) -> Mapping[int, Any]:
+        """See `ClusterNode.run_at_each`."""
+        question = {"what": "operation", "name": operation, "given": dict(given), "vhost": vhost}
+        answers = await self._asked_each(nodes, question, OPERATION_S)
+        return {node: each["result"] for node, each in answers.items() if not isinstance(each, RefusedError)}
+
     async def pause(self, seconds: float) -> None:
         """See `ClusterNode.pause`."""
         await trio.sleep(seconds)
+
+    async def _asked_each(
+        self, nodes: Collection[int], question: Document, timeout_s: float
+    ) -> dict[int, Document | RefusedError]:
+        """Ask nodes at once; their answers, or refusals, in their order."""
+        found: dict[int, Document | RefusedError] = {}
+
+        async def ask(node: int) -> None:
+            try:
+                found[node] = await self._asked(node, question, timeout_s)
+            except RefusedError as refusal:
+                found[node] = refusal
+
+        async with trio.open_nursery() as nursery:
+            for node in nodes:
+                nursery.start_soon(ask, node)
+        return {node: found[node] for node in nodes}
 
     async def _asked(self, node: int, question: Document, timeout_s: float) -> Document:
         if node == self.number:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.catalog.vhost import VirtualHost
+from amqp10broker.replication.groups import Groups
 from amqp10broker.replication.lane_table import Lanes
 from amqp10broker.replication.liveness import Liveness
 from amqp10broker.replication.reply_queues import ReplyQueues
@@ -12,7 +13,9 @@ from amqp10broker.replication.reply_queues import ReplyQueues
 class Whereabouts:
     """A `catalog.whereabouts.Whereabouts`."""
 
-    def __init__(self, me: int, liveness: Liveness, lanes: Lanes, replies: ReplyQueues) -> None:
+    def __init__(
+        self, me: int, liveness: Liveness, lanes: Lanes, replies: ReplyQueues, groups: Groups
+    ) -> None:
         """Know nothing else.
 
         Args:
@@ -20,14 +23,19 @@ class Whereabouts:
             liveness: which other nodes are alive.
             lanes: have heard who leads.
             replies: know the queues of direct reply-to of all nodes.
+            groups: this node's members of them, which know when nobody does any more.
         """
         self._me = me
         self._liveness = liveness
         self._lanes = lanes
         self._replies = replies
+        self._groups = groups
 
     def leader(self, queue: DeclaredQueue) -> int | None:
         """See the protocol."""
+        member = self._groups.get(queue.number)
+        if member is not None and member.raft.status.leader is None:
+            return None
         return self._lanes.leader_of(queue.number)
 
     def runs(self, node: int) -> bool:

@@ -128,9 +128,14 @@ class FakeNode:
         self._note("shrink", queue.name)
         self._set(queue, tuple(each for each in queue.members if node_of(each) == self.number))
 
-    async def member_state(self, queue: DeclaredQueue | None, node: int) -> MemberState:
+    async def member_states(
+        self, queue: DeclaredQueue | None, nodes: Collection[int]
+    ) -> Mapping[int, MemberState]:
+        return {node: self._state(queue, node) for node in nodes}
+
+    def _state(self, queue: DeclaredQueue | None, node: int) -> MemberState:
         if node in self.down:
-            raise Unavailable(f"node {node}", "nodedown")
+            return MemberState("nodedown")
         leader = self.number if queue is None else self.leaders.get(queue.name)
         state = "leader" if leader == node else "follower"
         return MemberState(state, "voter", 7, 7, 6, 6, 0, 2, 1)
@@ -148,6 +153,12 @@ class FakeNode:
         if (node, operation) not in self.there:
             raise Unavailable(f"node {node}", "it does not answer")
         return self.there[node, operation]
+
+    async def run_at_each(
+        self, nodes: Collection[int], operation: str, given: Mapping[str, Any], vhost: str | None
+    ) -> Mapping[int, Any]:
+        self._note("run_at_each", tuple(nodes), operation, dict(given), vhost)
+        return {node: self.there[node, operation] for node in nodes if (node, operation) in self.there}
 
     async def pause(self, seconds: float) -> None:
         self.paused += seconds

@@ -12,8 +12,8 @@ from amqp10broker.cli.exits import RefusedByBroker
 
 ROWS = [{"vhost": "/", "name": "q", "size": 3, "result": "ok"}]
 FAILED = [*ROWS, {"vhost": "/", "name": "r", "size": "?", "result": "error: it took too long"}]
-CHECK = {"ok": True, "text": "all is well", "failed": []}
-BAD_CHECK = {"ok": False, "text": "q is critical", "failed": ["q is critical"]}
+CHECK = {"result": "ok", "message": "all is well"}
+BAD_CHECK = {"result": "error", "message": "q is critical", "queues": [{"name": "q"}]}
 
 
 class Broker:
@@ -209,3 +209,26 @@ def test_a_node_is_forgotten_with_a_word_on_what_is_left(
     assert broker.requests[-1]["arguments"] == {"count": 3, "timeout": 9}
     broker.answer = {"name": "shop"}
     assert main.main(["set_cluster_name", "shop"]) == 0
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        ["cluster_status", "--bogus"],
+        ["forget_cluster_node"],
+        ["grow", "b", "odd"],
+        ["await_online_nodes", "many"],
+        ["await-online-nodes", "0"],
+    ],
+)
+def test_what_is_typed_wrongly_is_code_64(broker: Broker, written: list[str]) -> None:
+    """T17: also where another command has 2."""
+    try:
+        code: object = main.main(written)
+    except SystemExit as ended:
+        code = ended.code
+    assert code == 64
+    assert not broker.requests
+    with pytest.raises(SystemExit) as other:
+        main.main(["list-queues", "--bogus"])
+    assert other.value.code == 2

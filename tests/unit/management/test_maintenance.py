@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.errors import BadRequest, NotFound, Unavailable
+from amqp10broker.errors import BadRequest, NotFound
 from tests.support.declaring import add_vhost
 from tests.unit.management.test_members import World
 
@@ -13,7 +13,7 @@ def test_a_node_that_can_be_spared_is_not_critical() -> None:
     """L5."""
     world = World()
     world.cluster.declare("q", 1, 2, 3)
-    assert world.run("check-if-node-is-quorum-critical")["ok"]
+    assert world.run("check-if-node-is-quorum-critical")["result"] == "ok"
 
 
 def test_a_node_whose_loss_ends_a_majority_is_critical() -> None:
@@ -23,11 +23,17 @@ def test_a_node_whose_loss_ends_a_majority_is_critical() -> None:
     world.cluster.declare("elsewhere", 2, 3)
     world.cluster.down = {3}
     found = world.run("check-if-node-is-quorum-critical")
-    assert not found["ok"]
-    assert found["failed"] == [
-        "the metadata would lose its majority without this node",
-        "quorum queue 'here' in vhost '/' would lose its majority without this node",
+    assert found["result"] == "error"
+    assert found["message"].splitlines() == [
+        "the metadata store would lose its majority without node 'a'",
+        "queue 'here' in vhost '/' would lose its majority without node 'a'",
     ]
+    assert found["queues"][1] == {
+        "readable_name": "queue 'here' in vhost '/'",
+        "name": "here",
+        "virtual_host": "/",
+        "type": "quorum",
+    }
 
 
 def test_a_member_here_that_is_still_to_vote_counts() -> None:
@@ -35,22 +41,22 @@ def test_a_member_here_that_is_still_to_vote_counts() -> None:
     world = World()
     world.cluster.declare("q", 2, 3, 1)
     world.cluster.learners["q"] = (1,)
-    assert world.run("check-if-node-is-quorum-critical")["ok"]
+    assert world.run("check-if-node-is-quorum-critical")["result"] == "ok"
     world.cluster.declare("r", 1, 2, 3)
     world.cluster.learners["r"] = (3,)
-    assert not world.run("check-if-node-is-quorum-critical")["ok"]
+    assert world.run("check-if-node-is-quorum-critical")["result"] == "error"
 
 
 def test_the_check_does_not_apply_to_one_node_or_in_maintenance() -> None:
     """L5."""
     alone = World(1)
     alone.cluster.declare("q", 1)
-    assert "does not apply" in alone.run("check-if-node-is-quorum-critical")["text"]
+    assert "does not apply" in alone.run("check-if-node-is-quorum-critical")["message"]
     world = World()
     world.cluster.declare("q", 1)
-    assert not world.run("check-if-node-is-quorum-critical")["ok"]
+    assert world.run("check-if-node-is-quorum-critical")["result"] == "error"
     world.run("drain")
-    assert "maintenance" in world.run("check-if-node-is-quorum-critical")["text"]
+    assert "maintenance" in world.run("check-if-node-is-quorum-critical")["message"]
 
 
 def test_one_waits_until_nothing_is_critical() -> None:
@@ -63,12 +69,13 @@ def test_one_waits_until_nothing_is_critical() -> None:
             world.cluster.down.clear()
 
     world.cluster.on_pause = back
-    assert world.run("await-online-quorum-plus-one")["ok"]
+    assert world.run("await-online-quorum-plus-one")["result"] == "ok"
     assert world.cluster.paused == 2
     world.cluster.down = {3}
     world.cluster.on_pause = lambda: None
-    with pytest.raises(Unavailable, match="quorum queue 'q'"):
-        world.run("await-online-quorum-plus-one", timeout=3)
+    late = world.run("await-online-quorum-plus-one", timeout=3)
+    assert late["result"] == "error"
+    assert "queue 'q' in vhost '/' still needs node 'a' after 3 s" in late["message"]
 
 
 def test_queues_without_leader_are_found_by_pattern() -> None:
@@ -79,15 +86,15 @@ def test_queues_without_leader_are_found_by_pattern() -> None:
     world.cluster.declare("without", 2, 3)
     world.cluster.declare("other", 2, 3, vhost="v")
     operation = "check-for-quorum-queues-without-an-elected-leader"
-    assert world.run(operation, pattern=".*", across_all_vhosts=True)["ok"]
+    assert world.run(operation, pattern=".*", across_all_vhosts=True)["result"] == "ok"
     assert world.cluster.paused == 0
     world.cluster.leaders |= {"without": None, "other": None}
     found = world.run(operation, pattern=".*")
-    assert found["failed"] == ["quorum queue 'without' in vhost '/' has no elected leader"]
+    assert found["message"] == "queue 'without' in vhost '/' has no elected leader"
     assert world.cluster.paused == 5
-    assert len(world.run(operation, pattern=".*", across_all_vhosts=True)["failed"]) == 2
-    assert len(world.run(operation, pattern=".*", vhost="v")["failed"]) == 1
-    assert world.run(operation, pattern="^with$")["ok"]
+    assert len(world.run(operation, pattern=".*", across_all_vhosts=True)["queues"]) == 2
+    assert len(world.run(operation, pattern=".*", vhost="v")["queues"]) == 1
+    assert world.run(operation, pattern="^with$")["result"] == "ok"
     with pytest.raises(NotFound):
         world.run(operation, pattern=".*", vhost="no")
 
@@ -97,11 +104,11 @@ def test_members_here_that_are_still_to_catch_up_are_found() -> None:
     world = World()
     world.cluster.declare("q", 2, 1)
     operation = "check-if-new-quorum-queue-replicas-have-finished-initial-sync"
-    assert world.run(operation)["ok"]
+    assert world.run(operation)["result"] == "ok"
     world.cluster.learners["q"] = (1,)
-    assert not world.run(operation)["ok"]
+    assert world.run(operation)["result"] == "error"
     world.cluster.learners["q"] = (2,)
-    assert world.run(operation)["ok"]
+    assert world.run(operation)["result"] == "ok"
 
 
 def test_a_node_is_drained_and_revived() -> None:

@@ -313,7 +313,7 @@ def test_queues_of_all_nodes_are_listed_with_counts_of_their_leaders() -> None:
     assert [rows["lost"][each] for each in ("members", "online", "state", "message_count")] == [
         *(["c", "b"], ["b"], "down", None)
     ]
-    assert world.cluster.done == [("run_at", 2, "list-queues", {"local": True}, "/")]
+    assert world.cluster.done == [("run_at_each", (2,), "list-queues", {"local": True}, "/")]
 
 
 def test_a_queue_says_who_leads_it_and_where_it_is() -> None:
