@@ -167,6 +167,7 @@ LONG_TASKS: Final[Mapping[str, str]] = {
     "data.py": "one data folder from its taking to its leaving, and what of it is the node's own",
     "flow_sampler.py": "one look at everything, in steps that give others their turn",
     "journal_task.py": "the journal of a running broker, for queues of all kinds",
+    "node_of_cluster.py": "one protocol: all that an operation may ask of a node of a cluster",
     "peers.py": "the table of other nodes: their connections, and all that is done over them",
     "queue_task.py": "the one loop of every kind of queue, with the order of its ends",
     "queues.py": "the table of a node's queues, and what becomes of one that fails",

@@ -263,6 +263,8 @@ class Broker:
             try:
                 yield
                 await self._queues.settle()
+                if self.failure is None:
+                    await self.as_member.leave()
             finally:
                 nursery.cancel_scope.cancel()
         self._queues.finish()

@@ -82,6 +82,9 @@ class NodeAlone:
     async def run(self) -> None:
         """Nothing is to be seen to."""
 
+    async def leave(self) -> None:
+        """There is no other that could lead."""
+
     def group(self, queue: DeclaredQueue | None) -> GroupSeen | None:
         return GroupSeen((0,))
 

@@ -1,23 +1,25 @@
-"""Leaderships of quorum queues that this node hands over."""
+"""Leaderships that this node hands over."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Final
 
 import trio
 
 from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.queue import DeclaredQueue
-from amqp10broker.errors import RefusedError, Unavailable
+from amqp10broker.errors import Unavailable
 from amqp10broker.management.members import change_not_permitted, refused
 from amqp10broker.raft.errors import ChangeRefused, NotLeader, NotReady
 from amqp10broker.replication.groups import Groups
-from amqp10broker.replication.ids import node_of
+from amqp10broker.replication.ids import SYSTEM_GROUP, node_of
 from amqp10broker.replication.member import Member
 
 LOOK_S: Final = 0.05
 """How often it is looked whether something has come about."""
+BATCH: Final = 64
+"""Leaderships that are handed over without a pause for others."""
 TRANSFER_S: Final = 3.0
 """How long it is waited for a transfer, which the group itself gives up after 2 s."""
 
@@ -80,32 +82,76 @@ async def hand_over(queue: DeclaredQueue, member: Member, to: int) -> None:
     raise Unavailable(f"queue '{queue.name}'", text)
 
 
-async def hand_all_over(
-    catalog: Catalog, groups: Groups, may_lead: Callable[[], Collection[int]]
-) -> list[str]:
-    """Hand over all leaderships of queues that another member can take, to the one that has the most.
+class Leaderships:
+    """Those of this node, all of which another is to have: it is drained, slow, or about to stop."""
 
-    Args:
-        catalog: of this node.
-        groups: its members of groups.
-        may_lead: tells the nodes that may.
+    def __init__(self, me: int, catalog: Catalog, groups: Groups) -> None:
+        """Hand none over yet.
 
-    Returns:
-        A line for each queue that is led here all the same.
-    """
-    kept = []
-    for queue in list(catalog):
-        member = groups.get(queue.number) if queue.members else None
-        if member is None or not member.leads:
-            continue
-        matches, nodes = member.raft.matches(), may_lead()
-        heirs = [each for each in matches if each in member.raft.config.voters and node_of(each) in nodes]
+        Args:
+            me: number of this node.
+            catalog: of this node.
+            groups: its members of groups.
+        """
+        self._me = me
+        self._catalog = catalog
+        self._groups = groups
+
+    async def hand_over(self, patience_s: float = TRANSFER_S) -> list[str]:
+        """Hand over what another member can lead, to the one that has the most of its log; all at once.
+
+        Args:
+            patience_s: for so long it is waited for the others to lead.
+
+        Returns:
+            A line for each queue that is led here all the same.
+        """
+        may = self._may_lead()
+        kept: list[str] = []
+        handed: list[tuple[DeclaredQueue | None, Member]] = []
+        system = self._groups.get(SYSTEM_GROUP)
+        if system is not None and system.leads and self._handed(None, system, may, []):
+            handed.append((None, system))
+        for place, queue in enumerate(list(self._catalog), 1):
+            if not place % BATCH:
+                await trio.lowlevel.checkpoint()
+            member = self._groups.get(queue.number) if queue.members else None
+            if member is not None and member.leads and self._handed(queue, member, may, kept):
+                handed.append((queue, member))
+        with trio.move_on_after(patience_s):
+            while any(_leads_still(member) for _, member in handed):  # noqa: ASYNC110
+                await trio.sleep(LOOK_S)
+        late = [queue for queue, member in handed if queue is not None and _leads_still(member)]
+        return [*kept, *(f"queue '{queue.name}': its leader could not hand over in time" for queue in late)]
+
+    def _handed(
+        self, queue: DeclaredQueue | None, member: Member, may: Collection[int], kept: list[str]
+    ) -> bool:
+        """Begin to hand one over; else the reason is noted."""
+        matches, voters = member.raft.matches(), member.raft.config.voters
+        heirs = [each for each in matches if each in voters and node_of(each) in may]
+        told = "the metadata" if queue is None else f"queue '{queue.name}' in vhost '{queue.vhost}'"
+        if not heirs:
+            kept.append(f"{told}: no other member of it can lead")
+            return False
         try:
-            if not heirs:
-                raise refused(queue, "no_other_voter", "no other member of it can lead")
-            await hand_over(queue, member, max(heirs, key=lambda each: matches[each]))
-        except RefusedError as error:
-            kept.append(error.description)
-        except MovedAway:
-            continue  # another leads already
-    return kept
+            member.transfer(max(heirs, key=lambda each: matches[each]))
+        except NotLeader:
+            return False  # another leads already
+        except (ChangeRefused, NotReady) as error:
+            kept.append(f"{told}: {error}")
+            return False
+        member.advance()
+        return True
+
+    def _may_lead(self) -> Collection[int]:
+        suspected = self._groups.suspected
+        return {
+            node.number
+            for node in self._catalog.nodes.values()
+            if not node.draining and node.number not in suspected and node.number != self._me
+        }
+
+
+def _leads_still(member: Member) -> bool:
+    return not member.stopped and member.raft.status.leader in (None, member.me)

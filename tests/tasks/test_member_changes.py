@@ -10,13 +10,13 @@ import pytest
 import trio
 
 from amqp10broker.catalog.catalog import Catalog, Request
-from amqp10broker.catalog.node_requests import SetMembers
+from amqp10broker.catalog.node_requests import JoinNode, SetDraining, SetMembers
 from amqp10broker.catalog.placement import Placed
 from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.errors import PreconditionFailed, Unavailable
 from amqp10broker.replication.ids import node_of
 from amqp10broker.replication.membership import Membership
-from amqp10broker.tasks.leader_changes import MovedAway, hand_all_over, transfer
+from amqp10broker.tasks.leader_changes import Leaderships, MovedAway, transfer
 from amqp10broker.tasks.member_changes import MemberChanges
 from tests.support.declaring import declare
 from tests.support.managing import Host
@@ -194,10 +194,14 @@ async def test_leaderships_are_handed_to_nodes_that_may_lead(autojump_clock: obj
         await trio.sleep(1)
         first = scene.leader.number
         groups = scene.leader.groups
-        assert "no_other_voter" in (await hand_all_over(scene.catalog, groups, set))[0]
-        heir = first % 3 + 1
-        assert await hand_all_over(scene.catalog, groups, lambda: {heir}) == []
-        await trio.sleep(1)
+        leaderships = Leaderships(first, scene.catalog, groups)
+        assert "no other member of it can lead" in (await leaderships.hand_over())[0]
+        for number in (1, 2, 3):
+            scene.catalog.propose(JoinNode(f"n{number}", "::1", number))
+        heir, drained = first % 3 + 1, (first + 1) % 3 + 1
+        scene.catalog.propose(SetDraining(f"n{drained}", True))
+        assert await leaderships.hand_over() == []
+        assert scene.leader.number == heir
         assert scene.leader.number == heir
         with pytest.raises(PreconditionFailed, match="not_a_voter"):
             await transfer(scene.leader.groups, scene.queue, 9)
