@@ -101,6 +101,22 @@ CALLS: Final[Mapping[str, Call]] = {
         "set-cluster-name", lambda arguments, done: f"the cluster is called '{done['name']}'"
     ),
     "forget-cluster-node": _call("forget-cluster-node", lambda arguments, done: _forgotten(done)),
+    "join-cluster": _call(
+        "join-cluster",
+        lambda arguments, done: (
+            f"the node joins the cluster of node '{done['node']}'; what it had is gone"
+            if done["joined"]
+            else "The node is already a member of this cluster"
+        ),
+    ),
+    "reset": _call("reset", lambda arguments, done: f"{_forgotten(done)}, has no data any more, and ends"),
+    "force-reset": _call(
+        "force-reset",
+        lambda arguments, done: (
+            f"node '{done['node']}' has no data any more, and ends; have another node forget it: "
+            f"forget-cluster-node {done['node']}"
+        ),
+    ),
     "quorum-status": _rows("quorum-status", RAFT_COLUMNS),
     "add-member": _call("add-member", _added),
     "delete-member": _call("delete-member", _deleted),

@@ -79,7 +79,7 @@ HOMES: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "clustering": {
         **_told("cluster-status", "await-online-nodes", "metadata-store-status", "set-cluster-name"),
-        **_told("forget-cluster-node"),
+        **_told("forget-cluster-node", "join-cluster", "reset", "force-reset"),
         **_told("quorum-status", "add-member", "delete-member", "grow", "grow-to-count", "shrink"),
         **_told("transfer-leadership", "rebalance", "force-shrink-member-to-current-member"),
         **_told("drain", "revive", "check-if-node-is-quorum-critical", "await-online-quorum-plus-one"),

@@ -9,11 +9,15 @@ from __future__ import annotations
 from typing import Any, Final
 
 from amqp10broker.catalog.node_requests import ForgetNode, SetClusterName
-from amqp10broker.errors import PreconditionFailed
+from amqp10broker.errors import PreconditionFailed, Unavailable
 from amqp10broker.management.caller import Caller, Job, Proposal
-from amqp10broker.management.members import names, node_named, raft_row, runs, shrink
+from amqp10broker.management.cluster_node import ClusterNode
+from amqp10broker.management.members import names, node_named, others, raft_row, runs, shrink
+from amqp10broker.replication.bootstrap import Membership
 
 LOOK_AGAIN_S: Final = 0.25
+CHIEF_S: Final = 5.0
+"""How long it is waited for a leader of the metadata, without which a node cannot leave."""
 NOT_DRAINED: Final = "not under maintenance"
 PRODUCT: Final = "amqp10broker"
 
@@ -42,9 +46,8 @@ def cluster_status(caller: Caller) -> Job:
 
     async def found() -> Document:
         named = dict(sorted(names(caller).items(), key=lambda each: each[1]))
-        others = [number for number in named if number != cluster.number and runs(caller, number)]
         told = {cluster.number: list_listeners(caller)}
-        told |= await cluster.run_at_each(others, "list-listeners", {}, None)
+        told |= await cluster.run_at_each(others(caller, cluster), "list-listeners", {}, None)
         running = [number for number in named if number in told]  # others have gone just now
         facts = {node.number: node for node in caller.catalog.nodes.values()}
         return {
@@ -169,3 +172,93 @@ def forget_cluster_node(caller: Caller, node: str) -> Job:
         return request.carried_out(caller)
 
     return Job(shrinking.run, forget)
+
+
+def join_cluster(caller: Caller, node: str) -> Job | Document:
+    """Have this node, which is alone, join the cluster of another. All that it has is gone then.
+
+    Args:
+        caller: on whose behalf.
+        node: name of a node that the list of nodes has, or ``NAME=HOST:PORT``.
+
+    Returns:
+        ``{"node": name, "joined": bool}``; not joined: it is in that cluster already.
+
+    Raises:
+        BadRequest: the node's address is not known.
+        PreconditionFailed: it is this node, or cannot be reached; or this one is in a cluster with others.
+        Unavailable: the cluster cannot decide it now; nothing was changed.
+        PermissionDenied: the caller is no administrator.
+    """
+    cluster = caller.administered("join-cluster").cluster
+    named = names(caller)
+    me, name = named[cluster.number], node.partition("=")[0].partition("@")[0]
+    if name == me:
+        raise PreconditionFailed("cluster", f"cannot cluster node with itself: {name}")
+    if name in named.values():
+        return {"node": name, "joined": False}
+    if len(named) > 1:
+        raise PreconditionFailed(
+            "cluster",
+            f"node '{me}' is in a cluster with {', '.join(each for each in named.values() if each != me)}: "
+            "take it out of that first, with 'amqp10broker reset' at it",
+        )
+
+    def join(membership: Membership) -> Document:
+        cluster.begin_anew(membership)
+        return {"node": name, "joined": True}
+
+    return Job(lambda: cluster.let_in_by(node), join)
+
+
+def reset(caller: Caller) -> Job:
+    """Have this node leave its cluster, lose all its data, and end.
+
+    Its leaderships are handed over, and its members of quorum queues removed, before.
+
+    Returns:
+        As `forget_cluster_node`.
+
+    Raises:
+        Unavailable: there is no majority of the cluster; the node is a member still.
+        PermissionDenied: the caller is no administrator.
+    """
+    cluster = caller.administered("reset").cluster
+    me = names(caller)[cluster.number]
+
+    async def leave() -> list[Document]:
+        if not others(caller, cluster) and len(names(caller)) == 1:
+            return []
+        left = CHIEF_S
+        while cluster.chief() is None and left > 0:
+            await cluster.pause(LOOK_AGAIN_S)
+            left -= LOOK_AGAIN_S
+        running = others(caller, cluster)
+        if cluster.chief() is None or not running:
+            raise Unavailable(
+                "cluster",
+                "the operation timed out: no majority of the cluster's nodes can be reached; node "
+                f"'{me}' is a member still",
+            )
+        await cluster.leave()
+        rows: list[Document] = await shrink(caller, me, True).run()
+        chief = cluster.chief()
+        await cluster.leave_by(chief if chief in running else running[0])
+        return rows
+
+    return Job(leave, lambda rows: _blank(cluster, me, rows))
+
+
+def force_reset(caller: Caller) -> Document:
+    """Have this node lose all its data, and end; the others are not told, and must forget it.
+
+    Raises:
+        PermissionDenied: the caller is no administrator.
+    """
+    cluster = caller.administered("force-reset").cluster
+    return _blank(cluster, names(caller)[cluster.number], [])
+
+
+def _blank(cluster: ClusterNode, me: str, rows: list[Document]) -> Document:
+    cluster.begin_anew(None)
+    return {"node": me, "failed": [row for row in rows if row["result"] != "ok"]}

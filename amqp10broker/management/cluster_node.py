@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.replication.bootstrap import Membership as OfCluster
 from amqp10broker.replication.membership import Membership
 
 
@@ -136,6 +137,32 @@ class ClusterNode(Protocol):
 
     async def revive(self) -> None:
         """Take it back into service."""
+
+    async def let_in_by(self, node: str) -> OfCluster:
+        """Have another node let this one, which is alone, into its cluster.
+
+        Args:
+            node: its name, or ``NAME=HOST:PORT``.
+
+        Returns:
+            As what this node can `begin_anew`.
+
+        Raises:
+            RefusedError: it does not, of the class that says why; nothing was changed.
+        """
+
+    async def leave_by(self, node: int) -> None:
+        """Have another node see to it that this one is a member no more.
+
+        Raises:
+            RefusedError: it is not decided in time; this node is a member still.
+        """
+
+    async def leave(self) -> None:
+        """Hand leaderships over, as far as others can take them within 2 s."""
+
+    def begin_anew(self, as_: OfCluster | None) -> None:
+        """Stop in order, lose all that is kept, and then begin as a member, or, as None, end."""
 
     async def run_at(self, node: int, operation: str, given: Mapping[str, Any], vhost: str | None) -> Any:
         """Have another node carry out an operation, and give its result.

@@ -100,6 +100,9 @@ RUN: Final[Mapping[str, Callable[..., Any]]] = {
     "metadata-store-status": cluster.metadata_store_status,
     "set-cluster-name": cluster.set_cluster_name,
     "forget-cluster-node": cluster.forget_cluster_node,
+    "join-cluster": cluster.join_cluster,
+    "reset": cluster.reset,
+    "force-reset": cluster.force_reset,
     "list-alarms": maintenance.list_alarms,
 }
 """What carries out each operation of the table; keyword arguments by its arguments."""

@@ -432,6 +432,20 @@ _TABLE: Final = (
         "Take a node that does not run out of the cluster, for good.",
     ),
     Operation(
+        "join-cluster", "cluster",
+        (Argument("node", Kind.TEXT, "a node of it: a name that --cluster-nodes has, or NAME=HOST:PORT"),),
+        _ADMINISTRATOR,
+        "Have this node, which is alone, join a cluster; its own data is gone then, and clients are closed.",
+    ),
+    Operation(
+        "reset", "cluster", (), _ADMINISTRATOR,
+        "Have this node leave its cluster and lose all its data; its process ends.",
+    ),
+    Operation(
+        "force-reset", "cluster", (), _ADMINISTRATOR,
+        "Have this node lose all its data; its process ends, and others must forget the node.",
+    ),
+    Operation(
         "list-alarms", "node", (), _ADMINISTRATOR, "List alarms that are on, by node.", changes=False,
     ),
 )  # fmt: skip

@@ -74,6 +74,7 @@ from amqp10broker.tasks.sockets import BoundSockets, addresses_of, peer_text
 from amqp10broker.tasks.tracing import Tracing
 
 if TYPE_CHECKING:
+    from amqp10broker.tasks.afterwards import Afterwards
     from amqp10broker.tasks.cluster import Cluster
     from amqp10broker.tasks.node_of_cluster import NodeOfCluster
 
@@ -105,6 +106,7 @@ class Broker:
         journal_task: what durable queues keep there.
         over: set when the broker cannot go on, or was told to `stop`: whoever runs it leaves the block.
         failure: why it cannot go on; leaving the block raises it.
+        afterwards: what is to be done with the folder when the broker has stopped; None: nothing.
         clock: the time of day, while it runs.
         askers: the sessions and others that may ask queues, while it runs.
         dead_letters: hands on what queues give up, while it runs.
@@ -143,6 +145,7 @@ class Broker:
         self.journal_task: JournalTask | None = None
         self.failure: BrokerError | None = None
         self.over = trio.Event()
+        self.afterwards: Afterwards | None = None
         self.passwords = Passwords(self.catalog.users, secrets.token_bytes)
         self.authenticator = authenticator(config, self.catalog.users, self.passwords)
         self.logins = Logins()

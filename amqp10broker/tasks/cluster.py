@@ -12,12 +12,13 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 import trio
 
 from amqp10broker import __version__
-from amqp10broker.catalog.node_requests import JoinNode, NodeStarted
+from amqp10broker.catalog.node_requests import ForgetNode, JoinNode, NodeStarted
 from amqp10broker.catalog.nodes import NodeFacts
 from amqp10broker.catalog.queue import DeclaredQueue, Owner, QueueSpec
 from amqp10broker.errors import BadRequest, BrokerError, ConfigError, RefusedError, StorageError
@@ -46,7 +47,7 @@ from amqp10broker.tasks.cluster_listener import bind_cluster
 from amqp10broker.tasks.cluster_secret import read_secret
 from amqp10broker.tasks.connections import Connections
 from amqp10broker.tasks.data import Data
-from amqp10broker.tasks.forming import FIRST, LOOK_S, NAME_TAKEN, Former, Stopped
+from amqp10broker.tasks.forming import FIRST, JOIN_S, LOOK_S, NAME_TAKEN, Former, Stopped, let_in
 from amqp10broker.tasks.founding import prepare_folder
 from amqp10broker.tasks.journal_task import JournalTask
 from amqp10broker.tasks.log import Log
@@ -156,7 +157,11 @@ class Cluster:
         self._early: dict[int, dict[int, Frame]] | None = {}
         self._refusals: set[str] = set()
         """Said so far."""
-        self.answers: dict[str, Answer] = {"look": self._looked_at, "join": self._let_in}
+        self.answers: dict[str, Answer] = {
+            "look": self._looked_at,
+            "join": self._let_in,
+            "leave": self._let_go,
+        }
 
     # --- life ---------------------------------------------------------------------------------------
 
@@ -198,6 +203,12 @@ class Cluster:
                     "node_name",
                     f"is '{self.name}', and the data folder is that of node '{known.name}'",
                     "give the node its old name, or an empty folder",
+                )
+            elif config.discard_my_data:
+                _log.warning(
+                    "--discard-my-data does nothing: the folder is that of a member of a cluster; "
+                    "'amqp10broker reset' takes the node out of it and discards its data",
+                    node=self.name,
                 )
             prepare_folder(data, config, known)
             self._used = used_version(data.catalog_log)
@@ -244,7 +255,7 @@ class Cluster:
         if membership is None:
             raise Stopped("told to end before it was of a cluster")
         if membership.number != FIRST and data.served:
-            data.discard()
+            data.discard("--discard-my-data was given, and the node joins a cluster")
         data.belong(membership)
         return membership
 
@@ -390,6 +401,46 @@ class Cluster:
         started = NodeStarted(self.name, self._data.incarnation, at.host, at.port, __version__, carried_out())
         await self.system.caught_up(started, self._missing, self._check_membership)
 
+    async def let_in_by(self, written: str) -> Membership:
+        """Ask a node of another cluster to let this one in, which is alone and goes on until it is.
+
+        Args:
+            written: the other's name, if the list of nodes has it, or ``NAME=HOST:PORT``.
+
+        Returns:
+            As what this node shall begin anew.
+
+        Raises:
+            RefusedError: it is not let in.
+        """
+        try:
+            listed = read_nodes(written) if "=" in written else self._listed
+        except ClusterRefused as error:
+            raise BadRequest("node", str(error)) from error
+        name = next(iter(listed)) if "=" in written else written.partition("@")[0]
+        if name not in listed:
+            raise BadRequest(
+                "node",
+                f"the list of nodes has no node '{name}': give it as NAME=HOST:PORT, with its cluster port",
+            )
+        stranger = Identity(0, self.name, self._data.incarnation)
+        ask = partial(self.peers.ask_address, identity=stranger)
+        return await let_in(ask, name, listed[name], self.name, self.address)
+
+    async def leave_by(self, node: int) -> None:
+        """Have another node see to it that this one is a member no more.
+
+        Args:
+            node: its number.
+
+        Raises:
+            RefusedError: it is not decided in time.
+        """
+        other = next(each for each in self.membership.members if each.number == node)
+        at = self._listed.get(other.name, other.address)
+        # On a connection of its own: those of a member end when it is none.
+        await self.peers.ask_address((at.host, at.port), {"what": "leave"}, JOIN_S)
+
     async def _check_membership(self) -> None:
         """Ask the others whether this node is still a member: of one that is not they do not hear.
 
@@ -507,6 +558,14 @@ class Cluster:
             "numbers": [node.number for node in self._catalog.nodes.values()],
             "highest": self._catalog.highest_node,
         }
+
+    async def _let_go(self, node: int, question: Document) -> Document:
+        """A member wants to be one no more."""
+        assert self.system is not None, "it has members"
+        leaving = self._catalog.node_of(node)
+        if leaving is not None:
+            await self.system.propose(ForgetNode(leaving.name))
+        return {}
 
     async def _let_in(self, node: int, question: Document) -> Document:
         """A node wants to be a member: it gets a number, and becomes a member of the system group."""

@@ -18,6 +18,7 @@ from amqp10broker.tasks.queue_task import QueueTask
 
 if TYPE_CHECKING:
     from amqp10broker.persistence.quorum_keeper import QuorumInLog
+    from amqp10broker.replication.bootstrap import Membership as OfCluster
     from amqp10broker.replication.member import Member
 
 MAINTENANCE: Final = "Node was put into maintenance mode"
@@ -135,6 +136,15 @@ class NodeAlone:
 
     async def revive(self) -> None:
         await serve_again(self._broker)
+
+    async def let_in_by(self, node: str) -> OfCluster:
+        _refuse()
+
+    async def leave_by(self, node: int) -> None:
+        _refuse()
+
+    def begin_anew(self, as_: OfCluster | None) -> None:
+        _refuse()
 
     async def run_at(self, node: int, operation: str, given: Mapping[str, Any], vhost: str | None) -> Any:
         _refuse()

@@ -127,8 +127,11 @@ class Data:
         """
         self.catalog_log.put_durably([(MEMBERSHIP, membership.document())])
 
-    def discard(self) -> None:
+    def discard(self, why: str) -> None:
         """Lose all that the folder has, before anything of it was used, and begin a new one.
+
+        Args:
+            why: a clause, for the log.
 
         Raises:
             StorageError: it cannot be.
@@ -139,7 +142,7 @@ class Data:
         self.folder.inventory.close()
         self.folder.close()
         remove_contents(self.disk, path)
-        _log.warning("the data of this node was discarded, as --discard-my-data says", path=path)
+        _log.warning("the data of this node was discarded", reason=why, path=path)
         self._open(path)
 
     # --- what is declared ---------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 import trio
 
 from amqp10broker import __version__
-from amqp10broker.errors import BrokerError, RefusedError
+from amqp10broker.errors import BrokerError, PreconditionFailed, RefusedError, Unavailable
 from amqp10broker.queues.machine_version import carried_out
 from amqp10broker.replication.bootstrap import (
     Address,
@@ -169,20 +169,10 @@ class Former:
         Raises:
             ClusterRefused: never as it is.
         """
-        address = self._listed[by]
-        question = {
-            "what": "join",
-            "name": self._name,
-            "host": self._at.host,
-            "port": self._at.port,
-            "version": __version__,
-            "machines": list(carried_out()),
-        }
         try:
-            answer = await self._ask((address.host, address.port), question, JOIN_S)
-            return Membership.of(answer)
+            return await _asked_to_join(self._ask, self._listed[by], self._name, self._at)
         except Refused as error:
-            raise ClusterRefused(f"node '{by}' at {address}: {error}") from error
+            raise ClusterRefused(f"node '{by}' at {self._listed[by]}: {error}") from error
         except RefusedError as error:
             if error.resource == NAME_TAKEN:
                 raise taken(self._name, by) from error
@@ -194,6 +184,50 @@ class Former:
 
 NAME_TAKEN: Final = "name of a node"
 """Resource of the refusal of a node that wants to join under a name that there is."""
+
+
+async def let_in(ask: Ask, by: str, where: Address, name: str, at: Address) -> Membership:
+    """Ask a node to let this one into its cluster; nothing is changed here.
+
+    Args:
+        ask: asks it, as one that is in no cluster.
+        by: its name.
+        where: it is.
+        name: of this node.
+        at: where others reach it.
+
+    Raises:
+        PreconditionFailed: it is not let in, or the other cannot be reached.
+        Unavailable: the other's cluster cannot decide it now.
+    """
+    resource = f"node '{by}'"
+    try:
+        told = await ask((where.host, where.port), {"what": "look", "name": name}, LOOK_S)
+        if told["name"] != by:
+            raise PreconditionFailed(resource, f"node '{told['name']}' is at {where}, not node '{by}'")
+        if told["cluster"] is None:
+            raise Unavailable(resource, f"node '{by}' is in no cluster yet: try again when it is")
+        if told["taken"]:
+            raise PreconditionFailed(resource, str(taken(name, by)))
+        return await _asked_to_join(ask, where, name, at)
+    except RefusedError:
+        raise
+    except BrokerError as error:
+        raise PreconditionFailed(resource, f"node '{by}' at {where}: {error}") from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise PreconditionFailed(resource, f"node '{by}' at {where} has not answered as a node") from error
+
+
+async def _asked_to_join(ask: Ask, where: Address, name: str, at: Address) -> Membership:
+    question = {
+        "what": "join",
+        "name": name,
+        "host": at.host,
+        "port": at.port,
+        "version": __version__,
+        "machines": list(carried_out()),
+    }
+    return Membership.of(await ask((where.host, where.port), question, JOIN_S))
 
 
 async def told_each(why: Callable[[], str | None], names: Callable[[], str]) -> None:

@@ -19,6 +19,7 @@ from amqp10broker.management.snapshot import (
 )
 from amqp10broker.security.passwords import Passwords
 from amqp10broker.service.survey import Selection
+from amqp10broker.tasks.afterwards import Afterwards
 from amqp10broker.tasks.bootstrap import tell_idle_patterns
 from amqp10broker.tasks.connections import Connections
 from amqp10broker.tasks.doors import Doors
@@ -64,6 +65,7 @@ class Administered(Surroundings, QueueHost, Protocol):
         connections: by number, of both protocols.
         tracing: who is traced.
         doors: where clients come in; None before it serves.
+        afterwards: what is to be done with the folder when the broker has stopped.
     """
 
     container_id: str
@@ -74,6 +76,10 @@ class Administered(Surroundings, QueueHost, Protocol):
     connections: Connections
     tracing: Tracing
     doors: Doors | None
+    afterwards: Afterwards | None
+
+    def stop(self) -> None:
+        """End in order."""
 
     @property
     def as_member(self) -> ClusterNode:

@@ -16,8 +16,10 @@ from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.errors import PeerUnreachable, RefusedError, Unavailable
 from amqp10broker.management.cluster_node import GroupSeen, MemberState
 from amqp10broker.replication.asking import Document
+from amqp10broker.replication.bootstrap import Membership as OfCluster
 from amqp10broker.replication.ids import SYSTEM_GROUP, node_of
 from amqp10broker.replication.membership import Membership, is_promotable
+from amqp10broker.tasks.afterwards import Afterwards
 from amqp10broker.tasks.cluster import Cluster
 from amqp10broker.tasks.cluster_node import client_listeners, serve_again, stop_serving
 from amqp10broker.tasks.leader_changes import Leaderships
@@ -218,6 +220,21 @@ class NodeOfCluster:
                     await self._leaderships.hand_over()
                 with trio.move_on_after(LOOK_AGAIN_S):
                     await self._cluster.slow.wait()
+
+    # --- coming and going ---------------------------------------------------------------------------
+
+    async def let_in_by(self, node: str) -> OfCluster:
+        """See `ClusterNode.let_in_by`."""
+        return await self._cluster.let_in_by(node)
+
+    async def leave_by(self, node: int) -> None:
+        """See `ClusterNode.leave_by`."""
+        await self._cluster.leave_by(node)
+
+    def begin_anew(self, as_: OfCluster | None) -> None:
+        """See `ClusterNode.begin_anew`."""
+        self._broker.afterwards = Afterwards(as_)
+        self._broker.stop()
 
     # --- other nodes --------------------------------------------------------------------------------
 

@@ -129,14 +129,20 @@ class Doors:
         self._complaints.forget(who)
         return transport, greeting
 
-    async def ask(self, address: Address, question: Document, timeout_s: float) -> Document:
+    async def ask(
+        self, address: Address, question: Document, timeout_s: float, identity: Identity
+    ) -> Document:
         """See `Peers.ask_address`."""
+
+        def judge(hello: Hello) -> str | None:
+            return self._acquaintances.judge(identity, hello)
+
         place = peer_text(address)
         transport: Transport | None = None
         try:
             with trio.move_on_after(timeout_s):
                 transport = await self._dial(address)
-                greeting = self._greeting(Purpose.QUESTION, self._judge_known, transport, dials=True)
+                greeting = self._greeting(Purpose.QUESTION, judge, transport, dials=True, identity=identity)
                 await greet(transport, greeting)
                 return await self._ask(transport, greeting, question, timeout_s)
             raise PeerUnreachable(f"{place} has not answered within {timeout_s:g} s")
@@ -208,6 +214,14 @@ class Doors:
             transport.stream, greeting.peer, greeting.rest, frames, body_bytes_max=QUESTION_BYTES_MAX
         )
 
-    def _greeting(self, purpose: Purpose, judge: Judge, transport: Transport, *, dials: bool) -> Greeting:
-        own = Hello(self._identity(), purpose, self._start, secrets.token_bytes(NONCE_BYTES))
+    def _greeting(
+        self,
+        purpose: Purpose,
+        judge: Judge,
+        transport: Transport,
+        *,
+        dials: bool,
+        identity: Identity | None = None,
+    ) -> Greeting:
+        own = Hello(identity or self._identity(), purpose, self._start, secrets.token_bytes(NONCE_BYTES))
         return Greeting(own, self._secret, judge, dials=dials, binding=transport.binding)

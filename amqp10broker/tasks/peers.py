@@ -202,15 +202,23 @@ class Peers:
             raise PeerUnreachable(f"{name} is not connected")
         return await self._calls.call(link, question, timeout_s)
 
-    async def ask_address(self, address: Address, question: Document, timeout_s: float) -> Document:
+    async def ask_address(
+        self, address: Address, question: Document, timeout_s: float, identity: Identity | None = None
+    ) -> Document:
         """Ask a node that is not known, or of whose cluster this one is not yet, on a connection of its own.
+
+        Args:
+            address: where.
+            question: what.
+            timeout_s: it must have answered by then.
+            identity: of whom to ask as; None: as this node is.
 
         Raises:
             PeerUnreachable: nobody answers there in time.
             Refused: one of the two does not talk to the other; the message is one line for people.
             RefusedError: as the other node raised it.
         """
-        return await self._doors.ask(address, question, timeout_s)
+        return await self._doors.ask(address, question, timeout_s, identity or self._identity)
 
     # -- running
 

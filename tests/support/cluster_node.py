@@ -16,6 +16,7 @@ from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.errors import RefusedError, Unavailable
 from amqp10broker.management.cluster_node import GroupSeen, MemberState
+from amqp10broker.replication.bootstrap import Membership as OfCluster
 from amqp10broker.replication.ids import member_id, node_of
 from amqp10broker.replication.membership import Membership
 from tests.support.declaring import declare
@@ -147,6 +148,19 @@ class FakeNode:
     async def revive(self) -> None:
         self._note("revive")
         self._catalog.propose(SetDraining(NAMES[self.number - 1], False))
+
+    async def let_in_by(self, node: str) -> OfCluster:
+        self._note("let_in_by", node)
+        return OfCluster("id", 4, "a", ())
+
+    async def leave_by(self, node: int) -> None:
+        self._note("leave_by", node)
+
+    async def leave(self) -> None:
+        self._note("leave")
+
+    def begin_anew(self, as_: OfCluster | None) -> None:
+        self._note("begin_anew", None if as_ is None else as_.number)
 
     async def run_at(self, node: int, operation: str, given: Mapping[str, Any], vhost: str | None) -> Any:
         self._note("run_at", node, operation, dict(given), vhost)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import trio
 
-from amqp10broker.errors import BrokerError, RefusedError
+from amqp10broker.errors import BrokerError, PreconditionFailed, RefusedError, Unavailable
 from amqp10broker.replication.bootstrap import Address, ClusterRefused, MemberAt, Membership
 from amqp10broker.replication.hello import WRONG_SECRET, Refused
-from amqp10broker.tasks.forming import NAME_TAKEN, Former
+from amqp10broker.tasks.forming import NAME_TAKEN, Former, let_in
 
 AT = {name: Address("127.0.0.1", 25672 + place) for place, name in enumerate("abc")}
 
@@ -133,3 +133,48 @@ async def test_data_is_not_given_up_unasked(autojump_clock: trio.testing.MockClo
     with pytest.raises(ClusterRefused, match="--discard-my-data"):
         await former("b", Wires(a=member("a")), has_data=True).find()
     assert (await former("a", Wires(b=alone("b")), has_data=True).find()).number == 1
+
+
+# --- a node that runs alone asks to be let in -----------------------------------------------------
+
+
+async def letting_in(wires: Wires, by: str = "a") -> Membership:
+    return await let_in(wires, by, AT["a"], "c", AT["c"])
+
+
+async def test_a_node_is_let_in_and_nothing_is_changed_before() -> None:
+    """J1: it hears as what."""
+    assert (await letting_in(Wires(a=member("a")))).number == 2
+
+
+@pytest.mark.parametrize(
+    ("wires", "by", "kind", "said"),
+    [
+        (Wires(), "a", PreconditionFailed, "nobody is there"),
+        (Wires(a=member("b")), "a", PreconditionFailed, "node 'b' is at 127.0.0.1:25672, not node 'a'"),
+        (Wires(a=member("a", taken=True)), "a", PreconditionFailed, "has a node 'c' already"),
+        (Wires(a=alone("a")), "a", Unavailable, "in no cluster yet"),
+        (
+            Wires(a=member("a", refusals=[Unavailable("cluster", "no majority")])),
+            "a",
+            Unavailable,
+            "no majority",
+        ),
+    ],
+)
+async def test_a_node_that_is_not_let_in_hears_why(
+    wires: Wires, by: str, kind: type[RefusedError], said: str
+) -> None:
+    """J2, J3: in minority it may be tried again."""
+    with pytest.raises(kind, match=said):
+        await letting_in(wires, by)
+
+
+async def test_a_secret_that_differs_is_said() -> None:
+    """N4."""
+
+    async def refuse(question: Mapping[str, Any]) -> dict[str, Any]:
+        raise Refused(WRONG_SECRET, by_peer=True)
+
+    with pytest.raises(PreconditionFailed, match="wrong secret"):
+        await letting_in(Wires(a=refuse))

@@ -67,7 +67,9 @@ async def test_an_alone_node_says_what_it_can(autojump_clock: object) -> None:
         ] == [("broker", "leader")]
         assert (await ask(broker, "check-if-node-is-quorum-critical"))["result"] == "ok"
         assert (await ask(broker, "await-online-quorum-plus-one"))["result"] == "ok"
-        assert (await ask(broker, "check-for-quorum-queues-without-an-elected-leader", pattern=".*"))["result"] == "ok"
+        assert (await ask(broker, "check-for-quorum-queues-without-an-elected-leader", pattern=".*"))[
+            "result"
+        ] == "ok"
         assert await ask(broker, "list-alarms") == []
         await ask(broker, "alarm", name="memory", on=True)
         assert await ask(broker, "list-alarms") == [{"node": "broker", "alarm": "memory"}]

@@ -232,3 +232,25 @@ def test_what_is_typed_wrongly_is_code_64(broker: Broker, written: list[str]) ->
     with pytest.raises(SystemExit) as other:
         main.main(["list-queues", "--bogus"])
     assert other.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("written", "answer", "said"),
+    [
+        (
+            ["join_cluster", "a"],
+            {"node": "a", "joined": False},
+            "The node is already a member of this cluster",
+        ),
+        (["join-cluster", "a=h:1"], {"node": "a", "joined": True}, "the node joins the cluster of node 'a'"),
+        (["reset"], {"node": "d", "failed": []}, "node 'd' is out of the cluster, has no data any more"),
+        (["force_reset"], {"node": "d", "failed": []}, "forget-cluster-node d"),
+    ],
+)
+def test_coming_and_going_is_told(
+    broker: Broker, capsys: pytest.CaptureFixture[str], written: list[str], answer: Any, said: str
+) -> None:
+    """J2, J5."""
+    broker.answer = answer
+    assert main.main(written) == 0
+    assert said in capsys.readouterr().out

@@ -118,3 +118,54 @@ def test_a_node_that_runs_is_not_forgotten() -> None:
             world.run("forget-cluster-node", node=node)
     with pytest.raises(NotFound, match="its nodes are: a, b, c"):
         world.run("forget-cluster-node", node="z")
+
+
+def test_a_node_that_is_alone_joins_the_cluster_of_another() -> None:
+    """J1: it is let in first, and begins anew as what it was let in as."""
+    world = World(1)
+    assert world.run("join-cluster", node="x=::1:5") == {"node": "x", "joined": True}
+    assert world.cluster.done == [("let_in_by", "x=::1:5"), ("begin_anew", 4)]
+
+
+def test_a_node_that_cannot_join_stays_as_it_was() -> None:
+    """J2, J3."""
+    world = World()
+    assert world.run("join-cluster", node="b@host") == {"node": "b", "joined": False}
+    with pytest.raises(PreconditionFailed, match="cannot cluster node with itself: a"):
+        world.run("join-cluster", node="a")
+    with pytest.raises(PreconditionFailed, match="node 'a' is in a cluster with b, c: .*reset"):
+        world.run("join-cluster", node="x")
+    assert not world.cluster.done
+    alone = World(1)
+    alone.cluster.refusals = [Unavailable("cluster", "the operation timed out")]
+    with pytest.raises(Unavailable):
+        alone.run("join-cluster", node="x")
+    assert alone.cluster.done == [("let_in_by", "x")]
+
+
+def test_a_node_leaves_with_its_members_and_is_blank() -> None:
+    """J5: another node sees to it, that of the leader of the metadata if it is another."""
+    world = World(number=2)
+    world.cluster.declare("q", 1, 2, 3)
+    world.cluster.declare("only", 2)
+    done = world.run("reset")
+    assert [row["name"] for row in done["failed"]] == ["only"]
+    assert [each[0] for each in world.cluster.done] == ["leave", "delete", "leave_by", "begin_anew"]
+    assert world.cluster.done[2:] == [("leave_by", world.cluster.chief()), ("begin_anew", None)]
+    assert world.nodes("q") == [1, 3]
+
+
+def test_a_node_cannot_leave_in_minority_unless_by_force() -> None:
+    """J5: an error, and it is a member still. The last node needs no other."""
+    world = World()
+    world.cluster.declare("q", 1, 2, 3)
+    world.cluster.down = {2, 3}
+    with pytest.raises(Unavailable, match="node 'a' is a member still"):
+        world.run("reset")
+    assert not world.cluster.done
+    assert world.run("force-reset") == {"node": "a", "failed": []}
+    assert world.cluster.done == [("begin_anew", None)]
+    alone = World(1)
+    alone.cluster.declare("q", 1)
+    assert alone.run("reset") == {"node": "a", "failed": []}
+    assert alone.cluster.done == [("begin_anew", None)]
