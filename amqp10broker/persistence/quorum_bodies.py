@@ -208,12 +208,16 @@ class JournalBodies:
 
     def keep_only(self, indexes: Sequence[int]) -> list[int]:
         """Recovery is over: forget everything else. Returns those that are missing."""
-        wanted = set(indexes)
         self.recovering = False
         self._noted.clear()
-        self._messages.drop([index for index in self._messages.indexes() if index not in wanted])
+        wanted, there = sorted(indexes), self._messages.indexes()
+        missing: set[int] = set()
+        if wanted != there:  # deliveries that were settled behind the last record of their messages
+            missing = set(wanted).difference(there)
+            self._messages.drop(sorted(set(there).difference(wanted)))
+            wanted = sorted(set(wanted))
         at = 0
-        for first, end in (*ranges_of(sorted(wanted)), (1 << 64, 1 << 64)):
+        for first, end in (*ranges_of(wanted), (1 << 64, 1 << 64)):
             self._extents.remove(at, first)
             at = end
-        return [index for index in indexes if index not in self._messages]
+        return sorted(missing)
