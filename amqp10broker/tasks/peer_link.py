@@ -13,7 +13,7 @@ from amqp10broker.replication.hello import Hello
 from amqp10broker.replication.wire import Frame
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.peer_streams import close
-from amqp10broker.tasks.socket_transport import Stream
+from amqp10broker.tasks.socket_transport import SocketTransport, Stream
 
 _log = Log("amqp10broker.peers")
 
@@ -56,6 +56,7 @@ class PeerLink:
         self.facts_told = b""
         self.end = "closed by the other node"
         self._stream = stream
+        self._direct = stream if isinstance(stream, SocketTransport) else None
         self._rest = rest
         self._on_frames = on_frames
         self._decoder = Decoder(body_bytes_max)
@@ -66,14 +67,26 @@ class PeerLink:
         self._scope = trio.CancelScope()
 
     def put(self, pieces: Sequence[bytes], *, first: bool = False) -> None:
-        """Send a frame, never waiting.
+        """Send a frame, never waiting: from here when nothing is before it, as `writer.Writer` does.
 
         Args:
             pieces: of the frame (`frames.encode`).
             first: before all that waits, behind what was put so before.
         """
-        (self._first if first else self._queue).extend(pieces)
-        self.backlog_bytes += sum(map(len, pieces))
+        if self._direct is not None and not self.backlog_bytes:
+            data = b"".join(pieces)
+            try:
+                sent = self._direct.try_send(data)
+            except trio.BrokenResourceError:
+                sent = 0  # the task will meet the error and end the connection
+            if sent == len(data):
+                return
+            # The rest of a frame of which a part is gone goes before any other.
+            self._first.append(data[sent:])
+            self.backlog_bytes = len(data) - sent
+        else:
+            (self._first if first else self._queue).extend(pieces)
+            self.backlog_bytes += sum(map(len, pieces))
         self._wake.set()
 
     async def wait_room(self, most_bytes: int) -> bool:
