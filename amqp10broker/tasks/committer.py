@@ -86,7 +86,7 @@ class Committer:
         self._waiting: list[tuple[int, Callable[[], None]]] = []
         self._for_room: list[Callable[[], None]] = []
         self._events: set[trio.Event] = set()
-        self._next_commit = trio.Event()
+        self._to_clean = trio.Event()
 
     # --- for those who append -----------------------------------------------------------------------
 
@@ -154,9 +154,9 @@ class Committer:
             assert self.failure is not None
             raise self.failure
 
-    async def wait_commit(self) -> None:
-        """Wait until the next commit, or as long as the disk is full until it is tried again."""
-        await self._next_commit.wait()
+    async def wait_cleaning(self) -> None:
+        """Wait until a commit, or what is tried again while the disk is full, leaves a file to clean."""
+        await self._to_clean.wait()
 
     def stop(self) -> None:
         """Commit what there is, and end `run`."""
@@ -209,13 +209,13 @@ class Committer:
             waiting, self._for_room = self._for_room, []
             for callback in waiting:
                 callback()
-        if ticket is not None or self.full:
-            self._next_commit.set()
-            self._next_commit = trio.Event()
-        if ticket is None and not also:
-            return False
-        self._tell()
-        return True
+        done = ticket is not None or bool(also)
+        if done:
+            self._tell()
+        if self.journal.to_clean() is not None:
+            self._to_clean.set()
+            self._to_clean = trio.Event()
+        return done
 
     async def _sync_all(self, ticket: int | None, also: Sequence[tuple[AlsoSynced, Sequence[int]]]) -> None:
         fds = [fd for _, part in also for fd in part]

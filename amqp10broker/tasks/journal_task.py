@@ -258,7 +258,7 @@ class JournalTask:
         """Clean the journal whenever it pays."""
         try:
             while True:
-                await self.committer.wait_commit()
+                await self.committer.wait_cleaning()
                 while not self._abandoned and (file := self.journal.to_clean()) is not None:
                     await self._clean(file)
         except StorageError as error:
