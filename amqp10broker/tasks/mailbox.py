@@ -1,6 +1,6 @@
-"""A task's mailbox: one trio memory channel, taken from in batches.
+"""A task's mailbox, taken from in batches.
 
-The channel itself has no bound, because a task has one mailbox and many senders, each with a bound
+The mailbox itself has no bound, because a task has one mailbox and many senders, each with a bound
 of its own that must not be used up by another's. Where a sender's bound is not given by the protocol
 (credit, windows), it is kept by a counter at the sender's end: `Bound` for the reader, the lane of
 `writer.py` for sessions. The table in README.md says which is which.
@@ -8,7 +8,6 @@ of its own that must not be used up by another's. Where a sender's bound is not 
 
 from __future__ import annotations
 
-import math
 from typing import Generic, TypeVar
 
 import trio
@@ -19,55 +18,64 @@ T = TypeVar("T")
 class Mailbox(Generic[T]):
     """Letters for one task.
 
+    A list, and the task that waits for it. A memory channel of Trio does more, for many tasks and letter by
+    letter, and costs more.
+
     Attributes:
         most: the largest number of letters that ever waited; tests hold it against the table.
     """
 
-    __slots__ = ("_receive", "_send", "_waiting", "closed", "most")
+    __slots__ = ("_letters", "_owner", "closed", "most")
 
     def __init__(self) -> None:
-        send, receive = trio.open_memory_channel[T](math.inf)
-        self._send = send
-        self._receive = receive
-        self._waiting = 0
+        self._letters: list[T] = []
+        self._owner: trio.lowlevel.Task | None = None
+        """The task, while it waits."""
         self.most = 0
         self.closed = False
 
     @property
     def waiting(self) -> int:
         """Letters not taken."""
-        return self._waiting
+        return len(self._letters)
 
     def put(self, letter: T) -> bool:
         """Put a letter, never waiting; False when the owner is gone and the letter was not taken."""
         if self.closed:
             return False
-        self._waiting += 1
-        if self._waiting > self.most:
-            self.most = self._waiting
-        self._send.send_nowait(letter)
+        letters = self._letters
+        letters.append(letter)
+        if len(letters) > self.most:
+            self.most = len(letters)
+        if self._owner is not None:
+            trio.lowlevel.reschedule(self._owner)
+            self._owner = None
         return True
 
     async def take_all(self) -> list[T]:
-        """Wait for a letter, then take all that are there."""
-        receive = self._receive
-        letters = [await receive.receive()]
-        more = self._waiting - 1
-        if more:
-            take = receive.receive_nowait
-            letters.extend([take() for _ in range(more)])
-        self._waiting = 0
+        """Wait for a letter, then take all that are there. Cancelled, it takes none.
+
+        Raises:
+            trio.ClosedResourceError: it is closed.
+        """
+        if self.closed:
+            raise trio.ClosedResourceError
+        if self._letters:
+            await trio.lowlevel.checkpoint()
+        else:
+            self._owner = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._abort)
+        letters, self._letters = self._letters, []
         return letters
+
+    def _abort(self, _: object) -> trio.lowlevel.Abort:
+        self._owner = None
+        return trio.lowlevel.Abort.SUCCEEDED
 
     def close(self) -> list[T]:
         """Take no more letters, and hand over those that nobody will take."""
         self.closed = True
-        left = []
-        while self._waiting:
-            self._waiting -= 1
-            left.append(self._receive.receive_nowait())
-        self._send.close()
-        self._receive.close()
+        left, self._letters = self._letters, []
         return left
 
 
