@@ -65,6 +65,8 @@ class Raft:
         store: where durable entries are read.
         now_ms: milliseconds of a clock that never runs back; the same in all calls.
         chance: gives numbers from 0 to below 1.
+        commit_wait_ms: so long the news of what is committed may wait for an entry to go with. Followers
+            that have nothing to tell anybody when they hear of it can wait; it costs no message then.
 
     Attributes:
         backward: it shall not lead: it takes over from no leader, and waits longer than others would.
@@ -91,9 +93,17 @@ class Raft:
     )
 
     def __init__(
-        self, me: int, stored: Stored, store: LogStore, *, now_ms: int, chance: Callable[[], float]
+        self,
+        me: int,
+        stored: Stored,
+        store: LogStore,
+        *,
+        now_ms: int,
+        chance: Callable[[], float],
+        commit_wait_ms: int = 0,
     ) -> None:
         self._member = Member(me, stored, store)
+        self._member.commit_wait_ms = commit_wait_ms
         self._chance = chance
         self.backward = False
         self._hard_due = False

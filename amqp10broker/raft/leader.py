@@ -55,6 +55,7 @@ class Leadership:
         "_reads",
         "_round",
         "_round_sent",
+        "commit_due",
         "first",
         "peers",
         "quorum_due",
@@ -73,6 +74,8 @@ class Leadership:
             if peer != member.me
         }
         self.retry_due: int | None = None
+        self.commit_due: int | None = None
+        """When what is committed is told without an entry."""
         self.quorum_due: int | None = None
         self.transfer: Transfer | None = None
         self._reads: list[tuple[int, int, int]] = []
@@ -99,7 +102,7 @@ class Leadership:
     def deadline(self) -> int | None:
         """When `tick` is due; None if nothing is under way."""
         transfer = self.transfer
-        dues = (self.retry_due, self.quorum_due, None if transfer is None else transfer.due)
+        dues = (self.retry_due, self.commit_due, self.quorum_due, None if transfer is None else transfer.due)
         return min((due for due in dues if due is not None), default=None)
 
     # -- what is asked of a leader
@@ -270,19 +273,26 @@ class Leadership:
         member = self._member
         needing: list[int] = []
         settled = not self._reads and not self.leaving
+        wait_ms = member.commit_wait_ms
+        bare = not wait_ms or (self.commit_due is not None and self.commit_due <= now_ms)
+        untold = False
         for to, peer in self.peers.items():
             if not peer.alive:
                 continue
             if peer.flow is Flow.PROBE:
                 self._probe(to, peer, needing)
             elif peer.flow is Flow.REPLICATE:
-                self._stream(to, peer, needing)
+                self._stream(to, peer, needing, bare=bare)
+                untold = untold or peer.commit_sent < member.commit
             if peer.match < member.log.last or peer.commit < member.commit:
                 settled = False
         self._tell_target()
         if self._passing:
             self._pass_on()
         self._send_round()
+        if wait_ms and (bare or self.commit_due is None):
+            # It stays when an entry has told it: an alarm in vain is cheaper than one set for each entry.
+            self.commit_due = now_ms + wait_ms if untold else None
         if settled:
             self.retry_due = None
         elif self.retry_due is None:
@@ -312,7 +322,7 @@ class Leadership:
             peer.commit_sent = append.commit
             self._member.outbox.append(append)
 
-    def _stream(self, to: int, peer: Progress, needing: list[int]) -> None:
+    def _stream(self, to: int, peer: Progress, needing: list[int], *, bare: bool) -> None:
         member = self._member
         while peer.next <= member.log.last and peer.may_send:
             append = self._append(to, peer, MESSAGE_BYTES, needing)
@@ -321,7 +331,7 @@ class Leadership:
             peer.sent(append.runs[-1].last, sum(run.size for run in append.runs))
             peer.commit_sent = append.commit
             member.outbox.append(append)
-        if peer.commit_sent < member.commit and peer.may_send:
+        if bare and peer.commit_sent < member.commit and peer.may_send:
             append = self._append(to, peer, 0, needing)
             if append is not None:
                 peer.commit_sent = append.commit

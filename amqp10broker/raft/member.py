@@ -21,9 +21,10 @@ class Member:
         configs: what the log says of members.
         suspected: members whose node cannot be reached, or cannot reach this one.
         outbox: messages that may go at once.
+        commit_wait_ms: so long the news of what is committed may wait for an entry to go with.
     """
 
-    __slots__ = ("commit", "configs", "log", "me", "outbox", "suspected", "term", "vote")
+    __slots__ = ("commit", "commit_wait_ms", "configs", "log", "me", "outbox", "suspected", "term", "vote")
 
     def __init__(self, me: int, stored: Stored, store: LogStore) -> None:
         self.me = me
@@ -35,6 +36,7 @@ class Member:
         self.configs = ConfigLog(stored.point.index, stored.point.config, stored.configs)
         self.suspected: frozenset[int] = frozenset()
         self.outbox: list[Message] = []
+        self.commit_wait_ms = 0
 
     @property
     def hard(self) -> Hard:

@@ -118,6 +118,7 @@ class Member:
         chance: Callable[[], float],
         *,
         first: bool = False,
+        commit_wait_ms: int = 0,
     ) -> None:
         """Begin with what is stored; call `advance` when the node knows it.
 
@@ -129,12 +130,15 @@ class Member:
             groups: the node's.
             chance: gives numbers from 0 to below 1.
             first: it is to lead if the group is new.
+            commit_wait_ms: see `Raft`.
         """
         assert store.stored is not None, "its log must have been read"
         self.group = group
         self.me = me
         self.machine = machine
-        self.raft = Raft(me, store.stored, store, now_ms=groups.now_ms(), chance=chance)
+        self.raft = Raft(
+            me, store.stored, store, now_ms=groups.now_ms(), chance=chance, commit_wait_ms=commit_wait_ms
+        )
         self.leads = self.stopped = False
         self._first = first
         self._store = store

@@ -6,7 +6,7 @@ What is of quorum queues and streams is imported for the first of its kind: the 
 from __future__ import annotations
 
 from random import random
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from amqp10broker.alarms import AlarmCause
 from amqp10broker.catalog.queue import QueueSpec
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from amqp10broker.replication.snapshots import Snapshots
 
 _log = Log("amqp10broker.queues")
+
+COMMIT_WAIT_MS: Final = 20
+"""So long the news of what is committed may wait for the next entry on its way to a queue's followers: they
+only carry it out, and sessions hear of it from the leader."""
 
 
 class QueueSurroundings(Surroundings, Protocol):
@@ -113,7 +117,9 @@ class Keepers:
 
         def begin(machine: QuorumInLog) -> GroupMember:
             first = spec.members[:1] in ((), (me,))
-            member = Member(spec.number, me, store, machine, groups, random, first=first)
+            member = Member(
+                spec.number, me, store, machine, groups, random, first=first, commit_wait_ms=COMMIT_WAIT_MS
+            )
             if snapshots is not None:
                 snapshots.add(spec.number, machine)
             groups.add(member)

@@ -119,7 +119,15 @@ class Node:
         self.seen_commit, self.term = 0, disk.hard.term
         self.up = True
         self.life += 1
-        self.raft = room.Raft(self.me, stored, self, now_ms=self.group.now, chance=self.group.chance)
+        group = self.group
+        self.raft = room.Raft(
+            self.me,
+            stored,
+            self,
+            now_ms=group.now,
+            chance=group.chance,
+            commit_wait_ms=group.commit_wait_ms,
+        )
 
     def crash(self, durable: int = 0) -> None:
         """What was written is lost but for the first writes, of which nobody will hear."""
@@ -226,10 +234,14 @@ class Group:
         room: the code.
         voters: ids of the first members.
         chance: gives numbers from 0 to below 1.
+        commit_wait_ms: of all members.
     """
 
-    def __init__(self, room: Room, voters: Iterable[int], chance: Callable[[], float]) -> None:
+    def __init__(
+        self, room: Room, voters: Iterable[int], chance: Callable[[], float], *, commit_wait_ms: int = 0
+    ) -> None:
         self.room = room
+        self.commit_wait_ms = commit_wait_ms
         self.chance = chance
         self.now = 0
         self.network: list[Any] = []

@@ -630,9 +630,9 @@ class MixedSimulation(Simulation):
         self.size = ours + others
         bytes_of = (0, 4, 1 << 20)[seed % 3]
 
-        def member(me: int, stored: Any, store: Any, **rest: Any) -> Any:
+        def member(me: int, stored: Any, store: Any, *, commit_wait_ms: int, **rest: Any) -> Any:
             if self.is_ours(me):
-                return room.Raft(me, stored, store, **rest)
+                return room.Raft(me, stored, store, commit_wait_ms=commit_wait_ms, **rest)
             return OtherMember(process, room, bytes_of, me, stored, store, **rest)
 
         super().__init__(seed, _Mixed(room, member), steps=steps, trace=trace)

@@ -48,7 +48,8 @@ class Simulation:
         self.codec = codec
         self.trace: list[str] | None = [] if trace else None
         size = self._size()
-        self.group = Group(room, range(1, size + 1), rng.random)
+        wait_ms = 20 if seed % 4 == 3 else 0
+        self.group = Group(room, range(1, size + 1), rng.random, commit_wait_ms=wait_ms)
         self.newest = size
         self.cuts: set[tuple[int, int]] = set()
         self.heard: dict[tuple[int, int], tuple[int, int]] = {}

@@ -152,6 +152,21 @@ def test_a_leader_counts_itself_when_its_write_is_durable() -> None:
     assert stage.play("durable 1")[0] == "1 applies up to 3"
 
 
+def test_news_of_what_is_committed_may_wait_for_an_entry() -> None:
+    """With `commit_wait_ms` followers hear it with what is proposed next, or when that time is over."""
+    stage = Stage(LEADING)
+    leader_of_it = stage.raft(1)
+    leader_of_it._member.commit_wait_ms = 20
+    stage.play("propose 1 a\nrun")
+    assert [stage.raft(me).hard.commit for me in (1, 2, 3)] == [3, 2, 2]
+    stage.play("propose 1 b\nrun")
+    assert [stage.raft(me).hard.commit for me in (1, 2, 3)] == [4, 3, 3]
+    assert leader_of_it.deadline == stage.group.now + 20
+    stage.play("wait 20\nrun")
+    assert [stage.raft(me).hard.commit for me in (1, 2, 3)] == [4, 4, 4]
+    assert leader_of_it.deadline is None
+
+
 def test_followers_can_commit_without_the_leaders_disk() -> None:
     """Two of three are a majority; the leader applies what is durable at its own place."""
     stage = Stage(LEADING)
