@@ -1,7 +1,8 @@
 """What a start makes of the records of a data folder, tried without starting: for `storage check`.
 
 The catalog is declared with nobody to run its queues, and each classic and quorum queue takes in its records
-of the journal, as a start does it. Nothing is written.
+of the journal, as a start does it. In a folder of a cluster's node the catalog is what its member of the
+system group has applied, and the queues are those that have something here. Nothing is written.
 """
 
 from __future__ import annotations
@@ -17,12 +18,17 @@ from amqp10broker.catalog.queue_kind import CLASSIC, KINDS, QUORUM
 from amqp10broker.catalog.restore import restore
 from amqp10broker.errors import ConfigError, StorageError
 from amqp10broker.persistence.classic_store import ClassicStore
-from amqp10broker.persistence.quorum_store import QuorumStore
+from amqp10broker.persistence.quorum_records import CONFIG
+from amqp10broker.persistence.quorum_store import FOUNDER, QuorumStore
 from amqp10broker.persistence.spool import Scratch, Spool
 from amqp10broker.queues.volatile import VolatileQueue
+from amqp10broker.raft.errors import BadBytes
+from amqp10broker.replication.bootstrap import Membership
+from amqp10broker.replication.ids import is_first, node_of
+from amqp10broker.replication.system_store import SystemStore, is_member, left_alone
 from amqp10broker.storage.record import RECORD_BYTES, Record
 from amqp10broker.tasks.askers import Askers
-from amqp10broker.tasks.data import FURNISHED, OF_THE_NODE, last_incarnation
+from amqp10broker.tasks.data import FURNISHED, MEMBERSHIP, OF_THE_NODE, last_incarnation
 from amqp10broker.tasks.letter_box import InlineQueue
 
 _NOW_MS: Final = 0
@@ -40,6 +46,7 @@ class Contents:
         self.streams: Collection[int] = ()
         self._stores: dict[int, ClassicStore | QuorumStore] = {}
         self._specs: dict[int, QueueSpec] = {}
+        self._journal = _Nowhere()
 
     def declare(self, path: str, entries: Iterable[tuple[Key, Value]]) -> None:
         """Declare what the catalog says.
@@ -52,21 +59,27 @@ class Contents:
             StorageError: something needs what is not installed, or cannot be understood.
         """
         found = dict(entries)
-        if FURNISHED not in found:
+        log = _Entries(found)
+        if is_member(log):
+            node, declared = _of_cluster(path, log)
+        elif FURNISHED not in found:
             return  # a first start that did not come to its end: the next one begins anew
+        else:
+            node, declared = 0, [entry for entry in found.items() if entry[0] not in OF_THE_NODE]
         host = _Host()
         try:
             catalog = Catalog(host)
-            restore(catalog, (entry for entry in found.items() if entry[0] not in OF_THE_NODE))
+            restore(catalog, declared)
         except ConfigError as error:
             raise StorageError(path, str(error), "nothing was changed") from error
-        self._specs = {spec.number: spec for spec in host.specs}
-        self.streams = {spec.number for spec in host.specs if KINDS[spec.type].own_files}
-        spool = Spool(_no_scratch)
+        self._specs = {spec.number: spec for spec in host.specs if _is_here(spec, node)}
+        self.streams = {number for number, spec in self._specs.items() if KINDS[spec.type].own_files}
         incarnation = last_incarnation(found.get) + 1
         for number, spec in self._specs.items():
-            if (make := _STORES.get(spec.type)) is not None:
-                self._stores[number] = make(spec, spool, incarnation)
+            if spec.type == CLASSIC.name:
+                self._stores[number] = ClassicStore(number, self._journal, Spool(_no_scratch), RECORD_BYTES)
+            elif spec.type == QUORUM.name:
+                self._stores[number] = _quorum_store(spec, self._journal, node, incarnation)
 
     def take(self, records: Sequence[Record]) -> None:
         """Give records of the journal to their queues, in order.
@@ -77,6 +90,7 @@ class Contents:
         for record in records:
             store = self._stores.get(record.group)
             if store is not None:
+                self._journal.note(record)
                 store.restore([record])
 
     def faults(self) -> Iterator[StorageError]:
@@ -99,16 +113,87 @@ class _Host:
         return InlineQueue(VolatileQueue(queue.name), Askers())
 
 
+class _Entries:
+    """Entries of a catalog's log, to be read only."""
+
+    def __init__(self, found: Mapping[Key, Value]) -> None:
+        self._found = found
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._found
+
+    def get(self, key: Key) -> Value:
+        return self._found.get(key)
+
+    def entries(self) -> Iterator[tuple[Key, Value]]:
+        return iter(self._found.items())
+
+    def change(self, puts: Sequence[tuple[Key, Value]], forgets: Sequence[Key]) -> None:
+        raise AssertionError("nothing is written")
+
+    def when_durable(self, told: Callable[[], None]) -> None:
+        raise AssertionError("nothing is written")
+
+
+def _of_cluster(path: str, log: _Entries) -> tuple[int, list[tuple[Key, Value]]]:
+    """The node's number, and the catalog as far as its member of the system group has applied it."""
+    try:
+        number = Membership.of(log.get(MEMBERSHIP)).number
+        SystemStore(log)
+        return number, left_alone(log)
+    except (BadBytes, KeyError, TypeError, ValueError) as error:
+        raise StorageError(
+            path,
+            f"what it says of the cluster cannot be understood: {error}",
+            "nothing was changed: start the version that wrote it",
+        ) from error
+
+
+def _is_here(spec: QueueSpec, node: int) -> bool:
+    """Whether a queue has something in the folder of a node; 0: of one that is in no cluster."""
+    return not node or spec.home == node or node in map(node_of, spec.members)
+
+
+def _quorum_store(spec: QueueSpec, journal: _Nowhere, node: int, incarnation: int) -> QuorumStore:
+    me = next((member for member in spec.members if node_of(member) == node), FOUNDER)
+    return QuorumStore(
+        spec.number,
+        spec.name,
+        journal,
+        when_durable=lambda *_: None,
+        me=me,
+        members=[member for member in spec.members if is_first(member)],
+        joins=not is_first(me),
+        node=node,
+        incarnation=incarnation,
+    )
+
+
 class _Nowhere:
-    """A journal that takes everything and has nothing: what is in it was read already."""
+    """A journal that takes everything and has nothing: what is in it was read already.
+
+    But for changes of members, which a member reads when all its records have been taken.
+    """
+
+    def __init__(self) -> None:
+        self._changes: dict[tuple[int, int], bytes] = {}
+        self._end = 0
+
+    def note(self, record: Record) -> None:
+        """A record is about to be taken by the queue."""
+        if record.kind == CONFIG:
+            self._changes[record.file, record.offset] = record.payload
 
     def append(
         self, group: int, kind: int, index: int, payload: Sequence[bytes], *, term: int = 0
     ) -> tuple[int, int, int]:
-        return 0, 0, 0
+        self._end += 1
+        if kind == CONFIG:
+            self._changes[0, self._end] = b"".join(payload)
+        return 0, 0, self._end
 
     def read(self, file: int, offset: int) -> bytes:
-        raise AssertionError("nothing is read again")
+        return self._changes[file, offset]
 
     def read_run(self, file: int, offset: int, length: int) -> Sequence[Record]:
         raise AssertionError("nothing is read again")
@@ -118,15 +203,6 @@ class _Nowhere:
 
     def add_dead(self, file: int, length: int) -> None:
         """Not counted."""
-
-
-_STORES: Final[Mapping[str, Callable[[QueueSpec, Spool, int], ClassicStore | QuorumStore]]] = {
-    CLASSIC.name: lambda spec, spool, _: ClassicStore(spec.number, _Nowhere(), spool, RECORD_BYTES),
-    QUORUM.name: lambda spec, spool, incarnation: QuorumStore(
-        spec.number, spec.name, _Nowhere(), when_durable=lambda *_: None, incarnation=incarnation
-    ),
-}
-"""Of the kinds that have records in the journal."""
 
 
 def _no_scratch() -> Scratch:
