@@ -101,10 +101,18 @@ def test_an_exclusive_queue_is_locked_everywhere_and_goes_with_its_node(
     a, b, c = cluster.nodes
     with connected(a) as connection:
         connection.channel().queue_declare(queue, exclusive=True)
+        connection.channel().queue_declare(f"{queue}.durable", durable=True)
         cluster.wait_until(lambda: _code(b, queue) == 405, "the name at another node")
         assert refusal(c, lambda channel: channel.queue_declare(queue))[0] == 405
         a.kill()
         cluster.wait_until(lambda: _code(b, queue) is None, "the name free again")
+    with connected(b) as connection:
+        connection.channel().queue_declare(queue, durable=True)
+    a.start()
+    cluster.wait_until_up()
+    with connected(a) as connection:
+        for name in (queue, f"{queue}.durable"):
+            connection.channel().queue_declare(name, passive=True)
 
 
 def _code(node: ClusterNode, queue: str) -> int | None:
