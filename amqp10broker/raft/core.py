@@ -292,7 +292,14 @@ class Raft:
         """
         member = self._member
         member.log.persist(ticket)
-        after = self._after
+        if self._after is not None:
+            self._speak(self._after, now_ms)
+        if self._leading is not None:
+            self._leading.advance()
+
+    def _speak(self, after: deque[tuple[int, Message]], now_ms: int) -> None:
+        """What was kept back until something is durable may go, as far as that is."""
+        member = self._member
         while after and after[0][0] <= member.log.persisted:
             message = after.popleft()[1]
             if message.term != member.term:
@@ -303,8 +310,6 @@ class Raft:
                 member.outbox.append(message)
         if not after:
             self._after = None
-        if self._leading is not None:
-            self._leading.advance()
 
     def snapshot_done(self, to: int, index: int | None) -> None:
         """A state was sent to a member of `Ready.snapshots_to`.
@@ -608,12 +613,12 @@ class Raft:
     def ready(self, now_ms: int) -> Ready | None:
         """What is to be done since the last call; None: nothing. Ask once after all that a wake brought."""
         member = self._member
-        log = member.log
+        log, leading = member.log, self._leading
         needing: tuple[int, ...] = ()
         reads: tuple[tuple[int, int], ...] = ()
-        if self._leading is not None:
-            reads = self._leading.answered_reads()
-            needing = self._leading.replicate(now_ms)
+        if leading is not None and not leading.quiet:
+            reads = leading.answered_reads()
+            needing = leading.replicate(now_ms)
         hard = member.hard if self._hard_due else None
         snapshot = self._snapshot
         runs = log.hand_out()
@@ -633,7 +638,7 @@ class Raft:
             self._told_commit = commit
         else:
             commit = 0
-        status = self._new_status()
+        status = self._new_status() if leading is None or not leading.told else None
         messages = member.outbox
         if not (messages or ticket or commit or reads or needing or status):
             return None
@@ -641,7 +646,7 @@ class Raft:
         return Ready(ticket, hard, snapshot, runs, messages, commit or None, reads, needing, status)
 
     def _new_status(self) -> Status | None:
-        """The status, if it is not the one told last: looked at each wake, made only if it is new."""
+        """The status, if it is not the one told last: made only if it is new."""
         told, leading = self._told_status, self._leading
         if (
             told is not None
@@ -651,8 +656,10 @@ class Raft:
             and told.open == (leading is not None and leading.open)
         ):
             return None
-        self._told_status = self.status
-        return self._told_status
+        status = self._told_status = self.status
+        if leading is not None:
+            leading.told = status.open
+        return status
 
     def _keep_back(self) -> None:
         """What others may hear when all that was handed out is durable waits for the last ticket."""

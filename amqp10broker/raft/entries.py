@@ -72,9 +72,9 @@ def run_of(first: int, term: int, kind: Kind, payloads: tuple[bytes, ...]) -> Ru
     return Run(first, term, kind, payloads, sum(map(len, payloads)))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Point:
-    """A place in the log that a snapshot covers."""
+    """A place in the log that a snapshot covers. Not frozen: one is made an entry. It is never changed."""
 
     index: int
     """Of the last entry that is part of the state; 1 for the state in which a group begins."""

@@ -52,14 +52,15 @@ class Leadership:
         "_passing",
         "_proposed",
         "_proposed_bytes",
-        "_reads",
         "_round",
         "_round_sent",
         "commit_due",
         "first",
         "peers",
         "quorum_due",
+        "reads",
         "retry_due",
+        "told",
         "transfer",
     )
 
@@ -78,7 +79,10 @@ class Leadership:
         """When what is committed is told without an entry."""
         self.quorum_due: int | None = None
         self.transfer: Transfer | None = None
-        self._reads: list[tuple[int, int, int]] = []
+        self.told = False
+        """The shell knows that it is open: its status is the same from then on."""
+        self.reads: list[tuple[int, int, int]] = []
+        """Token, index and round of each that is not answered."""
         self._round = self._round_sent = 0
         self._passing = False
         self._proposed: deque[tuple[int, int]] | None = None
@@ -96,14 +100,17 @@ class Leadership:
     def leaving(self) -> bool:
         """It has been removed, and that is committed: it leads only until another does."""
         configs = self._member.configs
-        return not self._member.votes and configs.index <= self._member.commit
+        return bool(self.peers) and not self._member.votes and configs.index <= self._member.commit
 
     @property
     def deadline(self) -> int | None:
         """When `tick` is due; None if nothing is under way."""
         transfer = self.transfer
-        dues = (self.retry_due, self.commit_due, self.quorum_due, None if transfer is None else transfer.due)
-        return min((due for due in dues if due is not None), default=None)
+        retry_due, commit_due, quorum_due = self.retry_due, self.commit_due, self.quorum_due
+        if retry_due is None and commit_due is None and quorum_due is None and transfer is None:
+            return None
+        dues = (retry_due, commit_due, quorum_due, None if transfer is None else transfer.due)
+        return min(due for due in dues if due is not None)
 
     # -- what is asked of a leader
 
@@ -117,7 +124,7 @@ class Leadership:
         member.append(run)
         if self._proposed is None:
             self._proposed = deque()
-        self._proposed.append((run.last, run.size))
+        self._proposed.append((member.log.last, run.size))
         self._proposed_bytes += run.size
         return run.first
 
@@ -158,10 +165,15 @@ class Leadership:
             raise NotReady("nothing of this leader's term is committed yet")
         # A round that has been sent may have been answered before this read was asked for.
         self._round = self._round_sent + 1
-        self._reads.append((token, self._member.commit, self._round))
+        self.reads.append((token, self._member.commit, self._round))
+
+    @property
+    def quiet(self) -> bool:
+        """There is nobody to send anything to, and nothing to be answered."""
+        return not (self.peers or self.reads or self.retry_due or self.commit_due)
 
     def _must_take(self) -> None:
-        if not self.open:
+        if self._member.commit < self.first:
             raise NotReady("nothing of this leader's term is committed yet")
         if self.transfer is not None or self.leaving:
             raise NotReady("the leadership is being handed over")
@@ -250,11 +262,9 @@ class Leadership:
     def advance(self) -> None:
         """Commit what a majority of the voters has durably (the paper, section 5.4.2)."""
         member = self._member
-        log = member.log
-        voters = member.configs.latest.voters
-        matches = sorted(log.stable if voter == member.me else self.peers[voter].match for voter in voters)
-        index = matches[(len(matches) - 1) // 2]
-        if index <= member.commit or log.term(index) != member.term:
+        index = self._durable() if self.peers else member.log.stable
+        # Entries of its own term are those from its first on.
+        if index <= member.commit or index < self.first:
             return
         member.commit = index
         proposed = self._proposed
@@ -264,6 +274,14 @@ class Leadership:
             self._proposed = None
         self._passing = self.leaving
 
+    def _durable(self) -> int:
+        """Up to here the log is durable at a majority of the voters."""
+        member = self._member
+        log = member.log
+        voters = member.configs.latest.voters
+        matches = sorted(log.stable if voter == member.me else self.peers[voter].match for voter in voters)
+        return matches[(len(matches) - 1) // 2]
+
     def replicate(self, now_ms: int) -> tuple[int, ...]:
         """Send what followers lack.
 
@@ -272,7 +290,7 @@ class Leadership:
         """
         member = self._member
         needing: list[int] = []
-        settled = not self._reads and not self.leaving
+        settled = not self.reads and not self.leaving
         wait_ms = member.commit_wait_ms
         bare = not wait_ms or (self.commit_due is not None and self.commit_due <= now_ms)
         untold = False
@@ -301,15 +319,15 @@ class Leadership:
 
     def answered_reads(self) -> tuple[tuple[int, int], ...]:
         """(token, index) of reads for which a majority has answered; each is said once."""
-        if not self._reads:
+        if not self.reads:
             return ()
         member = self._member
         voters = member.configs.latest.voters
         rounds = sorted(self._round if voter == member.me else self.peers[voter].round for voter in voters)
         confirmed = rounds[(len(rounds) - 1) // 2]
-        done = tuple((token, index) for token, index, round_ in self._reads if round_ <= confirmed)
+        done = tuple((token, index) for token, index, round_ in self.reads if round_ <= confirmed)
         if done:
-            self._reads = [read for read in self._reads if read[2] > confirmed]
+            self.reads = [read for read in self.reads if read[2] > confirmed]
         return done
 
     def _probe(self, to: int, peer: Progress, needing: list[int]) -> None:
@@ -377,7 +395,7 @@ class Leadership:
                     peer.active = False
                 else:
                     peer.retry()
-        if self._reads:
+        if self.reads:
             self._round += 1  # an answer to a newer round answers the older ones
         self._passing = self.leaving
 

@@ -138,6 +138,9 @@ class LogView:
             return ()
         first = self._handed + 1
         self._handed = self.last
+        newest = self._unstable[-1]
+        if newest.first == first:
+            return (newest,)
         return tuple(run.since(first) for run in self._unstable if run.last >= first)
 
     def issue(self) -> int:
@@ -158,7 +161,9 @@ class LogView:
         if not tickets:
             self._tickets = None
         unstable = self._unstable
-        if unstable and unstable[0].first <= self.stable:
+        if self.stable == self.last:
+            unstable.clear()
+        elif unstable and unstable[0].first <= self.stable:
             self._unstable = [run.since(self.stable + 1) for run in unstable if run.last > self.stable]
 
     def compact(self, index: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from amqp10broker.raft.entries import Hard, Run, Snapshot
 from amqp10broker.raft.messages import Message
@@ -31,9 +32,10 @@ class Status:
     then on may be told."""
 
 
-@dataclass(slots=True)
-class Ready:
+class Ready(NamedTuple):
     """What is to be done now. Handed out once; all but `messages` in the order of the fields.
+
+    A tuple, because two are made an entry.
 
     Not to be told to anybody before `Raft.persisted` has heard of the ticket is already kept back: what is in
     `messages` may go at once, and may be lost, doubled and reordered.

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 
 from amqp10broker.raft.codec import decode_message, encode_message
-from amqp10broker.raft.config import Configuration
 from amqp10broker.raft.messages import Message
 from amqp10broker.replication.ids import node_of
 from amqp10broker.replication.member import Member
@@ -51,8 +50,6 @@ class Groups:
         self._send = send
         self._backward = False
         self._members: dict[int, Member] = {}
-        self._configs: dict[int, Configuration] = {}
-        self._dues: dict[int, int] = {}
         self._heap: list[tuple[int, int]] = []
 
     def __iter__(self) -> Iterator[Member]:
@@ -83,8 +80,6 @@ class Groups:
     def remove(self, group: int) -> None:
         """A member has stopped; twice is fine."""
         if self._members.pop(group, None) is not None:
-            self._configs.pop(group, None)
-            self._dues.pop(group, None)
             self.on_removed(group)
 
     def get(self, group: int) -> Member | None:
@@ -142,8 +137,8 @@ class Groups:
     @property
     def deadline(self) -> int | None:
         """When `tick` is due, in ms; None: nothing is awaited."""
-        heap = self._heap
-        while heap and self._dues.get(heap[0][1]) != heap[0][0]:
+        heap, members = self._heap, self._members
+        while heap and ((member := members.get(heap[0][1])) is None or member.due != heap[0][0]):
             heappop(heap)
         return heap[0][0] if heap else None
 
@@ -152,8 +147,8 @@ class Groups:
         now_ms = self.now_ms()
         while (due := self.deadline) is not None and due <= now_ms:
             _, group = heappop(self._heap)
-            del self._dues[group]
             member = self._members[group]
+            member.due = None
             member.tick()
             member.advance()
 
@@ -170,8 +165,8 @@ class Groups:
         if self._members.get(group) is not member:
             return
         config = member.raft.config
-        if self._configs.get(group) is not config:
-            self._configs[group] = config
+        if member.config is not config:
+            member.config = config
             suspected = [peer for peer in config.members if node_of(peer) in self.suspected]
             if suspected:
                 for peer in suspected:
@@ -179,13 +174,12 @@ class Groups:
                 member.advance()
                 return
         due = member.raft.deadline
-        if due == self._dues.get(group):
-            return
-        if due is None:
-            del self._dues[group]
+        if due == member.due:
             return
         earlier = self.deadline
-        self._dues[group] = due
+        member.due = due
+        if due is None:
+            return
         heappush(self._heap, (due, group))
         if earlier is None or due < earlier:
             self.on_deadline()

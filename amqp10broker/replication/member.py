@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from amqp10broker.raft.config import Change
+from amqp10broker.raft.config import Change, Configuration
 from amqp10broker.raft.core import Raft
 from amqp10broker.raft.entries import LogStore, Stored
 from amqp10broker.raft.messages import Message
@@ -91,6 +91,8 @@ class Member:
         raft: the core. After whatever is asked of it, call `advance`.
         machine: stands behind the log.
         leads: it leads, and has committed an entry of its own term: it takes proposals.
+        due: its deadline, as the node knows it.
+        config: its group's members, likewise.
         stopped: it takes no part any more.
     """
 
@@ -100,6 +102,8 @@ class Member:
         "_groups",
         "_runs",
         "_store",
+        "config",
+        "due",
         "group",
         "leads",
         "machine",
@@ -140,6 +144,8 @@ class Member:
             me, store.stored, store, now_ms=groups.now_ms(), chance=chance, commit_wait_ms=commit_wait_ms
         )
         self.leads = self.stopped = False
+        self.due: int | None = None
+        self.config: Configuration | None = None
         self._first = first
         self._store = store
         self._groups = groups
@@ -219,19 +225,21 @@ class Member:
         if self._runs:
             return
         self._runs = True
+        raft, groups = self.raft, self._groups
         try:
             while self._again and not self.stopped:
                 self._again = False
-                ready = self.raft.ready(self._groups.now_ms())
+                ready = raft.ready(groups.now_ms())
                 if ready is not None:
                     self._do(ready)
         finally:
             self._runs = False
-        self._groups.noted(self)
+        if raft.deadline != self.due or raft.config is not self.config:
+            groups.noted(self)
 
     def _do(self, ready: Ready) -> None:
-        if ready.ticket is not None:
-            ticket = ready.ticket
+        ticket = ready.ticket
+        if ticket is not None:
             self._store.write(ready, lambda: self._durable(ticket))
         if ready.messages:
             self._groups.send(self.group, ready.messages)
