@@ -269,6 +269,7 @@ class Broker:
                 if self.failure is None:
                     await self.as_member.leave()
             finally:
+                self._queues.close()
                 nursery.cancel_scope.cancel()
         self._queues.finish()
 

@@ -102,6 +102,7 @@ class Queues:
         else:
             self._keepers = Keepers(surroundings, cluster.raft.groups, cluster.snapshots)
         self._slips: set[str] = set()
+        self._closed = False
         self._leaving: dict[QueueTask, Callable[[], None]] = {}
 
     @property
@@ -126,8 +127,10 @@ class Queues:
             journal_task=None if KINDS[spec.type].own_files else journal_task,
             confirm_delay_ms=surroundings.config.fault_injection.confirm_delay_ms_for(spec.name),
         )
-        self._running.add(running)
-        self._nursery.start_soon(self._run, spec, running, name=f"{KINDS[spec.type].noun} {spec.name}")
+        # One that is declared elsewhere while this broker stops begins at its next start.
+        if not self._closed:
+            self._running.add(running)
+            self._nursery.start_soon(self._run, spec, running, name=f"{KINDS[spec.type].noun} {spec.name}")
         return running
 
     def end_member(self, running: QueueTask, then: Callable[[], None]) -> None:
@@ -160,6 +163,10 @@ class Queues:
         with trio.move_on_after(SETTLE_S):
             while any(running.busy for running in self._running):  # noqa: ASYNC110
                 await trio.sleep(0.002)
+
+    def close(self) -> None:
+        """The tasks are about to end because the broker stops: no other one begins."""
+        self._closed = True
 
     def finish(self) -> None:
         """The tasks are over because the broker stops: what was put before is still decided and kept."""

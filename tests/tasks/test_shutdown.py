@@ -12,6 +12,7 @@ import trio
 from amqp10broker.amqp10.performatives import Attach, Close, Disposition, Transfer
 from amqp10broker.tasks.broker import Broker
 from amqp10broker.tasks.connection_lifecycle import CLOSE_WAIT_S
+from tests.support.declaring import declare
 from tests.support.rawframes import (
     SASL_HEADER,
     attach_receiver,
@@ -242,3 +243,12 @@ async def test_transfers_already_made_are_flushed_before_close(autojump_clock: o
         nursery.start_soon(read)
         await stop()
     assert counted == 40
+
+
+async def test_a_queue_that_is_declared_when_queues_have_ended_does_not_begin() -> None:
+    """Of a cluster a node hears until its very end what is declared elsewhere."""
+    async with Broker(quiet_config()) as broker:
+        pass
+    queue, created = declare(broker.catalog, "/", "late")
+    assert created
+    assert queue.handle.ready == 0
