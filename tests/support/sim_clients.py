@@ -1,0 +1,340 @@
+"""Clients of whole nodes (`sim_nodes`): sessions with a publisher and consumers, that note what they know.
+
+They use a queue as sessions of both protocols do, by the handle that their node has of it and with the real
+`QueueCredit`; what they note goes into the history that real clients write, too (`cluster_history`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from amqp10broker.amqp10.performatives import Header
+from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.message.message import Message, header_of, make_head, redelivered
+from amqp10broker.queues.commands import (
+    AttachPublisher,
+    Command,
+    ConsumerRef,
+    Inspect,
+    Publish,
+    RequestRef,
+    Settle,
+    Subscribe,
+    Verdict,
+)
+from amqp10broker.queues.effects import (
+    Answer,
+    Confirmed,
+    CreditReply,
+    Deliver,
+    Effect,
+    QueueDeleted,
+    QueueDown,
+    Rejected,
+    Settled,
+    Subscribed,
+    SubscribeRefused,
+    Unconfirmed,
+)
+from amqp10broker.service.queue_credit import QueueCredit
+from amqp10broker.tasks.askers import Askers
+from tests.support.cluster_history import TotalQueue
+from tests.support.crash_history import make_body
+
+HEAD = make_head(Header(durable=True), None, "", "q")
+
+
+class UsedQueue:
+    """A queue, and what clients know of it.
+
+    Attributes:
+        name: its name.
+        type: ``quorum`` or ``classic``.
+        arguments: with which it was declared.
+        history: what clients know.
+        deleting: somebody has begun to delete it: what becomes of its messages means nothing any more.
+        lossy: consumers that need not settle were at a node that was lost, perhaps with messages.
+    """
+
+    def __init__(self, name: str, type: str, arguments: dict[str, object]) -> None:
+        self.name = name
+        self.type = type
+        self.arguments = arguments
+        self.history = TotalQueue(name, may_refuse=type == "classic")
+        self.deleting = False
+        self.lossy = False
+
+
+class SimConsumer:
+    """One consumer.
+
+    Attributes:
+        life: its name in histories.
+        held: key -> name of the message, of what its client has and has not decided on.
+        unsent: what has come and was not passed on.
+        over: it left, was refused, or its queue or node is gone.
+    """
+
+    def __init__(self, client: SimClient, life: str, ref: ConsumerRef, *, settled: bool) -> None:
+        self.life = life
+        self.ref = ref
+        self.settled = settled
+        self.held: dict[int, str] = {}
+        self.unsent: dict[int, Message] = {}
+        self.asked: deque[tuple[Sequence[int], list[str], Verdict]] = deque()
+        self.subscribed = self.over = False
+        self._client = client
+        self._most = 0
+        self.credit = QueueCredit(client.declared, ref, lambda to, command: to.post(command))
+        client.post(Subscribe(ref, settled, answer=True))
+
+    def want(self, count: int) -> None:
+        """Ask for so many, if nothing is asked for."""
+        if self.subscribed and self.credit.top_up(count, count):
+            self._most = max(self._most, self.credit.seen + count)
+
+    def on_deliver(self, effect: Deliver) -> None:
+        """Messages come."""
+        if self.over or not self.credit.on_deliver(effect):
+            return
+        assert self.credit.seen <= self._most, f"{self.life} was given more than it asked for"
+        for key, message in zip(effect.keys, effect.messages, strict=True):
+            assert key not in self.held, f"{self.life} was given {key} while it held it"
+            assert key not in self.unsent, f"{self.life} was given {key} twice"
+            self.unsent[key] = message
+
+    def on_reply(self, effect: CreditReply) -> None:
+        """The answer to a request."""
+        if self.over:
+            return
+        assert self.credit.in_flight or effect.epoch < self.credit.epoch, f"{self.life} had asked nothing"
+        self.credit.on_reply(effect)
+        self.send()
+        self.credit.answered(effect)
+
+    def send(self) -> None:
+        """Pass on what has come."""
+        count = len(self.unsent)
+        history = self._client.queue.history
+        for key, message in self.unsent.items():
+            header = header_of(message[0])
+            name = history.deliver(
+                self.life, message[1], redelivered=redelivered(message), count=header.delivery_count or 0
+            )
+            if self.settled:
+                history.remove(self.life, name)
+            else:
+                self.held[key] = name
+        self.unsent.clear()
+        if count:
+            self.credit.sent(count)
+
+    def settle(self, keys: Sequence[int], verdict: Verdict, *, answer: bool) -> None:
+        """Decide."""
+        history = self._client.queue.history
+        names = [self.held.pop(key) for key in keys]
+        for name in names:
+            if verdict in (Verdict.ACCEPT, Verdict.DISCARD):
+                history.remove(self.life, name)
+            else:
+                history.give_back(self.life, name)
+        if answer:
+            self.asked.append((keys, names, verdict))
+        self._client.post(Settle(self.ref, keys, verdict, answer=answer))
+
+    def on_settled(self, effect: Settled) -> None:
+        """A decision counts for good."""
+        assert self.asked, f"{self.life} was answered what it had not asked"
+        keys, names, verdict = self.asked.popleft()
+        assert list(keys) == list(effect.keys), f"{self.life} was answered {effect.keys}, not {keys}"
+        if verdict in (Verdict.ACCEPT, Verdict.DISCARD):
+            for name in names:
+                self._client.queue.history.was_removed(name)
+
+    def give_back(self) -> None:
+        """What was not passed on goes back, and what is on its way."""
+        if self.subscribed and self.unsent and not self.settled:
+            self._client.queue.history.lose(self.life)  # what it did not get may come to others out of order
+            unsent = dict(self.unsent)
+            self.unsent.clear()
+            self.credit.give_back(list(unsent), list(unsent.values()))
+
+    def leave(self) -> None:
+        """It is gone: what it held comes back."""
+        self.over = True
+        history = self._client.queue.history
+        history.lose(self.life)
+        for name in self.held.values():
+            history.give_back(self.life, name)
+        if self.settled:
+            self.send()
+        self.credit.leave(list(self.unsent), list(self.unsent.values()), Verdict.REQUEUE)
+        self.held.clear()
+        self.unsent.clear()
+
+
+class SimClient:
+    """A session at a node, for one queue.
+
+    Attributes:
+        life: its name in histories.
+        outstanding: publishes without an answer: id -> name.
+        over: its node is lost, or its queue is gone.
+    """
+
+    def __init__(self, life: str, askers: Askers, declared: DeclaredQueue, queue: UsedQueue) -> None:
+        self.life = life
+        self.queue = queue
+        self.declared = declared
+        self.outstanding: dict[int, str] = {}
+        self.questions: dict[RequestRef, int] = {}
+        self.consumers: dict[ConsumerRef, SimConsumer] = {}
+        self.answers: dict[RequestRef, Answer] = {}
+        self.over = False
+        self.trace: list[str] = []
+        self._letters: list[list[Effect]] = []
+        self._published = 0
+        self._askers = askers
+        self.reply_to = askers.open(life, self)
+        self.publisher = self.reply_to.publisher()
+        self.post(AttachPublisher(self.publisher))
+
+    def put(self, letter: list[Effect]) -> bool:
+        """See `EffectBox`."""
+        if self.over:
+            return False
+        self._letters.append(letter)
+        return True
+
+    def post(self, command: Command) -> None:
+        """Ask the queue."""
+        self.declared.handle.post(command)
+
+    # --- what it does -------------------------------------------------------------------------------
+
+    def publish(self, count: int) -> None:
+        """Publish so many messages."""
+        ids = range(self._published, self._published + count)
+        self._published += count
+        names = [f"{self.life}:{number}" for number in ids]
+        for name in names:
+            self.queue.history.publish(name)
+        self.outstanding.update(zip(ids, names, strict=True))
+        self.post(
+            Publish(self.publisher, list(ids), [(HEAD, make_body(name)) for name in names], settled=False)
+        )
+
+    def consume(self, *, settled: bool) -> SimConsumer:
+        """One more consumer."""
+        ref = self.reply_to.consumer()
+        life = f"{self.life}.c{len(self.consumers)}"
+        consumer = self.consumers[ref] = SimConsumer(self, life, ref, settled=settled)
+        return consumer
+
+    def inspect(self) -> RequestRef:
+        """Ask how many messages there are."""
+        request = self.reply_to.request()
+        self.questions[request] = 1
+        self.post(Inspect(request))
+        return request
+
+    def act(self, rng: random.Random) -> None:
+        """Do something."""
+        consumers = [each for each in self.consumers.values() if not each.over]
+        deed = rng.random()
+        if deed < 0.35:
+            self.publish(rng.choice((1, 1, 2, 5, 20)))
+        elif deed < 0.42 and len(consumers) < 2:
+            self.consume(settled=self.queue.lossy)
+        elif deed < 0.44:
+            self.inspect()
+        elif consumers:
+            consumer = rng.choice(consumers)
+            if deed < 0.68:
+                consumer.want(rng.randrange(1, 12))
+            elif deed < 0.72:
+                consumer.send()
+            elif deed < 0.94 and consumer.held:
+                keys = list(consumer.held)[: rng.randrange(1, 8)]
+                verdict = Verdict.ACCEPT if rng.random() < 0.85 else Verdict.REQUEUE
+                consumer.settle(keys, verdict, answer=rng.random() < 0.6)
+            elif deed < 0.965:
+                consumer.give_back()
+            elif deed < 0.98 and consumer.subscribed:
+                consumer.leave()
+
+    # --- what it hears ------------------------------------------------------------------------------
+
+    def listen(self) -> None:
+        """Take what has come."""
+        letters, self._letters = self._letters, []
+        for letter in letters:
+            for effect in letter:
+                self.trace.append(_shown(effect))
+                self._on(effect)
+
+    def _on(self, effect: Any) -> None:
+        history = self.queue.history
+        match effect:
+            case Confirmed() | Rejected() | Unconfirmed():
+                for number in effect.ids:
+                    name = self.outstanding.pop(number, None)
+                    assert name is not None, f"{self.life}:{number} was answered twice"
+                    if isinstance(effect, Confirmed):
+                        history.answer(name, accepted=True)
+                    elif not self.queue.deleting:
+                        history.answer(name, accepted=False)
+            case Answer():
+                assert self.questions.pop(effect.request, None), f"{self.life} was answered twice"
+                self.answers[effect.request] = effect
+            case Deliver():
+                self.consumers[effect.consumer].on_deliver(effect)
+            case CreditReply():
+                self.consumers[effect.consumer].on_reply(effect)
+            case Subscribed():
+                consumer = self.consumers[effect.consumer]
+                assert not consumer.subscribed
+                consumer.subscribed = True
+            case SubscribeRefused():
+                self.consumers[effect.consumer].over = True
+            case Settled():
+                self.consumers[effect.consumer].on_settled(effect)
+            case QueueDown():
+                consumer = self.consumers[effect.consumer]
+                assert self.queue.type != "quorum", f"{consumer.life} was told that its queue is down"
+                consumer.over = True
+                history.lose(consumer.life)
+            case _:
+                assert isinstance(effect, QueueDeleted), effect
+                assert self.queue.deleting, f"{self.life} was told that its queue is gone"
+                consumer_or_none = self.consumers.get(effect.ref)  # type: ignore[arg-type]
+                if consumer_or_none is not None:
+                    consumer_or_none.over = True
+
+    def end(self) -> None:
+        """Its node is lost: what it was told before counts."""
+        self.listen()
+        self.over = True
+        self.queue.history.lose(self.life)
+        for consumer in self.consumers.values():
+            if not consumer.over:
+                # What has come may have been on its way to the client.
+                consumer.over = True
+                self.queue.history.lose(consumer.life)
+
+    def close(self) -> None:
+        """It ends in order."""
+        self.listen()
+        for consumer in self.consumers.values():
+            if not consumer.over:
+                consumer.leave()
+        self.over = True
+        self._askers.close(self.reply_to)
+
+
+def _shown(effect: Effect) -> str:
+    what = getattr(effect, "keys", None) or getattr(effect, "ids", None) or ""
+    return f"{type(effect).__name__}{list(what)}"
