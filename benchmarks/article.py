@@ -26,7 +26,8 @@ the other's processor time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
@@ -34,6 +35,7 @@ from typing import Any, Final
 from benchmarks import spec
 from benchmarks.article_tables import HalfResult, join
 from benchmarks.broker_process import BrokerSettings, Target
+from benchmarks.cluster import ClusterTarget, own_cluster
 from benchmarks.errors import MeasureError
 from benchmarks.measure import Benchmark, Context, Window, options, preload, window
 from benchmarks.protocols import AMQP_091, AMQP_10
@@ -234,6 +236,21 @@ def _one_run(context: Context, half: Half, neighbour: Neighbour, delay_ms: float
     return row
 
 
+@contextmanager
+def _target(
+    context: Context, half: Half, settings: BrokerSettings, run: RecordedRun | None
+) -> Iterator[Target]:
+    """Give a broker; or three nodes, of which the one that is loaded has the classic queue and the leader."""
+    if not half.question.option(context, "cluster"):
+        with context.target(settings, queues=half.queues, amqp091=half.amqp091, run=run) as target:
+            yield target
+        return
+    if run is not None or not context.own:
+        raise MeasureError("a cluster is one of this repository's broker, and is not recorded")
+    with own_cluster(context, settings) as cluster:
+        yield ClusterTarget(cluster, 0)
+
+
 def _taken(
     context: Context,
     half: Half,
@@ -244,7 +261,7 @@ def _taken(
 ) -> tuple[spec.Load, Window, Row]:
     """Measure once; return the load, its window and its sample. The broker has ended then."""
     question, queues = half.question, half.queues
-    with context.target(settings, queues=queues, amqp091=half.amqp091, run=run) as target:
+    with _target(context, half, settings, run) as target:
         if half.amqp091 or context.own:
             # The article's programs declare all their queues over AMQP 0-9-1.
             with Queues(target.endpoint) as known:
@@ -342,6 +359,7 @@ def _benchmark(question: Question, asks: str, **own: tuple[Any, ...]) -> Benchma
         "delay-ms": ([0.0, 5.0, 50.0], late),
         "delay": (BY_SYNC, by, (BY_SYNC, BY_CONFIRM)),
         "fast": (question.fast, fast, (TRANSIENT, PERSISTENT)),
+        "cluster": (False, "over three nodes; the quorum queue has a member on each"),
         "window": (5000, "the client's incoming-window"),
         "apart": (False, "measure also with the slow neighbour on a connection of its own"),
     }

@@ -19,7 +19,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from statistics import median
 from typing import Any, Final
 
 from benchmarks import spec
-from benchmarks.broker_process import REPOSITORY, START_TIMEOUT_S, Target
+from benchmarks.broker_process import REPOSITORY, START_TIMEOUT_S, BrokerSettings, Target
 from benchmarks.cases import publish_and_consume
 from benchmarks.errors import BenchmarkError, BrokerError, MeasureError
 from benchmarks.load import LoadProcess
@@ -222,21 +222,33 @@ class PeerCluster(Cluster):
 
 
 @contextmanager
+def own_cluster(context: Context, settings: BrokerSettings) -> Iterator[OwnCluster]:
+    """Give a cluster of this repository's broker, with empty folders that go with it."""
+    folder = Path(tempfile.mkdtemp(prefix="amqp10broker-", dir=context.options.data_root))
+    try:
+        cluster = OwnCluster(context.options.python, folder, settings.arguments())
+        try:
+            yield cluster
+        finally:
+            cluster.end()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
 def _clusters(context: Context) -> Iterator[list[Cluster]]:
     """Give the clusters that are asked for, all running; a cluster at rest costs the other one little."""
-    folder = Path(tempfile.mkdtemp(prefix="amqp10broker-", dir=context.options.data_root))
-    running: list[OwnCluster | PeerCluster] = []
-    try:
+    with ExitStack() as running:
+        clusters: list[Cluster] = []
         if not context.options.cluster_peer_only:
-            extra: list[str] = list(context.settings(max_link_credit=2000).arguments())
-            running.append(OwnCluster(context.options.python, folder, extra))
+            clusters.append(
+                running.enter_context(own_cluster(context, context.settings(max_link_credit=2000)))
+            )
         if context.options.cluster_peer:
-            running.append(PeerCluster(context.options.cluster_peer))
-        yield list(running)
-    finally:
-        for cluster in running:
-            cluster.end()
-        shutil.rmtree(folder, ignore_errors=True)
+            peer = PeerCluster(context.options.cluster_peer)
+            running.callback(peer.end)
+            clusters.append(peer)
+        yield clusters
 
 
 @dataclass
