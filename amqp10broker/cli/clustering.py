@@ -16,6 +16,10 @@ from amqp10broker.cli.exits import EXIT_OK, EXIT_SOFTWARE, EXIT_UNAVAILABLE
 
 RESULT_COLUMNS: Final = ("vhost", "name", "size", "result")
 BALANCE_COLUMNS: Final = ("Node name", "Number of quorum queues", "Number of streams")
+STREAM_COLUMNS: Final = (
+    *("role", "node", "epoch", "offset", "committed_offset", "committed_chunk_id", "first_offset", "readers"),
+    "segments",
+)
 RAFT_COLUMNS: Final = (
     *("Node Name", "Raft State", "Membership", "Last Log Index", "Last Written", "Last Applied"),
     *("Commit Index", "Snapshot Index", "Term", "Machine Version"),
@@ -130,6 +134,18 @@ CALLS: Final[Mapping[str, Call]] = {
     "force-shrink-member-to-current-member": _call(
         "force-shrink-member-to-current-member",
         lambda arguments, done: f"queue '{arguments.name}' has this node's member only; add others with grow",
+    ),
+    "stream-status": _rows("stream-status", STREAM_COLUMNS),
+    "add-replica": _call(
+        "add-replica", lambda arguments, done: f"stream '{arguments.name}' is on {arguments.node} already"
+    ),
+    "delete-replica": _call(
+        "delete-replica",
+        lambda arguments, done: f"stream '{arguments.name}' had no replica on {arguments.node}",
+    ),
+    "restart-stream": _call(
+        "restart-stream",
+        lambda arguments, done: f"stream '{arguments.name}' is led by {done['leader']}, as before",
     ),
     "drain": _call(
         "drain",

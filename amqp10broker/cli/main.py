@@ -82,6 +82,7 @@ HOMES: Final[Mapping[str, Mapping[str, str]]] = {
         **_told("forget-cluster-node", "join-cluster", "reset", "force-reset"),
         **_told("quorum-status", "add-member", "delete-member", "grow", "grow-to-count", "shrink"),
         **_told("transfer-leadership", "rebalance", "force-shrink-member-to-current-member"),
+        **_told("stream-status", "add-replica", "delete-replica", "restart-stream"),
         **_told("drain", "revive", "check-if-node-is-quorum-critical", "await-online-quorum-plus-one"),
         **_told(
             "check-for-quorum-queues-without-an-elected-leader",

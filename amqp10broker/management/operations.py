@@ -26,6 +26,7 @@ from amqp10broker.management import (
     policies,
     queues,
     running,
+    streams,
 )
 from amqp10broker.management.arguments import Kind, checked, shown
 from amqp10broker.management.caller import Ask, Caller, Job, Proposal, Wait
@@ -84,6 +85,10 @@ RUN: Final[Mapping[str, Callable[..., Any]]] = {
     "transfer-leadership": members.transfer_leadership,
     "force-shrink-member-to-current-member": members.force_shrink,
     "quorum-status": members.quorum_status,
+    "stream-status": streams.stream_status,
+    "add-replica": streams.add_replica,
+    "delete-replica": streams.delete_replica,
+    "restart-stream": streams.restart_stream,
     "grow": members.grow,
     "grow-to-count": members.grow_to_count,
     "shrink": members.shrink,

@@ -363,6 +363,24 @@ _TABLE: Final = (
         "Show how each member of a quorum queue stands.", changes=False,
     ),
     Operation(
+        "stream-status", "stream", (_NAME,), _ADMINISTRATOR,
+        "Show how a stream stands on its node.", changes=False,
+    ),
+    Operation(
+        "add-replica", "stream", (_NAME, _NODE), _ADMINISTRATOR,
+        "Have a replica of a stream on a node: refused but on its own, for a stream stays on its node.",
+        changes=False,
+    ),
+    Operation(
+        "delete-replica", "stream", (_NAME, _NODE), _ADMINISTRATOR,
+        "Have no replica of a stream on a node: refused on its own, where the only one is.", changes=False,
+    ),
+    Operation(
+        "restart-stream", "stream",
+        (_NAME, Argument("preferred_leader", Kind.TEXT, "name of the node that shall lead it", None)),
+        _ADMINISTRATOR, "Have a stream led anew: by its node, as before.", changes=False,
+    ),
+    Operation(
         "grow", "members", (_NODE, _STRATEGY, *_PATTERNS, _MEMBERSHIP, _ERRORS_ONLY), _ADMINISTRATOR,
         "Add a member on a node to all quorum queues that have none there.",
     ),

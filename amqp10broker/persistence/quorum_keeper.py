@@ -449,7 +449,7 @@ class QuorumInLog(QuorumInMemory):
             self._note(store.applied)
         elif not self._leads and self._member is not None and self._member.leads and not self._behind:
             self._lead(now_ms)
-        if self._leads and store.version < self.usable():
+        if self._leads and not queue.deleted and store.version < self.usable():
             self._raise_version(now_ms)
         if store.ticket > self._seen:
             self._seen = store.ticket

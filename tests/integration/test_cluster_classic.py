@@ -246,6 +246,14 @@ def test_a_stream_is_read_and_written_at_every_node(cluster: ClusterProcess, que
         assert (shown["first_offset"], shown["next_offset"], shown["message_count"]) == (0, 40, 40)
         a.kill()
         assert end.wait_refused() == "amqp:illegal-state"
+        code, text = refusal(b, lambda channel: channel.queue_declare(queue, passive=True))
+        assert code == 404
+        assert f"home node '{a.name}" in text
+        with connected(b) as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            with pytest.raises(NackError):
+                put(channel, queue, "lost", mandatory=True)
     finally:
         for reader in readers:
             reader.close()

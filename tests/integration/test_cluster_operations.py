@@ -220,6 +220,18 @@ def test_a_node_whose_disk_hangs_leads_no_more(nodes: ClusterProcess) -> None:
     assert drained(nodes.node("c"), "hangs") == list(range(6))
 
 
+def test_a_stream_stays_on_its_node(nodes: ClusterProcess) -> None:
+    """R1, R5: whichever node is asked, and whatever size was asked for."""
+    run(nodes, "b", "declare", "queue", "stays", "--type", "stream", "--argument=x-initial-cluster-size=3")
+    publish(nodes.node("c"), "stays", 3)
+    for at in ("a", "b"):
+        (row,) = nodes.ask(nodes.node(at), "stream_status", "stays")
+        seen = [row[each] for each in ("role", "node", "first_offset", "offset", "segments")]
+        assert seen == ["leader", "b", 0, 2, 1]
+    assert "stays on its node, which is 'b'" in run(nodes, "a", "add_replica", "stays", "a", code=70)
+    assert "last_stream_member" in run(nodes, "a", "delete_replica", "stays", "b", code=70)
+
+
 def test_connections_and_alarms_of_all_nodes_are_listed_at_each(nodes: ClusterProcess) -> None:
     """I5, U4, B1, B2."""
     node = nodes.node("b")

@@ -46,10 +46,16 @@ def catalog() -> Catalog:
 
 
 def put(
-    catalog: Catalog, name: str, placed: Placed, *, durable: bool = True, owner: Owner | None = None
+    catalog: Catalog,
+    name: str,
+    placed: Placed,
+    kind: str = "classic",
+    *,
+    durable: bool = True,
+    owner: Owner | None = None,
 ) -> None:
     catalog.placement = Here(placed)
-    kind = "quorum" if placed.members else "classic"
+    kind = "quorum" if placed.members else kind
     declare(catalog, "/", name, durable=durable, exclusive_owner=owner, arguments={"x-queue-type": kind})
     bind(catalog, "/", Binding("amq.direct", Destination("queue", name), "k"))
 
@@ -97,7 +103,9 @@ def test_what_ends_with_a_node_that_is_lost_is_gone_and_its_name_free(catalog: C
 
 
 def test_durable_classic_queues_of_a_forgotten_node_are_gone(catalog: Catalog) -> None:
+    """And streams."""
     put(catalog, "durable", Placed(2))
+    put(catalog, "stream", Placed(2), "stream")
     put(catalog, "elsewhere", Placed(1))
     put(catalog, "quorum", Placed(members=(2 << 32, 1 << 32)))
     assert catalog.propose(ForgetNode("b")).number == 2

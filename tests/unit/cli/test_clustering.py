@@ -68,6 +68,20 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
             ROWS,
         ),
         (["shrink", "b", "--errors-only"], "shrink", {"node": "b", "errors_only": True}, ROWS),
+        (["stream_status", "s"], "stream-status", {"name": "s"}, [{"role": "leader", "node": "a"}]),
+        (["add_replica", "s", "b"], "add-replica", {"name": "s", "node": "b"}, {"added": False, "size": 1}),
+        (
+            ["delete_replica", "s", "b"],
+            "delete-replica",
+            {"name": "s", "node": "b"},
+            {"deleted": False, "size": 1},
+        ),
+        (
+            ["restart_stream", "s", "--preferred-leader", "a"],
+            "restart-stream",
+            {"name": "s", "preferred_leader": "a"},
+            {"leader": "a"},
+        ),
         (
             ["transfer_leadership", "q", "b"],
             "transfer-leadership",
