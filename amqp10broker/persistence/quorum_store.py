@@ -529,11 +529,14 @@ class QuorumStore:
         if any(entry.file <= file for entry in self.tail):
             self._append_tail_again()
             yield
-        for first, end in self.bodies.in_file(file):
-            self._relocate(first, end)
-            yield
-        while (staged := self._staged) is not None and (run := next(staged.in_file(file), None)):
-            self._relocate_staged(staged, *run)
+        # What is staged may become the queue's own at each pause: then its messages are looked for anew.
+        while True:
+            if run := next(self.bodies.in_file(file), None):
+                self._relocate(*run)
+            elif (staged := self._staged) is not None and (run := next(staged.in_file(file), None)):
+                self._relocate_staged(staged, *run)
+            else:
+                break
             yield
         if self._queue is None:
             return

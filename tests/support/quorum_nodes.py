@@ -72,7 +72,8 @@ class Journal(SmallJournal):
             return
         for _ in store.relocate(file):
             step()
-        if store.group == GROUP and self.live[file] == 0:
+        if store.group == GROUP:
+            assert self.live[file] == 0, "something of the file is needed that was not appended again"
             # Until all that was appended before is durable, it comes back with a loss of power.
             self._dropped.append((self.ticket, file, self.files[file]))
             self.drop_oldest()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -25,7 +25,7 @@ from amqp10broker.queues.quorum.commands import Letters
 from amqp10broker.queues.quorum.snapshot import encode_snapshot
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 from amqp10broker.raft.config import Add, Promote
-from amqp10broker.raft.entries import Hard, Kind, run_of
+from amqp10broker.raft.entries import Hard, Kind, Snapshot, run_of
 from amqp10broker.raft.ready import Ready
 from tests.support.quorum_alone import at_once
 from tests.support.quorum_nodes import GROUP, HEAD, Journal, Node, World
@@ -435,3 +435,50 @@ def test_term_and_vote_outlive_the_file_that_they_were_written_to() -> None:
     store.recovered(DEFAULTS, 1000)
     assert store.stored is not None
     assert (store.stored.hard.term, store.stored.hard.vote) == (5, members[1])
+
+
+def test_a_state_that_is_taken_while_a_file_is_cleaned_has_nothing_in_that_file() -> None:
+    """The messages that were staged are the queue's own from then on, and the file goes."""
+    leader = store_of(Journal(10**6), 1)
+    give(leader, 20)
+    point, state, records, done = leader.snapshot()
+    journal = Journal(4000)
+    follower = store_of(journal, 2)
+    give(follower, 2)
+    for record in records:
+        follower.stage(9, record)
+    done()
+    data = follower.staged(9, state)
+    assert list(journal.files) == [1]
+    while len(journal.files) < 2:
+        journal.append(GROUP + 1, 1, 0, [b"x" * 100])
+    cleaning = follower.relocate(1)
+    next(cleaning)
+    follower.write(Ready(1, None, Snapshot(point, data), (), [], None, (), (), None), lambda: None)
+    for _ in cleaning:
+        pass
+    assert journal.live[1] == 0
+    journal.drop_oldest()
+    again = store_of(journal.again(), 2, [record for record in journal.records if record.group == GROUP])
+    assert again.applied == point.index
+
+
+def store_of(journal: Journal, node: int, records: Sequence[Any] = ()) -> QuorumStore:
+    """A member of three, as it is when it has started."""
+    members = (1 << 32, 2 << 32, 3 << 32)
+    store = QuorumStore(
+        GROUP, "q", journal, when_durable=at_once, members=members, me=members[node - 1], node=node
+    )
+    store.restore(records)
+    store.recovered(DEFAULTS, 1000)
+    return store
+
+
+def give(store: QuorumStore, count: int) -> None:
+    """An entry with so many messages, which is applied."""
+    publisher = PublisherRef(PeerId(1, 1, 1), 1)
+    publish = Publish(publisher, list(range(count)), [(HEAD, b"x" * 20)] * count, settled=False)
+    payload = store.propose([publish], 1000).payload
+    run = run_of(store.last + 1, 1, Kind.COMMAND, (payload,))
+    store.write(Ready(1, None, None, (run,), [], None, (), (), None), lambda: None)
+    store.apply(store.last)
