@@ -7,6 +7,7 @@ to do instead. A protocol room translates those that a peer can cause into its o
     BrokerError
     |-- ConfigError             a setting is unknown, of the wrong type or out of range
     |-- PeerUnreachable         another node of the cluster does not answer
+    |-- Stopped                 a node was told to end before it was of a cluster
     |-- AdminSocketError        the local socket for `amqp10broker status` is unsafe or not there
     |-- StorageError            a file of the data folder cannot be used; says which, where, what to do
     |   |-- DamagedFile         what stands there is not what was written
@@ -58,6 +59,10 @@ class ConfigError(BrokerError):
 
 class PeerUnreachable(BrokerError):
     """Another node of the cluster does not answer, or not in time; the message names it."""
+
+
+class Stopped(BrokerError):
+    """The node was told to end before it was of a cluster."""
 
 
 class AdminSocketError(BrokerError):

@@ -6,14 +6,16 @@ and refusals are RabbitMQ's where it has the thing. A node in no cluster is show
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from amqp10broker.catalog.node_requests import ForgetNode, SetClusterName
 from amqp10broker.errors import PreconditionFailed, Unavailable
 from amqp10broker.management.caller import Caller, Job, Proposal
 from amqp10broker.management.cluster_node import ClusterNode
 from amqp10broker.management.members import names, node_named, others, raft_row, runs, shrink
-from amqp10broker.replication.bootstrap import Membership
+
+if TYPE_CHECKING:
+    from amqp10broker.replication.bootstrap import Membership
 
 LOOK_AGAIN_S: Final = 0.25
 CHIEF_S: Final = 5.0

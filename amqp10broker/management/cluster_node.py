@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from amqp10broker.catalog.queue import DeclaredQueue
-from amqp10broker.replication.bootstrap import Membership as OfCluster
-from amqp10broker.replication.membership import Membership
+
+if TYPE_CHECKING:
+    from amqp10broker.replication.bootstrap import Membership as OfCluster
+    from amqp10broker.replication.membership import Membership
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,13 @@ from __future__ import annotations
 import enum
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from amqp10broker.raft.config import Add, Change, Configuration, Promote, Remove
 from amqp10broker.replication.ids import member_id, node_of
-from amqp10broker.replication.member import Member
+
+if TYPE_CHECKING:
+    from amqp10broker.replication.member import Member
 
 ADD_MS: Final = 20_000
 """How long a member that is added may take until it is as wanted (RabbitMQ's); then it is taken back."""

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from amqp10broker.replication.bootstrap import Membership
 from amqp10broker.storage.disk import OsDisk
 from amqp10broker.tasks.data import Data
+
+if TYPE_CHECKING:
+    from amqp10broker.replication.bootstrap import Membership
 
 
 @dataclass(frozen=True, slots=True)

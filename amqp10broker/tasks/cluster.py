@@ -21,7 +21,7 @@ from amqp10broker import __version__
 from amqp10broker.catalog.node_requests import ForgetNode, JoinNode, NodeStarted
 from amqp10broker.catalog.nodes import NodeFacts
 from amqp10broker.catalog.queue import DeclaredQueue, Owner, QueueSpec
-from amqp10broker.errors import BadRequest, BrokerError, ConfigError, RefusedError, StorageError
+from amqp10broker.errors import BadRequest, BrokerError, ConfigError, RefusedError, Stopped, StorageError
 from amqp10broker.queues.machine_version import carried_out, why_not
 from amqp10broker.replication.asking import Document
 from amqp10broker.replication.bootstrap import (
@@ -47,7 +47,7 @@ from amqp10broker.tasks.cluster_listener import bind_cluster
 from amqp10broker.tasks.cluster_secret import read_secret
 from amqp10broker.tasks.connections import Connections
 from amqp10broker.tasks.data import Data
-from amqp10broker.tasks.forming import FIRST, JOIN_S, LOOK_S, NAME_TAKEN, Former, Stopped, let_in
+from amqp10broker.tasks.forming import FIRST, JOIN_S, LOOK_S, NAME_TAKEN, Former, let_in
 from amqp10broker.tasks.founding import prepare_folder
 from amqp10broker.tasks.journal_task import JournalTask
 from amqp10broker.tasks.log import Log

@@ -11,7 +11,6 @@ from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.config import Config
 from amqp10broker.errors import NotSupported
 from amqp10broker.management.cluster_node import GroupSeen, MemberState
-from amqp10broker.replication.membership import Membership
 from amqp10broker.tasks.connections import Connections
 from amqp10broker.tasks.doors import Doors
 from amqp10broker.tasks.queue_task import QueueTask
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from amqp10broker.persistence.quorum_keeper import QuorumInLog
     from amqp10broker.replication.bootstrap import Membership as OfCluster
     from amqp10broker.replication.member import Member
+    from amqp10broker.replication.membership import Membership
 
 MAINTENANCE: Final = "Node was put into maintenance mode"
 """What clients hear when the node is drained; RabbitMQ's words."""

@@ -10,20 +10,21 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from time import perf_counter
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.entry_codec import Conceal
 from amqp10broker.catalog.plan import Key
 from amqp10broker.catalog.restore import all_entries, restore
 from amqp10broker.errors import RefusedError, StorageError
-from amqp10broker.replication.bootstrap import Membership
-from amqp10broker.replication.system_store import left_alone
 from amqp10broker.storage.catalog_log import CatalogLog, open_catalog_log
 from amqp10broker.storage.check import missing_files
 from amqp10broker.storage.disk import Disk, OsDisk
 from amqp10broker.storage.folder import DataFolder, open_data_folder, remove_contents
 from amqp10broker.tasks.log import Log
+
+if TYPE_CHECKING:
+    from amqp10broker.replication.bootstrap import Membership
 
 _log = Log("amqp10broker.data")
 
@@ -105,8 +106,12 @@ class Data:
             StorageError: what the folder says of it cannot be understood.
         """
         found = self.catalog_log.get(MEMBERSHIP)
+        if found is None:
+            return None
+        from amqp10broker.replication.bootstrap import Membership
+
         try:
-            return None if found is None else Membership.of(found)
+            return Membership.of(found)
         except (KeyError, TypeError, ValueError) as error:
             raise StorageError(
                 self.catalog_log.path,
@@ -203,6 +208,8 @@ class Data:
         Raises:
             ConfigError: something needs what is not installed.
         """
+        from amqp10broker.replication.system_store import left_alone
+
         with _no_collector():
             restore(catalog, left_alone(self.catalog_log))
         self._catalog = catalog

@@ -45,10 +45,6 @@ FIRST: Final = 1
 """The number of the node that founds."""
 
 
-class Stopped(BrokerError):
-    """The node was told to end before it was of a cluster."""
-
-
 class Ask(Protocol):
     """Asks a node that need not be known."""
 

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable
 import trio
 
 from amqp10broker.config import Config
+from amqp10broker.errors import Stopped
 from amqp10broker.tasks.broker import Broker
-from amqp10broker.tasks.forming import Stopped
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.preload import preload
 
