@@ -197,8 +197,10 @@ class NodeOfCluster:
         It takes no longer than `LEAVE_S`; what is led here all the same is led by others after an election.
         """
         self._groups.backward = True
-        for line in await self._leaderships.hand_over(LEAVE_S):
-            _log.info("not handed over before the stop", reason=line)
+        kept = await self._leaderships.hand_over(LEAVE_S)
+        _log.info("leaderships were handed over", kept=len(kept))
+        for line in kept:
+            _log.debug("not handed over", reason=line)
 
     async def run(self) -> None:
         """Keep members as they should be, and a drained node from leading, until cancelled."""

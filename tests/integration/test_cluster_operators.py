@@ -1,0 +1,217 @@
+"""What an operator does to three real nodes, one after the other: stops, restarts, coming and going.
+
+The tests share a cluster and leave it whole; what has no majority is refused after 3 s here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pika
+import pytest
+
+from tests.integration.test_cluster_operations import declare, drained, leader, publish, run, states
+from tests.support.broker_process import REPOSITORY
+from tests.support.cluster_process import ClusterNode, ClusterProcess, free_ports
+from tests.support.proton_client import ProtonClient
+
+pytestmark = pytest.mark.xdist_group("cluster")
+
+END_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
+    """Three."""
+    folder: Path = tmp_path_factory.mktemp("operators")
+    with ClusterProcess(folder, 3, ["--cluster-decide-ms", "3000"]) as process:
+        yield process
+        process.check_logs()
+
+
+def count(nodes: ClusterProcess, queue: str, at: str) -> int:
+    """Messages of a queue, as its leader has them."""
+    rows = nodes.ask(nodes.node(at), "list_queues", "name", "messages")
+    return int(next(row["messages"] or 0 for row in rows if row["name"] == queue))
+
+
+def two_members(nodes: ClusterProcess, name: str) -> None:
+    """A queue at b and c, so that it has no majority without c."""
+    declare(nodes, name, 1, at="b")
+    run(nodes, "b", "add_member", name, "c", "--membership", "voter", "--timeout", "20")
+
+
+def test_definitions_are_those_of_all_nodes(nodes: ClusterProcess, tmp_path: Path) -> None:
+    """U3: exported anywhere the same, imported anywhere for all; again it changes nothing."""
+    declare(nodes, "defined", 3)
+    exported = json.loads(run(nodes, "a", "export-definitions", "-"))
+    exported["exchanges"].append(
+        {
+            "name": "imported.x",
+            "vhost": "/",
+            "type": "direct",
+            "durable": True,
+            "auto_delete": False,
+            "internal": False,
+            "arguments": {},
+        }
+    )
+    exported["bindings"].append(
+        {
+            "source": "imported.x",
+            "vhost": "/",
+            "destination": "defined",
+            "destination_type": "queue",
+            "routing_key": "k",
+            "arguments": {},
+        }
+    )
+    (tmp_path / "definitions").write_text(json.dumps(exported))
+    for at in ("c", "b"):
+        run(nodes, at, "import-definitions", str(tmp_path / "definitions"))
+
+    def in_order(at: str) -> Any:
+        found = json.loads(run(nodes, at, "export-definitions", "-"))
+        return {key: sorted(each, key=str) if isinstance(each, list) else each for key, each in found.items()}
+
+    nodes.wait_until(lambda: in_order("a") == in_order("b") == in_order("c"), "all have the same")
+    assert [each["destination"] for each in in_order("a")["bindings"]] == ["defined"]
+    node = nodes.node("a")
+    with pika.BlockingConnection(pika.ConnectionParameters(node.host, node.port)) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.basic_publish("imported.x", "k", b"1", mandatory=True)
+    assert drained(nodes.node("b"), "defined") == [1]
+
+
+def test_a_node_that_is_stopped_says_so_and_hands_over_and_comes_back(nodes: ClusterProcess) -> None:
+    """S4, S6, Q7, U2: what clients of it hear, and what is done to its queues while it is down."""
+    a, c = nodes.node("a"), nodes.node("c")
+    for name in ("stops", "gone", "again"):
+        declare(nodes, name, 3, at="c")
+    publish(a, "gone", 3)
+    publish(a, "again", 3)
+    for name in ("waits", "forced"):
+        two_members(nodes, name)
+    run(nodes, "a", "set-policy", "short", "^stops$", '{"max-length": 2}')
+    publish(nodes.node("b"), "stops", 5)
+    nodes.wait_until(lambda: count(nodes, "stops", "b") == 2, "a policy of another node acts at the leader")
+    older = pika.BlockingConnection(pika.ConnectionParameters(c.host, c.port))
+    newer = ProtonClient(c.port)
+    os.kill(c.pid or 0, signal.SIGTERM)
+    assert newer.wait_closed()[0] == "amqp:connection:forced"
+    with pytest.raises(pika.exceptions.ConnectionClosed) as closed:
+        older.process_data_events(time_limit=END_S)
+    newer.wait_disconnected()
+    assert closed.value.args[0] == 320
+    assert "the broker is shutting down" in closed.value.args[1]
+    nodes.wait_until(lambda: c.pid is None, "it has ended")
+    assert leader(nodes, "stops") in ("a", "b")
+    (handed,) = [each for each in c.log() if each["event"] == "leaderships were handed over"]
+    assert handed["kept"] == 0
+    led = ("check_for_quorum_queues_without_an_elected_leader", "^waits$")
+    nodes.wait_until(
+        lambda: "'waits' in vhost '/' has no" in nodes.run_command(nodes.node("b"), *led).stdout, "no leader"
+    )
+    run(nodes, "a", "delete", "queue", "gone")
+    run(nodes, "a", "delete", "queue", "again")
+    run(nodes, "a", "delete", "queue", "forced")
+    declare(nodes, "again", 3)
+    publish(a, "again", 1, first=9)
+    run(nodes, "a", "set-policy", "late", "^waits$", '{"max-length": 1}')
+    c.start()
+    nodes.wait_until_up()
+    assert "no queue 'gone'" in run(nodes, "c", "quorum_status", "gone", code=67)
+    assert "no queue 'forced'" in run(nodes, "c", "quorum_status", "forced", code=67)
+    nodes.wait_until(lambda: states(nodes, "again", "c").get("c") == ("follower", "voter"), "its member runs")
+    run(nodes, "b", "transfer_leadership", "again", "c")
+    assert drained(c, "again") == [9]
+    publish(a, "waits", 3)
+    nodes.wait_until(lambda: count(nodes, "waits", "a") == 1, "a policy acts that was set without a leader")
+
+
+@contextmanager
+def alone(nodes: ClusterProcess, folder: Path) -> Iterator[tuple[ClusterNode, subprocess.Popen[bytes]]]:
+    """A node of no list, which is a cluster of one."""
+    port = free_ports(1)
+    words = shlex.split((nodes.node("a").folder / "command").read_text())
+    given = dict(zip(words[4::2], words[5::2], strict=False))
+    given |= {"--node-name": "d", "--data-dir": str(folder / "d"), "--port": str(port)}
+    given |= {"--cluster-port": str(port + 20_000)}
+    del given["--cluster-nodes"]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [*words[:4], *(word for pair in given.items() for word in pair)],
+            cwd=REPOSITORY,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    node = ClusterNode(folder / "d", port)
+    try:
+        nodes.wait_until(lambda: node.accepts, "it serves")
+        yield node, process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_running_node_joins_and_leaves(nodes: ClusterProcess, tmp_path: Path) -> None:
+    """J1 to J3, J5, S3: in minority it stays alone; a node that waits for others answers its owner only."""
+    a, b, c = nodes.nodes
+    address = f"a=127.0.0.1:{a.port + 20_000}"
+    declare(nodes, "older", 3)
+    publish(a, "older", 1)
+    with alone(nodes, tmp_path) as (d, process):
+
+        def at_d(*words: str, code: int = 0) -> str:
+            done = nodes.run_command(d, *words)
+            assert done.returncode == code, (words, done)
+            return done.stdout + done.stderr
+
+        at_d("declare", "queue", "mine")
+        assert "cannot cluster node with itself: d" in at_d("join_cluster", "d", code=70)
+        assert "give it as NAME=HOST:PORT" in at_d("join_cluster", "a", code=64)
+        b.kill()
+        c.kill()
+        assert "no majority" in at_d("join_cluster", address, code=75)
+        assert "mine" in at_d("list_queues", "name")
+        assert "is a member still" in run(nodes, "a", "reset", code=75)
+        a.kill()
+        a.start()
+        # It has an owner's socket before it has a majority, and no port for clients.
+        nodes.wait_until(
+            lambda: nodes.run_command(a, "cluster_status").returncode == 0, "the process of it answers"
+        )
+        assert nodes.ask(a, "cluster_status")["running_nodes"] == ["a"]
+        assert not a.accepts
+        assert nodes.run_command(a, "ping").returncode == 1
+        b.start()
+        c.start()
+        nodes.wait_until_up()
+        client = pika.BlockingConnection(pika.ConnectionParameters(d.host, d.port))
+        at_d("join_cluster", address)
+        with pytest.raises(pika.exceptions.ConnectionClosed, match="shutting down"):
+            client.process_data_events(time_limit=END_S)
+        nodes.wait_until_up(d, at=a)
+        assert nodes.status(d)["disk_nodes"] == ["a", "b", "c", "d"]
+        assert "already a member of this cluster" in at_d("join_cluster", "a")
+        assert "mine" not in at_d("list_queues", "name")
+        assert drained(d, "older") == [0]
+        run(nodes, "b", "add_member", "older", "d", "--membership", "voter", "--timeout", "20")
+        run(nodes, "b", "transfer_leadership", "older", "d")
+        assert "has no data any more" in at_d("reset")
+        assert process.wait(END_S) == 0
+        assert nodes.status(a)["disk_nodes"] == ["a", "b", "c"]
+        assert set(states(nodes, "older", "b")) <= {"a", "b", "c"}
+        publish(b, "older", 1, first=1)
+        assert drained(c, "older") == [1]
