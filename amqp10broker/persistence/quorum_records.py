@@ -15,6 +15,8 @@ kind            index                   payload, integers little-endian
 `STAGED`        number of the transfer  as `RELOCATED`, of a state that the leader sends
 `INSTALLED`     of the last entry       ``transfer u64``, then as `STATE`: all that is staged of the
                 in it                   transfer, and this, take the place of all there was
+`BEGINS`        0: it has nothing yet;  ``member u64``: a member that was added to the group begins.
+                1: said again           Written for these only
 ==============  ======================  =========================================================
 
 `applied` is the index of the last entry that the queue had carried out when the record was appended: what a
@@ -30,6 +32,10 @@ staged behind it.
 Places say which messages the record holds, so that nobody has to understand the commands to find them:
 ``count u32``, then for each run ``index of the first u64 | messages u32 | where their batch begins u32 |
 bytes of it u32``.
+
+A node may have had another member of the group before. What stands before the `BEGINS` of a member that was
+added is that one's; but before one that is said again, because its file was cleaned, messages are its own.
+Behind it stand term and vote again, and the state.
 
 Format 3 had `OLD_ENTRY` and `OLD_STATE`, numbered without gaps from 1, without term and `applied`; an entry
 whose number is not above that of the one before replaced that one. Before that there were `OLD_COMMANDS` and
@@ -65,9 +71,11 @@ HARD: Final = 35
 STATE: Final = 36
 STAGED: Final = 37
 INSTALLED: Final = 38
+BEGINS: Final = 39
 
 APPLIED: Final = struct.Struct("<Q")
 TRANSFER: Final = struct.Struct("<Q")
+MEMBER: Final = struct.Struct("<Q")
 _COUNT: Final = struct.Struct("<I")
 _PLACE: Final = struct.Struct("<QIII")
 

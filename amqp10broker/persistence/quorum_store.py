@@ -28,12 +28,14 @@ from amqp10broker.persistence.journal_face import JournalRecord, RecordLog
 from amqp10broker.persistence.quorum_bodies import JournalBodies
 from amqp10broker.persistence.quorum_records import (
     APPLIED,
+    BEGINS,
     COMMANDS,
     CONFIG,
     EMPTY,
     ENTRIES,
     HARD,
     INSTALLED,
+    MEMBER,
     OLD_COMMANDS,
     OLD_ENTRY,
     OLD_SNAPSHOT,
@@ -182,6 +184,10 @@ class QuorumStore:
         self._when_durable = when_durable
         self._packs = packs
         self._joins = joins
+        self._mine = not joins
+        """What is read is this member's, and not of one that was here before."""
+        self._begin_file = 0
+        """Where it stands that the member begins."""
         self.on_installed: Callable[[QuorumQueue], None] = _no_keeper
         self._staged: JournalBodies | None = None
         """Messages of a state that comes."""
@@ -341,6 +347,10 @@ class QuorumStore:
             self.tail.pop()
         self._entries.truncate(first)
         self._last = first - 1
+
+    def _write_beginning(self, again: int) -> None:
+        payload = [MEMBER.pack(self.me)]
+        self._ticket, self._begin_file, _ = self._log.append(self.group, BEGINS, again, payload)
 
     def _write_hard(self, hard: Hard) -> None:
         self._hard = hard
@@ -540,12 +550,15 @@ class QuorumStore:
             yield
         if self._queue is None:
             return
-        # The commands behind the last state may be in the file too.
-        if self._snapshot is not None and self._snapshot[0] <= file:
-            self._write_state(self._queue)
-            yield
-        if 0 < self._hard_file <= file:
+        begins = 0 < self._begin_file <= file
+        if begins:
+            self._write_beginning(1)
+        if begins or 0 < self._hard_file <= file:
             self._write_hard(self._hard)
+            yield
+        # The commands behind the last state may be in the file too.
+        if self._snapshot is not None and (begins or self._snapshot[0] <= file):
+            self._write_state(self._queue)
             yield
         last = self._entries.last_in(file)
         if last is not None:
@@ -610,6 +623,11 @@ class QuorumStore:
 
     def _restore(self, record: JournalRecord) -> None:
         kind, payload = record.kind, record.payload
+        if kind == BEGINS:
+            self._restore_beginning(record)
+            return
+        if not self._mine and kind in (HARD, STATE, INSTALLED):
+            return
         held = self._held
         if held is not None and not (kind == OLD_ENTRY and record.index <= held[0].index):
             self._carry_out_held()
@@ -647,6 +665,22 @@ class QuorumStore:
             self._find(record.file, payload, 0, self.bodies)
         else:
             raise ValueError(f"a record has kind {kind}, which this version does not know")
+
+    def _restore_beginning(self, record: JournalRecord) -> None:
+        """A member that was added begins: this one, or one that was here before it."""
+        self._mine = MEMBER.unpack(record.payload)[0] == self.me
+        self._begin_file = record.file
+        if record.index == 0 or not self._mine:
+            # What there is is another's.
+            self._drop_staged()
+            self.bodies.clear()
+            self._queue = None
+            self._hard, self._hard_file, self._old = Hard(0, None, 0), 0, True
+            self._point = self._base = new_member().point
+            self._last = self._point.index
+            self._next_index = self._now_ms = self._before = self._again = 0
+            self.tail.clear()
+            self._entries.clear()
 
     @staticmethod
     def _find(file: int, payload: bytes, at: int, bodies: JournalBodies) -> None:
@@ -842,7 +876,9 @@ class QuorumStore:
         if not self.alone:
             queue.follow()
         self._now_ms = now_ms
-        if not self._joins:
+        if self._joins:
+            self._write_beginning(0)
+        else:
             self._write_state(queue)
         self.stored = self._what_is_stored()
         return queue

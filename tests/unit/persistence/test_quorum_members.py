@@ -24,11 +24,14 @@ from amqp10broker.queues.effects import QueueDeleted, Unconfirmed
 from amqp10broker.queues.quorum.commands import Letters
 from amqp10broker.queues.quorum.snapshot import encode_snapshot
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
-from amqp10broker.raft.config import Add, Promote
-from amqp10broker.raft.entries import Hard, Kind, Snapshot, run_of
+from amqp10broker.raft.codec import encode_config
+from amqp10broker.raft.config import Add, Configuration, Promote
+from amqp10broker.raft.entries import Hard, Kind, Point, Snapshot, run_of
 from amqp10broker.raft.ready import Ready
+from amqp10broker.replication.ids import member_id
 from tests.support.quorum_alone import at_once
 from tests.support.quorum_nodes import GROUP, HEAD, Journal, Node, World
+from tests.support.small_journal import SmallJournal
 
 
 def opened(world: World) -> Node:
@@ -482,3 +485,123 @@ def give(store: QuorumStore, count: int) -> None:
     run = run_of(store.last + 1, 1, Kind.COMMAND, (payload,))
     store.write(Ready(1, None, None, (run,), [], None, (), (), None), lambda: None)
     store.apply(store.last)
+
+
+def start_of(journal: Journal, me: int) -> QuorumStore:
+    """What a start finds of a member that was added."""
+    found = journal.again()
+    store = QuorumStore(GROUP, "q", found, when_durable=at_once, me=me, joins=True, node=4)
+    store.restore(found.records)
+    store.recovered(DEFAULTS, 0)
+    return store
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_member_that_is_added_again_has_nothing_of_the_one_before(durable: bool) -> None:
+    """Of the node's first member messages are cleaned away, the state stands; then the power goes."""
+    world = World(21)
+    leader = opened(world)
+    first = world.join(4, 300)
+    leader.member.change(Add(first))
+    leader.member.advance()
+    for _ in range(4):
+        world.publish(leader, 4)
+        world.settle_down(world.even)
+    journal, store = world.nodes[4].journal, world.nodes[4].store
+    assert store.stored is not None
+    assert store.applied > 1
+    store.delete()
+    again = QuorumStore(GROUP, "q", journal, when_durable=at_once, me=first + 1, joins=True, node=4)
+    if durable:
+        again.recovered(DEFAULTS, 0)
+    journal.files.pop(min(journal.files))
+    found = start_of(journal, first + 1)
+    assert found.stored is not None
+    assert (found.applied, found.last, found.stored.hard) == (0, 0, Hard(0, None, 0))
+    assert len(found.bodies) == 0
+
+
+def test_a_member_that_was_added_is_there_when_the_file_with_its_beginning_is_cleaned() -> None:
+    world = World(22)
+    leader = opened(world)
+    new = world.join(4, 600)
+    leader.member.change(Add(new))
+    leader.member.advance()
+    for _ in range(4):
+        world.publish(leader, 4)
+        world.settle_down(world.even)
+    node = world.nodes[4]
+    began = min(node.journal.files)
+    while min(node.journal.files) == began:
+        node.journal.clean(node.store, lambda: None)
+        world.publish(leader)
+        world.settle_down(world.even)
+    world.crash(4)
+    world.start(4)
+    assert world.nodes[4].store.applied > 1, "it has what it had"
+    world.settle_down(world.even)
+    assert numbers(world, world.nodes[4]) == numbers(world, leader)
+
+
+def member_of_three(journal: SmallJournal) -> QuorumStore:
+    """The first of three, as a start finds it."""
+    members = [member_id(each) for each in (1, 2, 3)]
+    store = QuorumStore(GROUP, "q", journal, when_durable=at_once, me=members[0], members=members, node=1)
+    store.restore(journal.records)
+    store.recovered(DEFAULTS, 0)
+    return store
+
+
+def entry(store: QuorumStore, number: int) -> bytes:
+    """The bytes of a publish."""
+    client = ReplyTo(PeerId(9, 1, 1), "client")
+    publish = Publish(client.publisher(), [number], [(HEAD, b"%d" % number)], settled=False)
+    return store.propose([publish], 1000).payload
+
+
+def written(store: QuorumStore, *payloads: bytes, term: int, first: int, hard: Hard | None = None) -> None:
+    run = run_of(first, term, Kind.COMMAND, payloads)
+    store.write(Ready(1, hard, None, (run,), [], None, (), (), None), lambda: None)
+
+
+def test_entries_that_stand_there_again_cut_nothing_off() -> None:
+    """The power goes while a file is cleaned: of three entries one was appended again."""
+    journal = SmallJournal(10**6)
+    store = member_of_three(journal)
+    for number in (2, 3, 4):
+        written(store, entry(store, number), term=1, first=number)
+    journal.files[2], journal.live[2] = [], 0
+    next(store.relocate(1))
+    del journal.files[2][1:]
+    assert journal.files[2][0].index == 2
+    found = member_of_three(journal.again())
+    assert (found.last, found.applied) == (4, 1)
+
+
+def test_what_is_said_to_be_committed_with_entries_is_not_taken_for_what_they_replace() -> None:
+    """The term comes to the disk with the leader's commit index; the entry that this is about does not."""
+    journal = SmallJournal(10**6)
+    store = member_of_three(journal)
+    written(store, entry(store, 1), term=1, first=2)
+    written(store, entry(store, 2), term=2, first=2, hard=Hard(2, None, 2))
+    assert journal.files[1].pop().index == 2
+    found = member_of_three(journal.again())
+    assert found.stored is not None
+    assert (found.applied, found.last, found.stored.hard.commit) == (1, 2, 1)
+
+
+def test_a_state_has_the_configuration_of_its_place() -> None:
+    """The entries that changed it are cleaned away, and it is not that with which the group began."""
+    journal = SmallJournal(10**6)
+    store = member_of_three(journal)
+    config = Configuration(tuple(member_id(each) for each in (1, 2, 3)), (member_id(4, 1),))
+    run = run_of(2, 1, Kind.CONFIG, (encode_config(config),))
+    store.write(Ready(1, None, None, (run,), [], None, (), (), None), lambda: None)
+    assert store.apply(2) is not None
+    journal.files[2], journal.live[2] = [], 0
+    for _ in store.relocate(1):
+        pass
+    journal.drop_oldest()
+    found = member_of_three(journal.again())
+    assert found.stored is not None
+    assert found.stored.point == Point(2, 1, config)
