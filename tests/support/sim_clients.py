@@ -44,6 +44,13 @@ from amqp10broker.tasks.askers import Askers
 from tests.support.cluster_history import TotalQueue
 from tests.support.crash_history import make_body
 
+VERDICTS = (
+    (Verdict.ACCEPT, 80),
+    (Verdict.REQUEUE, 8),
+    (Verdict.REQUEUE_FAILED, 8),
+    (Verdict.DISCARD, 4),
+)
+"""What becomes of deliveries, and how often of a hundred times."""
 HEAD = make_head(Header(durable=True), None, "", "q")
 
 
@@ -259,7 +266,7 @@ class SimClient:
                 consumer.send()
             elif deed < 0.94 and consumer.held:
                 keys = list(consumer.held)[: rng.randrange(1, 8)]
-                verdict = Verdict.ACCEPT if rng.random() < 0.85 else Verdict.REQUEUE
+                (verdict,) = rng.choices(*zip(*VERDICTS, strict=True))
                 consumer.settle(keys, verdict, answer=rng.random() < 0.6)
             elif deed < 0.965:
                 consumer.give_back()
