@@ -262,7 +262,8 @@ class Leadership:
     def advance(self) -> None:
         """Commit what a majority of the voters has durably (the paper, section 5.4.2)."""
         member = self._member
-        index = self._durable() if self.peers else member.log.stable
+        alone = not self.peers and member.configs.latest.voters == (member.me,)
+        index = member.log.stable if alone else self._durable()
         # Entries of its own term are those from its first on.
         if index <= member.commit or index < self.first:
             return
