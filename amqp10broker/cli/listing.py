@@ -135,6 +135,7 @@ LISTINGS: Final = (
             messages: ready and unacknowledged
             messages_ready
             messages_unacknowledged: delivered and not settled
+            messages_dlx: of a quorum queue: dead letters that are not yet at their target
             consumers
             publishers: links of AMQP 1.0 with this target
             leader: the node that leads it, or has it

@@ -188,9 +188,10 @@ def list_queues(
 
     The counts are those of this moment; commands on their way to a queue are not in them. Beside what
     `describe` gives there are ``members``, ``online`` and ``state``, and where the queue can be asked
-    ``messages_unsettled``, ``publishers``, ``counters``, ``full``, ``dead_lettered``, ``limits``; and what
-    policies make of it: ``policy``, ``operator_policy``, ``effective_policy_definition``,
-    ``ineffective_policy_keys``. Of a queue whose leader does not answer the counts are None.
+    ``messages_unsettled``, ``messages_dlx``, ``publishers``, ``counters``, ``full``, ``dead_lettered``,
+    ``limits``; and what policies make of it: ``policy``, ``operator_policy``,
+    ``effective_policy_definition``, ``ineffective_policy_keys``. Of a queue whose leader does not answer
+    the counts are None.
 
     Args:
         caller: on whose behalf.
@@ -236,6 +237,7 @@ def _listed(caller: Caller, queue: DeclaredQueue, *, known: bool) -> dict[str, A
     described["online"] = _online(caller, queue)
     described["state"] = "running" if _is_up(caller, queue) else "down"
     described["messages_unsettled"] = None
+    described["messages_dlx"] = None if figures is None else figures.messages_dlx
     described["counters"] = {}
     if figures is not None:
         described["messages_unsettled"] = figures.messages_unsettled

@@ -369,6 +369,8 @@ class QuorumInLog(QuorumInMemory):
         if self.queue.settings != self._settings:
             # Changed while nobody led, or never told: a group of several begins without.
             self._decide([Configure(self._settings)], now_ms)
+        # Dead letters that the leader before had under way are offered now: no entry may come for long.
+        self._note(self._store.applied)
 
     def _raise_version(self, now_ms: int) -> None:
         """All members carry out a newer version: from the next entry on it counts."""

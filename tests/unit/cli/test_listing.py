@@ -112,6 +112,7 @@ QUEUE = {
     "arguments": {"x-queue-type": "quorum"},
     "message_count": 3,
     "messages_unsettled": 4,
+    "messages_dlx": 2,
     "consumer_count": 1,
     "publishers": 0,
     "leader": "n",

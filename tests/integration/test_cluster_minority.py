@@ -1,0 +1,158 @@
+"""Three real nodes, two of them lost: what a client at the third is refused, in both protocols, and when.
+
+The cluster waits for a majority for a second, not for half a minute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker, NackError
+from proton import Delivery, Message
+from rabbitmq_amqp_python_client import Environment, ValidationCodeException
+
+from tests.support.cluster_process import ClusterNode, ClusterProcess
+from tests.support.crash_load import connected
+from tests.support.pika_client import get_all, put
+from tests.support.proton_client import ProtonClient
+
+pytestmark = pytest.mark.integration
+QUORUM = {"x-queue-type": "quorum"}
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
+    with ClusterProcess(tmp_path_factory.mktemp("minority"), 3, ["--cluster-decide-ms", "1000"]) as process:
+        yield process
+        process.check_logs()
+
+
+def declare(node: ClusterNode, *queues: str, **arguments: object) -> None:
+    """Quorum queues, led at this node."""
+    given = {name.replace("_", "-"): value for name, value in arguments.items()}
+    with connected(node) as connection:
+        for queue in queues:
+            connection.channel().queue_declare(queue, durable=True, arguments={**QUORUM, **given})
+
+
+def counts(node: ClusterNode, queue: str) -> tuple[int, int]:
+    """Messages and consumers, as declare-ok says."""
+    with connected(node) as connection:
+        method = connection.channel().queue_declare(queue, passive=True).method
+        return method.message_count, method.consumer_count
+
+
+def refusal(node: ClusterNode, call: Callable[[Any], Any]) -> str:
+    """The text with which the broker closes a connection: 541."""
+    with connected(node) as connection:
+        with pytest.raises(ConnectionClosedByBroker) as closed:
+            call(connection.channel())
+        assert closed.value.reply_code == 541
+        return closed.value.reply_text
+
+
+def test_without_a_majority_what_must_have_one_is_refused(nodes: ClusterProcess) -> None:
+    """C3, C4, C5, C7, M5; nothing of what was refused happens to the queue when there is a majority again."""
+    a, b, c = nodes.nodes
+    declare(a, "q", "attached")
+    client = ProtonClient(a.port)
+    sender = client.sender("/queues/attached")
+    management = Environment(uri=f"amqp://guest:guest@{a.host}:{a.port}/")
+    try:
+        for node in (b, c):
+            node.kill()
+        # A publish that the leader has taken before it notices is kept: it may be in the log of another.
+        nodes.wait_until(lambda: not _leads(nodes, a, "q", "attached"), "no leader")
+        # C3, C4: no basic.return, whatever mandatory says.
+        with connected(a) as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            with pytest.raises(NackError):
+                put(channel, "q", "refused", mandatory=True)
+            assert channel.is_open
+        (outcome,) = sender.send(Message(body=b"refused", inferred=True))
+        assert (outcome.state, outcome.condition) == (Delivery.REJECTED, "amqp:precondition-failed")
+        assert not sender.closed
+        # C5.
+        consume = refusal(a, lambda channel: channel.basic_consume("q", lambda *told: None))
+        assert "timed out consuming from quorum queue 'q' in vhost '/'" in consume
+        assert "no leader" in refusal(a, lambda channel: channel.basic_get("q"))
+        end = client.receiver("/queues/q", credit=1, wait=False)
+        assert end.wait_refused() == "amqp:internal-error"
+        assert end.description == "timed out consuming from quorum queue 'q' in vhost '/'"
+        # C7.
+        assert "no leader" in refusal(a, lambda channel: channel.queue_purge("q"))
+        assert counts(a, "q") == (0, 0)
+        connection = management.connection()
+        connection.dial()
+        assert connection.management().queue_info("q").message_count == 0
+        with pytest.raises(ValidationCodeException, match="500"):
+            connection.management().purge_queue("q")
+        # M5.
+        refusal(a, lambda channel: channel.exchange_declare("x", durable=True))
+        with pytest.raises(ValidationCodeException, match="500"):
+            connection.management().request({"durable": True, "arguments": {}}, "/queues/new", "PUT", [201])
+        b.start()
+        nodes.wait_until_up(a, b)
+        nodes.wait_until(lambda: counts(a, "q") == (0, 0), "no consumer of those that were refused")
+        with connected(b) as other:
+            channel = other.channel()
+            channel.confirm_delivery()
+            put(channel, "q", "taken")
+            assert get_all(channel, "q") == ["taken"]
+        (outcome,) = sender.send(Message(body=b"taken", inferred=True))
+        assert outcome.state == Delivery.ACCEPTED
+        with connected(b) as other:
+            assert get_all(other.channel(), "attached") == ["taken"]
+    finally:
+        client.close()
+        management.close()
+        nodes.heal()
+
+
+def test_a_queue_without_majority_is_deleted_all_the_same(nodes: ClusterProcess) -> None:
+    """Q7: the cluster has one; the member that is down goes when its node comes."""
+    a, b, c = nodes.nodes
+    declare(c, "lone", x_quorum_initial_group_size=1)
+    with connected(a) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        nodes.wait_until(lambda: _is_there(a, "lone"), "the queue at another node")
+        put(channel, "lone", "1", "2")
+    c.kill()
+    try:
+        with connected(b) as connection:
+            assert connection.channel().queue_delete("lone").method.message_count in (0, 2)
+        assert not _is_there(a, "lone")
+        declare(a, "lone")
+    finally:
+        nodes.heal()
+    with connected(c) as connection:
+        assert get_all(connection.channel(), "lone") == []
+    nodes.wait_until(lambda: _members(nodes, c, "lone") == {"a", "b", "c"}, "the new one's members")
+
+
+def _is_there(node: ClusterNode, queue: str) -> bool:
+    with connected(node) as connection:
+        try:
+            connection.channel().queue_declare(queue, passive=True)
+        except ChannelClosedByBroker:
+            return False
+    return True
+
+
+def _leads(nodes: ClusterProcess, node: ClusterNode, *queues: str) -> bool:
+    """Whether the node still leads one of them."""
+    return any(
+        row["Raft State"] == "leader"
+        for queue in queues
+        for row in nodes.ask(node, "quorum_status", queue)
+        if row["Node Name"] == node.name
+    )
+
+
+def _members(nodes: ClusterProcess, node: ClusterNode, queue: str) -> set[str]:
+    rows = nodes.ask(node, "list_queues", "name", "members")
+    return next(set(row["members"]) for row in rows if row["name"] == queue)
