@@ -10,7 +10,10 @@ from functools import partial
 from typing import Any
 
 import pytest
+from proton import symbol
 
+from amqp10broker.amqp10.performatives import Flow
+from amqp10broker.amqp10.types import Symbol
 from tests.support.cluster_history import TotalQueue
 from tests.support.cluster_load import (
     ClusterClient,
@@ -28,8 +31,10 @@ from tests.support.cluster_process import ClusterNode, ClusterProcess
 from tests.support.crash_history import make_body, name_of
 from tests.support.crash_load import connected
 from tests.support.linearizable import Operation, check
-from tests.support.pika_client import get, get_all, put, until
+from tests.support.pika_client import Inbox, get, get_all, put, until
 from tests.support.proton_client import ProtonClient
+from tests.support.rawframes import attach_receiver, credit
+from tests.support.rawprocess import RawSocket
 
 pytestmark = pytest.mark.integration
 
@@ -123,7 +128,7 @@ Scenario = Generator[None, None, None]
 
 
 def test_what_clients_have_survives_the_leader(cluster: ClusterProcess, queue: str) -> None:
-    """A1, D1, E4, E7, E8, each with a queue of its own."""
+    """A1, A4, D1, E4, E7, E8, each with a queue of its own."""
     scenarios: list[Scenario] = [
         each(cluster, f"{queue}.{each.__name__}")
         for each in (
@@ -131,6 +136,7 @@ def test_what_clients_have_survives_the_leader(cluster: ClusterProcess, queue: s
             the_limit_of_deliveries_is_reached_at_the_same_number,
             one_consumer_is_active_whatever_node_it_is_at,
             a_drain_is_answered_after_the_change,
+            priorities_are_compared_over_nodes,
         )
     ]
     try:
@@ -257,7 +263,107 @@ def a_drain_is_answered_after_the_change(cluster: ClusterProcess, queue: str) ->
         client.close()
 
 
+def priorities_are_compared_over_nodes(cluster: ClusterProcess, queue: str) -> Scenario:
+    """A4: of consumers of both protocols, before and after the leader is lost."""
+    a, b, c = cluster.nodes
+    declare(a, queue)
+    client = ProtonClient(c.port)
+    try:
+        with connected(b) as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            low = Inbox(channel, queue, arguments={"x-priority": 1})
+            high = client.receiver(f"/queues/{queue}", credit=3, properties={symbol("rabbitmq:priority"): 2})
+            cluster.wait_until(lambda: _consumers(b, queue) == 2, "both consumers")
+            put(channel, queue, *map(str, range(4)))
+            assert [bytes(each.message.body) for each in high.take(3)] == [b"0", b"1", b"2"]
+            assert [each.text for each in low.take()] == ["3"]
+            yield
+            high.grant(2)
+            client.flush()
+            cluster.wait_until(lambda: _consumers(b, queue) == 2, "another leader")
+            put(channel, queue, *map(str, range(4, 7)))
+            assert [bytes(each.message.body) for each in high.take(2)] == [b"4", b"5"]
+            assert [each.text for each in low.take()] == ["6"]
+    finally:
+        client.close()
+
+
+def _consumers(node: ClusterNode, queue: str) -> int:
+    with connected(node) as connection:
+        return int(connection.channel().queue_declare(queue, passive=True).method.consumer_count)
+
+
 # --- more than one --------------------------------------------------------------------------------
+
+
+def test_the_active_link_is_told_so_after_a_change(cluster: ClusterProcess, queue: str) -> None:
+    """A3, A4: the next one when the active one's node, which leads, is lost; then one of higher priority."""
+    a, b, c = cluster.nodes
+    declare(a, queue, x_single_active_consumer=True)
+    with RawSocket(a.port) as first, RawSocket(b.port) as second:
+        for client in (first, second):
+            client.open().send(attach_receiver(0, queue), credit(0, 10))
+            assert _active(client) is (client is first)
+        a.kill()
+        a.start()
+        assert _active(second), "the node is back, and the consumer that was there is not"
+        with RawSocket(c.port) as third:
+            priority = {Symbol("rabbitmq:priority"): 5}
+            third.open().send(attach_receiver(0, queue, properties=priority), credit(0, 10))
+            assert _active(third)
+            assert not _active(second)
+            c.kill()
+        c.start()
+        assert _active(second)
+    cluster.wait_until_up()
+
+
+def _active(client: RawSocket) -> bool:
+    """What the next flow says that tells whether its link is active."""
+    while True:
+        properties = client.until(Flow).body.properties or {}
+        if Symbol("rabbitmq:active") in properties:
+            return bool(properties[Symbol("rabbitmq:active")])
+
+
+def test_dead_letters_wait_for_their_target_and_move_with_the_leader(
+    cluster: ClusterProcess, queue: str
+) -> None:
+    """X1, X2, X3: at least once; by the leader's worker, which is another after the lead was handed over."""
+    a, b, c = cluster.nodes
+    target = f"{queue}.target"
+    declare(c, target, x_quorum_initial_group_size=1)
+    declare(
+        a,
+        queue,
+        x_dead_letter_exchange="",
+        x_dead_letter_routing_key=target,
+        x_dead_letter_strategy="at-least-once",
+        x_overflow="reject-publish",
+    )
+    with connected(b) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        put(channel, queue, *map(str, range(3)))
+        c.kill()
+        for _ in range(3):
+            channel.basic_reject(get(channel, queue).tag, requeue=False)
+        cluster.wait_until(lambda: _dead(cluster, b, queue) == 3, "dead letters that are kept")
+        done = cluster.run_command(b, "transfer_leadership", queue, b.name)
+        assert done.returncode == 0, done.stderr
+        assert _dead(cluster, a, queue) == 3
+        c.start()
+        cluster.wait_until_up()
+        cluster.wait_until(lambda: _dead(cluster, a, queue) == 0, "all at their target")
+        arrived = get_all(channel, target)
+        assert set(arrived) == {"0", "1", "2"}
+        assert all(arrived.count(each) <= 2 for each in arrived), "both leaders' workers may send it"
+
+
+def _dead(cluster: ClusterProcess, node: ClusterNode, queue: str) -> int | None:
+    rows = cluster.ask(node, "list_queues", "name", "messages_dlx")
+    return next(row["messages_dlx"] for row in rows if row["name"] == queue)
 
 
 def test_without_a_majority_all_waits_and_nothing_is_lost(cluster: ClusterProcess, queue: str) -> None:
