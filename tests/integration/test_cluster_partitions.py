@@ -132,6 +132,7 @@ def declare(node: ClusterNode, queue: str) -> None:
         connection.channel().queue_declare(queue, durable=True, arguments={"x-queue-type": "quorum"})
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "partitioned_publisher")
 def test_whatever_is_cut_a_majority_goes_on_and_the_rest_waits(cluster: CutCluster, queue: str) -> None:
     """E9, W2, P1 to P4, C2, C6: no connection, message or order is lost; nothing is marked, or told twice."""
     network = cluster.network

@@ -139,10 +139,15 @@ class Hurt:
             self.times[node.port].append((began, time.monotonic(), what))
 
     def explains(self, port: int, at: float, *, declares: bool) -> bool:
-        """Whether a client of this node may lose its connection then; one that declares may be refused."""
+        """Whether a client of this node may lose its connection then.
+
+        One that declares may be refused at any node, if there is no majority for what it declares.
+        """
+        hurt = [(each, *fault) for each, faults in self.times.items() for fault in faults]
         return any(
-            began <= at <= ended + AFTER_S and (declares or what.split()[0] not in HARMLESS)
-            for began, ended, what in self.times.get(port, ())
+            began <= at <= ended + AFTER_S
+            and (declares or (each == port and what.split()[0] not in HARMLESS))
+            for each, began, ended, what in hurt
         )
 
 

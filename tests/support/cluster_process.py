@@ -177,7 +177,7 @@ class ClusterNode:
 
     def _signal(self, number: signal.Signals) -> int:
         pid = self.pid
-        assert pid is not None, f"node {self.name} does not run"
+        assert pid is not None, f"node {self.name} does not run: {self.log()[-10:]}"
         os.kill(pid, number)
         return pid
 
