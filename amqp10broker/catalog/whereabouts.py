@@ -16,6 +16,9 @@ class Whereabouts(Protocol):
     def leader(self, queue: DeclaredQueue) -> int | None:
         """The node that leads a queue with members, as it was heard last; None: none is known."""
 
+    def last_leader(self, queue: DeclaredQueue) -> int | None:
+        """The node that led such a queue last, as far as this node has heard; None: it has not."""
+
     def runs(self, node: int) -> bool:
         """Whether a node can be reached; this one can."""
 

@@ -275,6 +275,17 @@ def _leader(caller: Caller, queue: DeclaredQueue) -> str | None:
     return None if leader is None else leader.name
 
 
+def _last_leader(caller: Caller, queue: DeclaredQueue) -> int:
+    """The node that leads a queue, led it last as far as is known, or has its first member; or has it."""
+    nodes = _nodes(queue)
+    whereabouts = caller.catalog.whereabouts
+    if queue.members and whereabouts is not None:
+        for known in (whereabouts.leader(queue), whereabouts.last_leader(queue)):
+            if known in nodes:
+                return known
+    return nodes[0]
+
+
 def _is_here(caller: Caller, queue: DeclaredQueue) -> bool:
     return _leader(caller, queue) == caller.node_name
 
@@ -291,8 +302,10 @@ def describe(
     *,
     next_offset: int | None = None,
 ) -> dict[str, Any]:
-    """A queue as every door shows it; one without a leader does not say who leads."""
-    leader = _leader(caller, queue)
+    """A queue as every door shows it; of one without a leader it says which node led it last.
+
+    Clients count on ``leader`` (RabbitMQ's one for Python fails without).
+    """
     return {
         "name": queue.name,
         "vhost": caller.vhost.name,
@@ -303,7 +316,7 @@ def describe(
         "arguments": dict(queue.arguments),
         "message_count": ready,
         "consumer_count": consumers,
-        **({} if leader is None else {"leader": leader}),
+        "leader": _named(caller, _last_leader(caller, queue)),
         "replicas": [_named(caller, each) for each in _nodes(queue)],
         **_facts_of_stream(queue, ready, next_offset),
     }

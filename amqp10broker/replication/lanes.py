@@ -163,6 +163,7 @@ class LaneClient:
         queue: the queue's name, for effects.
         group: its number.
         leader: number of the node that leads it; None: none is known.
+        last_leader: number of the node that leads it, or led it last; None: none was heard of.
         term: since which term it does.
         lost_ms: since when the lane is not open; None: it is.
         heard: index of the last entry whose effects are here.
@@ -190,6 +191,7 @@ class LaneClient:
         "ended",
         "group",
         "heard",
+        "last_leader",
         "leader",
         "lost_ms",
         "queue",
@@ -211,6 +213,7 @@ class LaneClient:
         self.queue = queue
         self.group = group
         self.leader: int | None = None
+        self.last_leader: int | None = None
         self.term = 0
         self.heard = 0
         self.available = 0
@@ -403,7 +406,8 @@ class LaneClient:
             return
         if node != self.leader or leader.term != self.term:
             self._lose()
-            self.leader, self.term = node, leader.term
+            self.leader = self.last_leader = node
+            self.term = leader.term
         elif leader.again and self.lost_ms is None:
             self._lose()
         if self.lost_ms is not None and self._asked_ms is None:

@@ -6,6 +6,7 @@ from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.replication.groups import Groups
 from amqp10broker.replication.lane_table import Lanes
+from amqp10broker.replication.lanes import LaneClient
 from amqp10broker.replication.liveness import Liveness
 from amqp10broker.replication.reply_queues import ReplyQueues
 
@@ -37,6 +38,11 @@ class Whereabouts:
         if member is not None and member.raft.status.leader is None:
             return None
         return self._lanes.leader_of(queue.number)
+
+    def last_leader(self, queue: DeclaredQueue) -> int | None:
+        """See the protocol."""
+        client = self._lanes.clients.get(queue.number)
+        return client.last_leader if isinstance(client, LaneClient) else None
 
     def runs(self, node: int) -> bool:
         """See the protocol."""

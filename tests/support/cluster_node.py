@@ -30,6 +30,7 @@ class FakeNode:
     Attributes:
         down: numbers of nodes that cannot be reached.
         leaders: node by queue; None: without leader.
+        led: node by queue that led it last.
         learners: nodes by queue whose members are to become voters.
         refusals: what the next changes of members are refused with; then they are made.
         done: what was asked for.
@@ -43,6 +44,7 @@ class FakeNode:
         self.rebalancing = False
         self.down: set[int] = set()
         self.leaders: dict[str, int | None] = {}
+        self.led: dict[str, int] = {}
         self.learners: dict[str, tuple[int, ...]] = {}
         self.refusals: list[RefusedError] = []
         self.done: list[tuple[Any, ...]] = []
@@ -63,6 +65,9 @@ class FakeNode:
 
     def leader(self, queue: DeclaredQueue) -> int | None:
         return self.leaders.get(queue.name)
+
+    def last_leader(self, queue: DeclaredQueue) -> int | None:
+        return self.led.get(queue.name)
 
     def runs(self, node: int) -> bool:
         return node not in self.down
