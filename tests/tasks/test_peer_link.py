@@ -5,16 +5,27 @@ from __future__ import annotations
 import socket
 
 import trio
+from trio.testing import MockClock
 
 from amqp10broker.replication.frames import Decoder, encode
 from amqp10broker.replication.hello import Hello, Identity
 from amqp10broker.replication.wire import FrameKind, Purpose
-from amqp10broker.tasks.peer_link import READ_BYTES, PeerLink
+from amqp10broker.tasks.peer_link import JOIN_S, READ_BYTES, PeerLink
 from amqp10broker.tasks.socket_transport import SocketTransport
 from tests.support.deadline import DEADLINE_S
 
 HELLO = Hello(Identity(2, "b", 1, "c"), Purpose.RAFT, bytes(16), bytes(16))
 LARGE = 16 * 1024 * 1024
+
+
+class Counted(SocketTransport):
+    """Counts calls of the system that send."""
+
+    calls = 0
+
+    def try_send(self, data: bytes | bytearray | memoryview) -> int:
+        self.calls += 1
+        return super().try_send(data)
 
 
 def connection() -> tuple[socket.socket, socket.socket]:
@@ -30,11 +41,38 @@ async def test_a_frame_goes_out_before_any_other_task_runs() -> None:
     with theirs:
         link = PeerLink(SocketTransport(ours), HELLO, b"", lambda link, frames: None)
         link.put(encode(FrameKind.RAFT, 7, [b"one"]))
-        link.put(encode(FrameKind.RAFT, 7, [b"two"]))
         assert not link.backlog_bytes
-        assert [frame.body for frame in Decoder().feed(theirs.recv(READ_BYTES))] == [b"one", b"two"]
+        assert [frame.body for frame in Decoder().feed(theirs.recv(READ_BYTES))] == [b"one"]
         link.close("enough")
         await link.run()
+
+
+async def test_of_many_frames_at_once_the_first_goes_alone_and_the_others_together(
+    mock_clock: MockClock,
+) -> None:
+    """Hundreds of groups that have something to say in one turn of the loop do not make as many calls."""
+    ours, theirs = connection()
+    counted = Counted(ours)
+    link = PeerLink(counted, HELLO, b"", lambda link, frames: None)
+    bodies = [b"%d" % number for number in range(300)]
+    got, decoder = [], Decoder()
+    other = SocketTransport(theirs)
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            for body in bodies:
+                link.put(encode(FrameKind.RAFT, 7, [body]))
+            assert counted.calls == 1
+            nursery.start_soon(link.run)
+            while len(got) < len(bodies):
+                got += decoder.feed(await other.receive_some())
+            assert counted.calls == 2
+            mock_clock.jump(JOIN_S)
+            link.put(encode(FrameKind.RAFT, 7, [b"later"]))
+            assert counted.calls == 3
+            got += decoder.feed(await other.receive_some())
+            link.close("enough")
+    await other.aclose()
+    assert [frame.body for frame in got] == [*bodies, b"later"]
 
 
 async def test_what_the_socket_does_not_take_goes_before_all_that_is_put_later() -> None:
