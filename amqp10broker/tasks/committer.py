@@ -9,6 +9,7 @@ stops.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
 from typing import Final, Protocol
 
 import trio
@@ -21,7 +22,7 @@ _log = Log("amqp10broker.storage")
 
 FULL_RETRY_S: Final = 1.0
 MARK_AFTER_S: Final = 1.0
-"""After so long without a commit the inventory is told how much is synced, which guards the last one."""
+"""After so long without a commit, or twice, the inventory is told what is synced: it guards the last one."""
 
 
 class AlsoSynced(Protocol):
@@ -83,6 +84,8 @@ class Committer:
         self._stopping = False
         # A commit since the inventory was told last.
         self._unmarked = False
+        self._to_mark = trio.Event()
+        self._quiet = False
         self._waiting: list[tuple[int, Callable[[], None]]] = []
         self._for_room: list[Callable[[], None]] = []
         self._events: set[trio.Event] = set()
@@ -172,22 +175,45 @@ class Committer:
             StorageFailed: a write or a sync failed otherwise than for want of room. What was told to be
                 durable is; nothing more will be.
         """
-        try:
-            while True:
-                if not await self._commit():
-                    if self._stopping and not self._unmarked:
-                        return
-                    await self._rest()
-        except StorageError as error:
-            failure = error
-            if not isinstance(failure, StorageFailed):
-                failure = StorageFailed(error.path, error.problem, error.remedy, offset=error.offset)
-            self.failure = failure
-            _log.error("storage has failed, the broker stops", reason=str(failure))
-            self._on_failed(failure)
-            for event in self._events:
-                event.set()
-            raise failure from error
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._notice_quiet)
+            try:
+                await self._commit_always()
+            except StorageError as error:
+                self._fail(error)
+            nursery.cancel_scope.cancel()
+        if self.failure is not None:
+            raise self.failure
+
+    async def _commit_always(self) -> None:
+        while True:
+            if not await self._commit():
+                if self._stopping and not self._unmarked:
+                    return
+                await self._rest()
+
+    def _fail(self, error: StorageError) -> None:
+        failure = error
+        if not isinstance(failure, StorageFailed):
+            failure = StorageFailed(error.path, error.problem, error.remedy, offset=error.offset)
+            failure.__cause__ = error
+        self.failure = failure
+        _log.error("storage has failed, the broker stops", reason=str(failure))
+        self._on_failed(failure)
+        for event in self._events:
+            event.set()
+
+    async def _notice_quiet(self) -> None:
+        """End a rest that has lasted; an alarm for each would be set in vain, hundreds of times a second."""
+        while True:
+            await self._to_mark.wait()
+            self._to_mark = trio.Event()
+            commits = -1
+            while commits != self.commits or self._began is not None:
+                commits = self.commits
+                await trio.sleep(MARK_AFTER_S)
+            self._quiet = True
+            self._lot.unpark()
 
     async def _commit(self) -> bool:
         """One write and one sync; whether there was anything to do."""
@@ -231,7 +257,10 @@ class Committer:
         if ticket is not None:
             self.journal.synced(ticket)
         self.journal.remove_dropped()
-        self._unmarked = True
+        self._quiet = False
+        if not self._unmarked:
+            self._unmarked = True
+            self._to_mark.set()
 
     def _tell(self) -> None:
         durable = self.journal.durable
@@ -243,24 +272,16 @@ class Committer:
                 callback()
 
     async def _rest(self) -> None:
-        """Until `wake`, or until it is time to tell the inventory."""
-        if self._stopping or (self._unmarked and not await self._parked_for(MARK_AFTER_S)):
+        """Until `wake`; when nothing was committed for long, or never will be, the inventory is told."""
+        if self._stopping or (self._unmarked and self._quiet):
             self.journal.mark()
             self._on_quiet()
             # Of the inventory itself nobody keeps an inventory.
             await self._commit()
             self._unmarked = False
-        elif self.full:
-            await self._parked_for(FULL_RETRY_S)
         elif not self._wanted:
-            await self._lot.park()
-
-    async def _parked_for(self, seconds: float) -> bool:
-        """Whether there was a `wake` within this time."""
-        if not self._wanted:
-            with trio.move_on_after(seconds):
+            with trio.move_on_after(FULL_RETRY_S) if self.full else nullcontext():
                 await self._lot.park()
-        return self._wanted
 
     def _note(self, shortage: DiskFull | None) -> None:
         """Whether there is room for more than what makes room."""
