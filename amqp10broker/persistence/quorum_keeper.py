@@ -4,7 +4,8 @@ Without a data folder effects are told at once. With one, the commands of a wake
 one entry; when it is committed, which for a group of one means durable, it is carried out, and what it did is
 told at once. The next wakes are proposed meanwhile. So everybody who was told something may rely on it.
 
-Who leads carries out with effects, who follows without: nothing is told, and nothing counted.
+Who leads carries out with effects, who follows without: nothing is told, and nothing counted. Nobody waits
+for that, so a follower carries out a few entries at a time, with one wake (docs/adr/0057).
 """
 
 from __future__ import annotations
@@ -39,6 +40,11 @@ from amqp10broker.raft.ready import Status
 
 APPLIED_BYTES_MAX: Final = 4 * 1024 * 1024
 """Of entries that are applied in one wake: a member that catches up with many lets others run between."""
+
+LATE_ENTRIES: Final = 16
+LATE_BYTES: Final = 4096
+"""Committed entries, and bytes of them, that a follower leaves to be carried out together. More would hold up
+what comes meanwhile."""
 
 RETRY_MS: Final = 100
 """After which what a leader could not propose is tried again, if nothing happens before."""
@@ -95,6 +101,9 @@ class GroupMember(Protocol):
 
     def advance(self) -> None:
         """Have done what is to be done."""
+
+    def later(self, callback: Callable[[], None]) -> None:
+        """Have something called that can wait."""
 
     def stop(self) -> None:
         """It takes no part any more."""
@@ -155,6 +164,9 @@ class QuorumInLog(QuorumInMemory):
         "_commits",
         "_committed",
         "_failed",
+        "_hurries",
+        "_late",
+        "_late_bytes",
         "_leads",
         "_member",
         "_newer_state",
@@ -203,6 +215,9 @@ class QuorumInLog(QuorumInMemory):
         self._failed = False
         """Nothing can be kept any more."""
         self._leads = False
+        self._late = self._hurries = False
+        """What is committed is carried out later; or soon, when its size says so."""
+        self._late_bytes = 0
         self._waiting: list[QuorumCommand] = []
         """Cannot be proposed now."""
         self._waits_since_ms: int | None = None
@@ -339,9 +354,29 @@ class QuorumInLog(QuorumInMemory):
     # --- what the group says ------------------------------------------------------------------------
 
     def committed(self, index: int) -> None:
-        """Entries up to this one may be applied."""
-        self._committed = index
-        self.wake()
+        """Entries up to this one may be applied: by a leader at once, for somebody waits for it."""
+        before, self._committed = self._committed, index
+        member, store = self._member, self._store
+        if self._leads or member is None or member.leads:
+            self.wake()
+            return
+        if store.tail:
+            first = store.tail[0].index
+            for at in range(max(before + 1, first), index + 1):
+                self._late_bytes += len(store.tail[at - first].payload)
+        if self._late_bytes >= LATE_BYTES or index - store.applied >= LATE_ENTRIES:
+            if not self._hurries:
+                self._hurries = True
+                # The leader waits for what came with this news: that is written and answered before.
+                self._commits.when_durable(store.ticket, self.wake)
+        elif not self._late:
+            self._late = True
+            member.later(self._carry_out_late)
+
+    def _carry_out_late(self) -> None:
+        self._late = False
+        if self._behind:
+            self.wake()
 
     def status(self, status: Status) -> None:
         """The member has another role, or takes proposals now."""
@@ -431,7 +466,8 @@ class QuorumInLog(QuorumInMemory):
     def keep(self, now_ms: int) -> None:
         """See `Keeper`: carry out what is committed."""
         store, queue = self._store, self.queue
-        size = 0
+        size = self._late_bytes = 0
+        self._hurries = False
         self._carried_out = []
         if self._failed:
             return

@@ -54,6 +54,8 @@ class Leadership:
         "_proposed_bytes",
         "_round",
         "_round_sent",
+        "_told_last",
+        "_untold_since",
         "commit_due",
         "first",
         "peers",
@@ -76,7 +78,11 @@ class Leadership:
         }
         self.retry_due: int | None = None
         self.commit_due: int | None = None
-        """When what is committed is told without an entry."""
+        """When it is looked at whether what is committed is to be told without an entry."""
+        self._untold_since: int | None = None
+        """Since when a follower that entries go to has not been told what is committed."""
+        self._told_last = 0
+        """Index of the last entry when `commit_due` was set."""
         self.quorum_due: int | None = None
         self.transfer: Transfer | None = None
         self.told = False
@@ -293,7 +299,8 @@ class Leadership:
         needing: list[int] = []
         settled = not self.reads and not self.leaving
         wait_ms = member.commit_wait_ms
-        bare = not wait_ms or (self.commit_due is not None and self.commit_due <= now_ms)
+        since = self._untold_since
+        bare = not wait_ms or (since is not None and since + wait_ms <= now_ms)
         untold = False
         for to, peer in self.peers.items():
             if not peer.alive:
@@ -309,14 +316,34 @@ class Leadership:
         if self._passing:
             self._pass_on()
         self._send_round()
-        if wait_ms and (bare or self.commit_due is None):
-            # It stays when an entry has told it: an alarm in vain is cheaper than one set for each entry.
-            self.commit_due = now_ms + wait_ms if untold else None
+        if wait_ms:
+            self._await_entry(now_ms, untold=untold, tried=bare)
         if settled:
             self.retry_due = None
         elif self.retry_due is None:
             self.retry_due = now_ms + RETRY_MS
         return tuple(needing)
+
+    def _await_entry(self, now_ms: int, *, untold: bool, tried: bool) -> None:
+        """What is not told waits for an entry to go with, `commit_wait_ms` at most.
+
+        While entries follow each other the alarm is set anew when it is due, and not for each of them.
+        """
+        member = self._member
+        if not untold:
+            self._untold_since = None
+        elif tried or self._untold_since is None:
+            self._untold_since = now_ms
+        due, last = self.commit_due, member.log.last
+        if due is not None and due > now_ms:
+            return
+        if self._untold_since is not None:
+            self.commit_due = self._untold_since + member.commit_wait_ms
+        elif due is not None and not tried and last != self._told_last:
+            self.commit_due = now_ms + member.commit_wait_ms
+        else:
+            self.commit_due = None
+        self._told_last = last
 
     def answered_reads(self) -> tuple[tuple[int, int], ...]:
         """(token, index) of reads for which a majority has answered; each is said once."""

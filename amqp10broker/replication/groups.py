@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
+from typing import Final
 
 from amqp10broker.raft.codec import decode_message, encode_message
 from amqp10broker.raft.messages import Message
@@ -15,6 +16,9 @@ from amqp10broker.replication.member import Member
 
 Send = Callable[[int, int, bytes], object]
 """Sends a message to a node: node, group, bytes; or loses it."""
+
+LATER_MS: Final = 100
+"""After which `Groups.tick` does what was left for later."""
 
 
 class Groups:
@@ -51,6 +55,8 @@ class Groups:
         self._backward = False
         self._members: dict[int, Member] = {}
         self._heap: list[tuple[int, int]] = []
+        self._later: list[Callable[[], None]] = []
+        self._later_due = 0
 
     def __iter__(self) -> Iterator[Member]:
         return iter(list(self._members.values()))
@@ -137,6 +143,12 @@ class Groups:
     @property
     def deadline(self) -> int | None:
         """When `tick` is due, in ms; None: nothing is awaited."""
+        due = self._members_due()
+        if self._later and (due is None or self._later_due < due):
+            return self._later_due
+        return due
+
+    def _members_due(self) -> int | None:
         heap, members = self._heap, self._members
         while heap and ((member := members.get(heap[0][1])) is None or member.due != heap[0][0]):
             heappop(heap)
@@ -145,7 +157,11 @@ class Groups:
     def tick(self) -> None:
         """Time has come to `deadline`."""
         now_ms = self.now_ms()
-        while (due := self.deadline) is not None and due <= now_ms:
+        if self._later and self._later_due <= now_ms:
+            later, self._later = self._later, []
+            for callback in later:
+                callback()
+        while (due := self._members_due()) is not None and due <= now_ms:
             _, group = heappop(self._heap)
             member = self._members[group]
             member.due = None
@@ -153,6 +169,15 @@ class Groups:
             member.advance()
 
     # --- what members ask ---------------------------------------------------------------------------
+
+    def later(self, callback: Callable[[], None]) -> None:
+        """Have something called in `LATER_MS`, or when the node looks after its groups next behind that.
+
+        `on_deadline` is not told: nothing is woken for it.
+        """
+        if not self._later:
+            self._later_due = self.now_ms() + LATER_MS
+        self._later.append(callback)
 
     def send(self, group: int, messages: Sequence[Message]) -> None:
         """Send messages of a group, or lose them."""
@@ -176,7 +201,7 @@ class Groups:
         due = member.raft.deadline
         if due == member.due:
             return
-        earlier = self.deadline
+        earlier = self._members_due()
         member.due = due
         if due is None:
             return

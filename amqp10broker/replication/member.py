@@ -78,6 +78,9 @@ class Surroundings(Protocol):
     def noted(self, member: Member) -> None:
         """The member may have another deadline, or other members."""
 
+    def later(self, callback: Callable[[], None]) -> None:
+        """Have something called that can wait."""
+
     def remove(self, group: int) -> None:
         """A member has stopped."""
 
@@ -213,6 +216,10 @@ class Member:
     def tick(self) -> None:
         """See `Raft.tick`."""
         self.raft.tick(self._groups.now_ms())
+
+    def later(self, callback: Callable[[], None]) -> None:
+        """Have something called that can wait (`groups.Groups.later`)."""
+        self._groups.later(callback)
 
     def stop(self) -> None:
         """It takes no part any more: what is durable late changes nothing."""

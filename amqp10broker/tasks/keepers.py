@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _log = Log("amqp10broker.queues")
 
-COMMIT_WAIT_MS: Final = 20
+COMMIT_WAIT_MS: Final = 100
 """So long the news of what is committed may wait for the next entry on its way to a queue's followers: they
 only carry it out, and sessions hear of it from the leader."""
 

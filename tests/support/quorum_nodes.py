@@ -258,14 +258,16 @@ class World:
     def send_in_order(self, sender: int, to: int, deliver: Callable[[Node], None]) -> None:
         self.bulk.setdefault((sender, to), []).append(deliver)
 
-    def deliver(self, *, loss: float = 0.0) -> bool:
+    def deliver(self, *, loss: float = 0.0, in_order: bool = False) -> bool:
         """One message arrives, or gets lost; False: none is under way."""
         lanes = [key for key, waiting in self.bulk.items() if waiting]
         if lanes and (not self.flying or self.dice.random() < 0.5):
             sender, to = self.dice.choice(lanes)
             deliver = self.bulk[sender, to].pop(0)
         elif self.flying:
-            sender, to, deliver = self.flying.pop(self.dice.randrange(min(len(self.flying), 8)))
+            sender, to, deliver = self.flying.pop(
+                0 if in_order else self.dice.randrange(min(len(self.flying), 8))
+            )
             if self.dice.random() < loss:
                 return True
         else:
@@ -363,8 +365,13 @@ class World:
 
     def step_all(self) -> None:
         """Everything that is under way arrives, is synced, and is worked off; then some time passes."""
+        self.work_off(in_order=False)
+        self.pass_time(20)
+
+    def work_off(self, *, in_order: bool = True) -> None:
+        """Everything that is under way arrives, is synced, and is worked off; no time passes."""
         for _ in range(1000):
-            busy = self.deliver()
+            busy = self.deliver(in_order=in_order)
             for node in list(self.nodes.values()):
                 if node.journal.durable < node.journal.ticket:
                     node.journal.sync()
@@ -374,7 +381,6 @@ class World:
                     busy = True
             if not busy:
                 break
-        self.pass_time(20)
 
     def pass_time(self, ms: int) -> None:
         """Time passes; what is due happens."""

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from amqp10broker.persistence import quorum_store
+from amqp10broker.persistence.quorum_keeper import LATE_BYTES, LATE_ENTRIES
 from amqp10broker.persistence.quorum_store import QuorumStore
 from amqp10broker.queues.commands import (
     DELETE,
@@ -28,6 +29,7 @@ from amqp10broker.raft.codec import encode_config
 from amqp10broker.raft.config import Add, Configuration, Promote
 from amqp10broker.raft.entries import Hard, Kind, Point, Snapshot, run_of
 from amqp10broker.raft.ready import Ready
+from amqp10broker.replication.groups import LATER_MS
 from amqp10broker.replication.ids import member_id
 from tests.support.quorum_alone import at_once
 from tests.support.quorum_nodes import GROUP, HEAD, Journal, Node, World
@@ -96,6 +98,85 @@ def test_a_leader_that_was_deposed_tells_nothing() -> None:
     world.publish(leader, 3)
     world.settle_down(world.even)
     assert set(told) == {leader.number}
+
+
+def behind(world: World, leader: Node) -> list[int]:
+    """How many entries each follower knows to be committed and has not carried out."""
+    others = [node for node in world.nodes.values() if node is not leader]
+    assert {node.member.raft.hard.commit for node in others} == {leader.store.last}
+    return [leader.store.last - node.store.applied for node in others]
+
+
+def test_a_follower_carries_out_several_entries_with_one_wake() -> None:
+    """Nobody waits for it: when there are enough of them, or after some time."""
+    world = World(1)
+    leader = opened(world)
+    world.settle_down(world.even)
+    world.pass_time(LATER_MS)
+    for number in range(1, LATE_ENTRIES):
+        world.publish(leader)
+        world.work_off()
+        assert behind(world, leader) == [number, number]
+    assert len(world.confirmed) == LATE_ENTRIES - 1, "the leader carries out at once"
+    world.publish(leader)
+    world.work_off()
+    assert behind(world, leader) == [0, 0]
+    world.publish(leader)
+    world.work_off()
+    assert behind(world, leader) == [1, 1]
+    world.pass_time(LATER_MS)
+    world.work_off()
+    assert behind(world, leader) == [0, 0]
+
+
+def test_a_follower_does_not_leave_large_entries_for_later() -> None:
+    """They are in memory as long, and take long."""
+    world = World(1)
+    leader = opened(world)
+    world.settle_down(world.even)
+    world.publish(leader, size=LATE_BYTES)
+    world.work_off()
+    assert behind(world, leader) == [0, 0]
+
+
+def test_a_follower_answers_before_it_carries_out() -> None:
+    """The leader waits for the answer to what came with the news of what is committed."""
+    world = World(1)
+    leader = opened(world)
+    world.settle_down(world.even)
+    world.work_off()
+    follower = next(node for node in world.nodes.values() if node is not leader)
+    world.publish(leader, size=LATE_BYTES)
+    leader.journal.sync()
+    while world.deliver():
+        pass
+    follower.journal.sync()
+    world.deliver()
+    assert leader.woken, "it is committed"
+    world.flying.clear()  # so that what comes next brings the news
+    world.publish(leader)
+    while world.deliver():
+        pass
+    assert not follower.woken
+    follower.journal.sync()
+    assert follower.woken
+    assert len(world.flying) == 1
+
+
+def test_who_leads_has_carried_out_what_it_left_for_later() -> None:
+    world = World(1)
+    old = opened(world)
+    world.settle_down(world.even)
+    world.publish(old, 3)
+    world.work_off()
+    assert world.confirmed == {0, 1, 2}
+    assert behind(world, old) == [1, 1]
+    found: list[list[int]] = []
+    for node in world.nodes.values():
+        node.keeper.on_lead = lambda leads, node=node: found.append(numbers(world, node))  # type: ignore[misc]
+    world.crash(old.number)
+    world.settle_down(lambda: bool(found))
+    assert found == [[0, 1, 2]]
 
 
 def test_who_leads_has_applied_all_that_was_confirmed_before() -> None:

@@ -167,6 +167,25 @@ def test_news_of_what_is_committed_may_wait_for_an_entry() -> None:
     assert leader_of_it.deadline is None
 
 
+def test_among_entries_that_follow_each_other_news_is_told_by_them_alone() -> None:
+    """And one alarm is enough: it is set anew when it is due, not for each entry."""
+    stage = Stage(LEADING)
+    leader_of_it = stage.raft(1)
+    leader_of_it._member.commit_wait_ms = 20
+    dues = set()
+    for index in range(30):
+        stage.play(f"propose 1 {index}")
+        appends = stage.sent(Append)
+        assert len(appends) == 2
+        assert all(append.runs for append in appends)
+        stage.play("run")
+        dues.add(leader_of_it.deadline)
+        stage.play("wait 2")
+    assert len(dues) <= 5
+    stage.play("wait 20\nrun")
+    assert [stage.raft(me).hard.commit for me in (1, 2, 3)] == [32, 32, 32]
+
+
 def test_followers_can_commit_without_the_leaders_disk() -> None:
     """Two of three are a majority; the leader applies what is durable at its own place."""
     stage = Stage(LEADING)
