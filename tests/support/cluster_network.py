@@ -141,7 +141,5 @@ class CutCluster(ClusterProcess):
 
     def _kill_all(self) -> None:
         for node in self.nodes:
-            if node.pid is not None:
-                node.kill()
-            node.reap()
+            node.finish()
         self.network.close()

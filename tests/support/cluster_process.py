@@ -175,6 +175,15 @@ class ClusterNode:
         """Wait for what was started here and has ended."""
         self._again = [process for process in self._again if process.poll() is None]
 
+    def finish(self) -> None:
+        """End it as `kill` does if it runs, and all that was started here, with or without a pid file."""
+        if self.pid is not None:
+            self.kill()
+        for process in self._again:
+            process.kill()
+            process.wait()
+        self._again.clear()
+
     def _signal(self, number: signal.Signals) -> int:
         pid = self.pid
         assert pid is not None, f"node {self.name} does not run: {self.log()[-10:]}"
@@ -380,9 +389,7 @@ class ClusterProcess:
             self._launcher.kill()
         self._launcher.wait()
         for node in self.nodes:
-            if node.pid is not None:
-                node.kill()
-            node.reap()
+            node.finish()
 
     def __enter__(self) -> Self:
         return self
