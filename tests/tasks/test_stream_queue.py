@@ -218,7 +218,7 @@ async def test_a_stream_goes_on_after_a_restart_with_what_was_confirmed(autojump
         one.stream.post(Inspect(request))
         one.read()
         effects = await one.effects()
-        assert effects[0] == Answer(request, 5, 0)
+        assert effects[0] == Answer(request, 5, 0, next_offset=5)
         assert offsets_of(effects) == [0, 1, 2, 3, 4]
         assert one.stream.figures().next_offset == 5
 

@@ -609,8 +609,8 @@ def test_a_stream_says_how_many_messages_it_has_and_cannot_be_purged() -> None:
     bench.publish(3)
     bench.reader()
     request = bench.reply_to.request()
-    assert bench.do(Inspect(request)) == [Answer(request, 3, 1)]
-    assert bench.do(Purge(request)) == [Answer(request, 3, 1, Refusal.NOT_SUPPORTED)]
+    assert bench.do(Inspect(request)) == [Answer(request, 3, 1, next_offset=3)]
+    assert bench.do(Purge(request)) == [Answer(request, 3, 1, Refusal.NOT_SUPPORTED, next_offset=3)]
     assert bench.queue.ready == 3
 
 
@@ -631,7 +631,7 @@ def test_a_stream_is_deleted_unless_a_condition_is_not_met(
         bench.reader()
     request = bench.reply_to.request()
     [answer, *_] = bench.do(Delete(request, **delete))
-    assert answer == Answer(request, messages, consumers, refusal)
+    assert answer == Answer(request, messages, consumers, refusal, next_offset=messages)
     assert bench.queue.deleted is (refusal is None)
 
 

@@ -2,7 +2,8 @@
 
 ``tests/folders/wire-1.json`` is what three nodes said to each other when there were protocol version 1 and
 machine version 1: while they formed a cluster, with clients at all of them, when the leader stopped and came
-back, and when a queue got another member. Hellos, and frames of each kind. It is not to be made anew.
+back, and when a queue got another member, and of what they tell each other of queues of direct reply-to.
+Hellos, and frames of each kind. It is not to be made anew.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from amqp10broker.replication.letters_codec import (
     encode_resume,
 )
 from amqp10broker.replication.liveness import read_heartbeat
+from amqp10broker.replication.reply_queues import _TO as TO
 from amqp10broker.replication.snapshots import _HEAD as PART
 from amqp10broker.replication.snapshots import What
 from amqp10broker.replication.transactions import Transaction
@@ -67,6 +69,11 @@ def said_again(frame: Frame) -> bytes:
             return encode_document(read_document(body))
         case FrameKind.RESPONSE:
             return encode_answer(read_answer(body))
+        case FrameKind.REPLY_QUEUES:
+            return json.dumps(json.loads(body)).encode()
+        case FrameKind.REPLIES:
+            to, letters = body[: _end_of_name(body)], body[_end_of_name(body) :]
+            return to + b"".join(encode_letters(decode_letters(letters)))
         case FrameKind.PROPOSE:
             return Transaction.decode(body).encode()
         case FrameKind.SNAPSHOT if frame.group == SYSTEM_GROUP:
@@ -79,6 +86,10 @@ def said_again(frame: Frame) -> bytes:
             return PART.pack(transfer, number, what) + rest
         case _:
             return body
+
+
+def _end_of_name(body: bytes) -> int:
+    return TO.size + sum(TO.unpack_from(body))
 
 
 @pytest.mark.parametrize("kind", FrameKind, ids=lambda kind: kind.name)
