@@ -18,6 +18,17 @@ settings.register_profile(
 )
 settings.load_profile("tests")
 
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Take away what only the long form of the tests has."""
+    if os.environ.get("AMQP10BROKER_LONG"):
+        return
+    long = [item for item in items if item.get_closest_marker("long") is not None]
+    if long:
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item.get_closest_marker("long") is None]
+
+
 NOT_FOR_PYPY = frozenset({"pyarrow", "pandas", "numpy", "pyspark", "py4j", "matplotlib", "duckdb", "scipy"})
 """Packages of the extra `test` that are compiled and not made for PyPy, and those of no use without them."""
 

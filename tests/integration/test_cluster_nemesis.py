@@ -1,6 +1,6 @@
 """Three and five real nodes are hurt at random under load (`tests.support.cluster_nemesis`).
 
-It takes minutes, and runs with AMQP10BROKER_LONG only.
+It takes minutes, and runs with AMQP10BROKER_LONG only; `test_cluster_faults` is short.
 """
 
 from __future__ import annotations
@@ -15,12 +15,8 @@ import pytest
 from tests.support.cluster_nemesis import finish, is_allowed, run
 from tests.support.cluster_network import CutCluster
 from tests.support.cluster_process import healed
-from tests.support.journals import LONG
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.skipif(not LONG, reason="minutes; set AMQP10BROKER_LONG (`test_cluster_faults` is short)"),
-]
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 SECONDS: Final = 180.0
 

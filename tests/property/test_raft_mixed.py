@@ -12,12 +12,11 @@ from typing import Final
 
 import pytest
 
-from tests.support.journals import LONG
 from tests.support.raft_mixed import MixedSimulation, Process
 from tests.support.raft_room import the_room
 
 pytestmark = [
-    pytest.mark.skipif(not LONG, reason="the other core is built by the long form of the tests"),
+    pytest.mark.long,
     pytest.mark.skipif(shutil.which("cargo") is None, reason="no cargo here to build the other core"),
 ]
 
