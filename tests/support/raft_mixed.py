@@ -279,7 +279,7 @@ class OtherMember:
         elif self._answer["leader"] == peer:
             self._patience = 0
             self._lose(now_ms)
-        elif self._due is None:
+        elif self._due is None and not self._answer["leader"]:
             self._await_election(now_ms)
 
     def heard(self, peer: int, now_ms: int) -> None:
