@@ -13,7 +13,8 @@ ALL_TESTS := -n 2 --dist loadfile
 # Those that look at AMQP10BROKER_LONG.
 LONG_TESTS := -n 2 --dist loadfile $(addprefix tests/,unit/storage unit/persistence property tasks/test_node_storage.py \
 	tasks/test_missing_files.py integration/test_crash.py integration/test_cluster_faults.py \
-	integration/test_cluster_nemesis.py integration/test_spark_queue_lives.py spark/test_crash_driver.py)
+	integration/test_cluster_names.py integration/test_cluster_nemesis.py integration/test_spark_queue_lives.py \
+	spark/test_crash_driver.py)
 IN_VENV := $(VENV)/bin
 PIP_INSTALL := $(IN_VENV)/python -m pip install --quiet --disable-pip-version-check
 # Says each package, and a bar where there is a terminal: for what takes minutes.

@@ -17,7 +17,7 @@ from tests.support.metadata_histories import BAD, GOOD, simulated
 from tests.support.porcupine_check import check, judge
 
 pytestmark = [
-    pytest.mark.skipif(not LONG, reason="the program around porcupine is built by the long form of the tests"),
+    pytest.mark.skipif(not LONG, reason="built by the long form of the tests"),
     pytest.mark.skipif(shutil.which("go") is None, reason="no go here to build the program around porcupine"),
 ]
 

@@ -389,23 +389,28 @@ class MetadataClient(ClusterClient):
 
     Attributes:
         histories: operations by name; shared by all that work on these names.
+        on_a_name: so many operations; then the next name is taken.
     """
 
-    NAMES: Final = 60
-    """Operations on a name; then the next is taken."""
-
     def __init__(
-        self, nodes: Sequence[Listening], name: str, histories: dict[str, list[Operation]], seed: int = 0
+        self,
+        nodes: Sequence[Listening],
+        name: str,
+        histories: dict[str, list[Operation]],
+        seed: int = 0,
+        *,
+        on_a_name: int = 60,
     ) -> None:
         super().__init__(nodes, name, TotalQueue(name), seed)
         self.histories = histories
+        self.on_a_name = on_a_name
 
     def live(self, node: Listening, life: str) -> None:
         where = f"{node.host}:{node.port}"
         with connected(node) as connection:
             while not self.stopping.is_set():
                 total = sum(map(len, self.histories.values()))
-                name = f"{self.name.rpartition('.')[0]}.{total // self.NAMES}"
+                name = f"{self.name.rpartition('.')[0]}.{total // self.on_a_name}"
                 self._work(connection, where, name, f"{life}/{total}")
                 self.stopping.wait(self.rng.random() * 0.05)
 

@@ -1,4 +1,4 @@
-"""Histories of one name of the metadata, to try checkers with: such as may be, such as cannot be, and random ones."""
+"""Histories of one name of the metadata, to try checkers with: what may be, what may not, random ones."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Histories of metadata as porcupine judges them, a checker of linearizability that others keep.
 
-`tests/support/porcupine` is a program around it, with the model that `tests.support.linearizable` has: changes in
-one order, and a copy at each node that is a beginning of it. It is built where it is needed, from the Go proxy.
+`tests/support/porcupine` is a program around it, with the model that `tests.support.linearizable` has:
+changes in one order, and a copy at each node that is a beginning of it. It is built where it is needed.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ def built() -> str:
     Raises:
         OSError, subprocess.CalledProcessError: it cannot be; says why.
     """
+    go = shutil.which("go") or "go"
     program = SOURCES / "target" / "porcupine_check"
-    command = [shutil.which("go") or "go", "build", "-mod=readonly", "-buildvcs=false", "-o", str(program), "."]
+    command = [go, "build", "-mod=readonly", "-buildvcs=false", "-o", str(program), "."]
     subprocess.run(command, check=True, capture_output=True, text=True, cwd=SOURCES)
     return str(program)
 
