@@ -144,7 +144,9 @@ class MemberChanges:
         """Make a step, or wait a moment where there is none, or it cannot be made now."""
         match step:
             case Declare(members):
-                await self._propose(SetMembers(queue.vhost, queue.name, queue.number, members))
+                request = SetMembers(queue.vhost, queue.name, queue.number, members)
+                if not await self._propose(request):
+                    raise MovedAway  # the queue was deleted; its member ends in a moment
                 return
             case Hand(to):
                 await hand_over(queue, member, to)

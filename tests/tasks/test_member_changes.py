@@ -19,6 +19,7 @@ from amqp10broker.replication.membership import Membership
 from amqp10broker.tasks.leader_changes import Leaderships, MovedAway, transfer
 from amqp10broker.tasks.member_changes import MemberChanges
 from tests.support.declaring import declare
+from tests.support.declaring import remove as delete_queue
 from tests.support.managing import Host
 from tests.support.quorum_nodes import GROUP, Journal, Node, World
 
@@ -159,6 +160,22 @@ async def test_a_learner_for_good_stays_one(autojump_clock: object) -> None:
         assert len(scene.leader.member.raft.config.learners) == 1
         assert scene.declared() == [1, 2, 3, 4]
         nursery.cancel_scope.cancel()
+
+
+async def test_a_change_ends_when_the_queue_is_deleted_meanwhile(autojump_clock: object) -> None:
+    """That it is not there is answered at once: to ask again and again would stop the whole node."""
+    scene = Scene()
+    asked: list[Request[Any]] = []
+
+    async def propose(request: Request[Any]) -> Any:
+        asked.append(request)
+        assert len(asked) == 1, "asked again"
+        return scene.catalog.propose(request)
+
+    changes = MemberChanges(scene.catalog, scene.leader.groups, propose)
+    delete_queue(scene.catalog, "/", "q")
+    with pytest.raises(MovedAway):
+        await changes.add(scene.queue, 4, VOTER, 20, among_voters=True)
 
 
 async def test_a_leader_that_is_removed_hands_over_and_the_next_one_goes_on(autojump_clock: object) -> None:
