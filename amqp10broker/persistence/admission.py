@@ -87,9 +87,7 @@ class Admission:
             return [*admitted, *commands] if before else commands
         if not before:
             self._since_ms = now_ms
-        if not self._asked:
-            self._asked = True
-            room.when_room(self._room_again)
+        self._ask_for_room(room)
         left = max(0, count - before)
         for command in commands:
             if isinstance(command, Publish):
@@ -109,6 +107,16 @@ class Admission:
             if not room.journal.admits(size, last):
                 return at
         return len(publishes)
+
+    @property
+    def holds(self) -> bool:
+        """Whether anything waits for room."""
+        return bool(self.waiting)
+
+    def _ask_for_room(self, room: Room) -> None:
+        if not self._asked:
+            self._asked = True
+            room.when_room(self._room_again)
 
     def _room_again(self) -> None:
         self._asked = False

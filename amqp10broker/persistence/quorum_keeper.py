@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import ClassVar, Final, NamedTuple, Protocol
 
 from amqp10broker.persistence.keeper import Commits, Keeper
+from amqp10broker.persistence.lane_admission import LaneAdmission
 from amqp10broker.persistence.quorum_store import QuorumStore
 from amqp10broker.queues import machine_version
 from amqp10broker.queues.commands import (
@@ -154,6 +155,7 @@ class QuorumInLog(QuorumInMemory):
     Attributes:
         on_lead: called with True when this member leads, and has carried out all that was committed before;
             with False when it leads no more.
+        lanes: what of the letters of nodes there is room for.
         usable: gives the machine version that the cluster uses, which all members carry out; 0: it is not
             known. Outside a cluster that is the newest.
     """
@@ -178,6 +180,7 @@ class QuorumInLog(QuorumInMemory):
         "_told",
         "_waiting",
         "_waits_since_ms",
+        "lanes",
         "on_lead",
         "usable",
     )
@@ -202,6 +205,7 @@ class QuorumInLog(QuorumInMemory):
             states: sends the state to members; None: the node is in no cluster.
         """
         super().__init__(queue, commits)
+        self.admission = self.lanes = LaneAdmission(commits, lambda: self.wake())
         self.on_lead: Callable[[bool], None] = _nobody
         self.usable: Callable[[], int] = lambda: machine_version.NEWEST
         self._commits = commits
@@ -387,6 +391,7 @@ class QuorumInLog(QuorumInMemory):
     def _follow(self) -> None:
         """Who asked something that is not decided finds out who leads, and asks there."""
         self.queue.follow()
+        self.lanes.follow()
         self._waiting = []
         self._waits_since_ms = self.due_ms = None
         self._questions.clear()
@@ -569,7 +574,7 @@ class QuorumInLog(QuorumInMemory):
 
     def progress(self, *, busy: bool) -> Progress:
         """See `Keeper`."""
-        waits = self.busy or bool(self.admission.waiting)
+        waits = self.busy or self.admission.holds
         return self._commits.progress(busy=busy, waits=waits)
 
     def storage_failed(self) -> None:

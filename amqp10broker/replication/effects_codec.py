@@ -142,7 +142,7 @@ def decode_resumed(body: bytes) -> Resumed:
 
 def encode_leader(leader: LeaderIs) -> list[bytes]:
     """That this node leads."""
-    return [_LEADER.pack(leader.term, leader.again | leader.no_more << 1)]
+    return [_LEADER.pack(leader.term, leader.again | leader.no_more << 1 | leader.full << 2)]
 
 
 def decode_leader(body: bytes) -> LeaderIs:
@@ -155,7 +155,7 @@ def decode_leader(body: bytes) -> LeaderIs:
         term, flags = _LEADER.unpack(body)
     except struct.error as error:
         raise BadLetter(f"no announcement of a leader: {error}") from error
-    return LeaderIs(term, bool(flags & 1), bool(flags & 2))
+    return LeaderIs(term, bool(flags & 1), bool(flags & 2), bool(flags & 4))
 
 
 # -- one effect

@@ -63,9 +63,11 @@ class HomeClient:
         home: number of the node that has it.
         available: ready messages, as the queue said last.
         down_ms: since when it cannot be reached; None: it can.
+        full_ms: None: publishes wait at its node, not here.
         ended: the queue is gone.
     """
 
+    full_ms: Final = None
     __slots__ = (
         "_consumers",
         "_next",

@@ -106,11 +106,13 @@ class LeaderIs:
         term: since which term, u64; 0 of a queue that stays where it is.
         again: it missed letters, or does not know the lane's token: say `Resume` even if you have.
         no_more: it does not any more.
+        full: its disk is: it takes all but publishes, which stay where they are until it says otherwise.
     """
 
     term: int
     again: bool = False
     no_more: bool = False
+    full: bool = False
 
 
 LaneMessage = LetterBatch | Resume | Resumed | Told | LeaderIs

@@ -93,7 +93,7 @@ class LaneServer:
         term: since which term this member leads; None: it does not.
     """
 
-    __slots__ = ("_asking", "_group", "_lanes", "_led", "_port", "_posted", "term")
+    __slots__ = ("_asking", "_full", "_group", "_lanes", "_led", "_port", "_posted", "term")
 
     def __init__(self, group: int, led: Led, port: ServerPort) -> None:
         """Begin as one that does not lead.
@@ -112,12 +112,15 @@ class LaneServer:
         self._posted: dict[tuple[int, int], int] = {}
         # Nodes that wait for their answer until such letters are carried out.
         self._asking: dict[int, Resume] = {}
+        # The queue has refused publishes since it had room.
+        self._full = False
 
     # --- this member ------------------------------------------------------------------------------
 
     def lead(self, term: int) -> None:
         """This member leads, and all that was committed before is applied."""
         self.term = term
+        self._full = False
         self._lanes.clear()
         self._posted.clear()
         self._asking.clear()
@@ -138,7 +141,7 @@ class LaneServer:
 
     def _announce(self, node: int, *, again: bool = False) -> None:
         if self.term is not None:
-            self._port.send(node, self._group, LeaderIs(self.term, again))
+            self._port.send(node, self._group, LeaderIs(self.term, again, full=self._full))
 
     # --- nodes --------------------------------------------------------------------------------------
 
@@ -242,16 +245,39 @@ class LaneServer:
         self._posted[key] = last
         self._led.post_all([Letters(*key, first, last, batch.heard, commands)])
 
+    # --- room -----------------------------------------------------------------------------------------
+
+    def refused(self, node: int, incarnation: int, first: int) -> None:
+        """There is no room for the publishes of a lane: its letters from this one on were dropped.
+
+        Its node is told, and sends them again without the publishes, which wait there: what its consumers
+        settle, and so makes room, need not wait behind them.
+        """
+        self._full = True
+        self._posted[node, incarnation] = first - 1
+        self._announce(node, again=self._lanes.pop(node, None) is not None)
+        self._answer_those_who_ask()
+
+    def room(self) -> None:
+        """There is some."""
+        if self._full:
+            self._full = False
+            for node in self._port.peers:
+                self._announce(node)
+
     # --- to lanes -----------------------------------------------------------------------------------
+
+    def _answer_those_who_ask(self) -> None:
+        for node, resume in list(self._asking.items()):
+            key = node, resume.incarnation
+            if self._led.machine.lane_last(*key) >= self._posted[key]:
+                self.resume(node, resume)
 
     def tell(self, effects: Effects, index: int) -> None:
         """What came of entries up to this one; 0: of what is in no log, for the queue is gone."""
         lanes = self._lanes
         machine = self._led.machine
-        for node, resume in list(self._asking.items()):
-            key = node, resume.incarnation
-            if machine.lane_last(*key) >= self._posted[key]:
-                self.resume(node, resume)
+        self._answer_those_who_ask()
         if not lanes:
             return
         by_node: dict[int, dict[PeerId, list[Effect]]] = {}

@@ -168,6 +168,7 @@ class LaneClient:
         lost_ms: since when the lane is not open; None: it is.
         heard: index of the last entry whose effects are here.
         available: ready messages, as the queue said last.
+        full_ms: since when the leader's disk is full, and publishes wait here; None: they do not.
         ended: the queue is gone.
     """
 
@@ -175,6 +176,7 @@ class LaneClient:
         "_asked_ms",
         "_consumers",
         "_end_ms",
+        "_held",
         "_incarnation",
         "_kept",
         "_known",
@@ -189,6 +191,7 @@ class LaneClient:
         "_wait_ms",
         "available",
         "ended",
+        "full_ms",
         "group",
         "heard",
         "last_leader",
@@ -217,6 +220,7 @@ class LaneClient:
         self.term = 0
         self.heard = 0
         self.available = 0
+        self.full_ms: int | None = None
         self.ended = False
         self.lost_ms: int | None = port.now_ms()
         self._incarnation = incarnation
@@ -228,6 +232,8 @@ class LaneClient:
         self._asked_ms: int | None = None
         self._end_ms: int | None = None
         self._kept: deque[_Letter] = deque()
+        # Publishes for which the leader has no room, in order; they are no letters yet.
+        self._held: list[Publish] = []
         # Letters for which nobody waits for ever, in the order in which they were put.
         self._timed: deque[_Letter] = deque()
         self._consumers: dict[ConsumerRef, _Consumer] = {}
@@ -250,8 +256,8 @@ class LaneClient:
 
     @property
     def kept(self) -> int:
-        """Letters that have no answer yet."""
-        return len(self._kept)
+        """Letters that have no answer yet, and publishes that are to become some."""
+        return len(self._kept) + len(self._held)
 
     @property
     def consumers(self) -> int:
@@ -280,6 +286,9 @@ class LaneClient:
             self._port.stir(self.group)
 
     def _put(self, command: Command, now_ms: int) -> None:
+        if self.full_ms is not None and type(command) is Publish:
+            self._held.append(command)
+            return
         letter = _Letter(self._next, command, now_ms)
         self._next += 1
         self._kept.append(letter)
@@ -410,7 +419,13 @@ class LaneClient:
             self.term = leader.term
         elif leader.again and self.lost_ms is None:
             self._lose()
-        if self.lost_ms is not None and self._asked_ms is None:
+        if not leader.full:
+            self._hold_no_more()
+        elif self.full_ms is None:
+            self.full_ms = self._port.now_ms()
+        if self.lost_ms is None:
+            self._send_rest()
+        elif self._asked_ms is None:
             self._ask(self._port.now_ms())
 
     def node_down(self, node: int) -> None:
@@ -418,6 +433,7 @@ class LaneClient:
         if node == self.leader and not self.ended:
             self._lose()
             self.leader = None
+            self._hold_no_more()  # they wait for a leader as all others do
             if self._end_ms is not None:
                 self.end()
 
@@ -428,6 +444,39 @@ class LaneClient:
         if self.lost_ms is None:
             self.lost_ms = self._port.now_ms()
         self._port.stir(self.group)
+
+    # --- a leader whose disk is full --------------------------------------------------------------
+
+    def _hold(self) -> None:
+        """Take publishes out of the letters, and number the others anew: none of them was carried out, nor
+        can be, for the leader has said up to where they were, and has dropped the rest.
+        """
+        publishes: list[Publish] = []
+        others: deque[_Letter] = deque()
+        number = self._kept[0].number if self._kept else self._next
+        for letter in self._kept:
+            command = letter.command
+            if type(command) is Publish:
+                publishes.append(command)
+                letter.done = True
+                continue
+            letter.number = number + len(others)
+            others.append(letter)
+            request = getattr(command, "request", None)
+            if request is not None and request in self._refused:
+                self._refused[request] = letter.number
+        if publishes:
+            self._next = number + len(others)
+            self._kept = others
+            self._held = publishes + self._held
+            self._timed = deque(each for each in self._timed if not each.done)
+
+    def _hold_no_more(self) -> None:
+        """There is room, or another leader."""
+        self.full_ms = None
+        held, self._held = self._held, []
+        for command in held:
+            self._put(command, self._port.now_ms())
 
     # --- from the leader --------------------------------------------------------------------------
 
@@ -543,6 +592,8 @@ class LaneClient:
         ]
         self._sent = resumed.last
         self._drop_done(resumed.last)
+        if self.full_ms is not None:
+            self._hold()
         if resumed.deleted:
             self.ended = True
             _add(effects, self._all_gone())
@@ -767,7 +818,7 @@ class LaneClient:
             self._port.tell(self._all_gone())
 
     def _all_gone(self) -> Told_:
-        out = self._gone([each.command for each in self._kept if not each.done])
+        out = self._gone([*(each.command for each in self._kept if not each.done), *self._held])
         told: set[object] = {
             effect.ref for effects in out.values() for effect in effects if isinstance(effect, QueueDeleted)
         }
@@ -780,6 +831,7 @@ class LaneClient:
 
     def _clear(self) -> None:
         self._kept.clear()
+        self._held.clear()
         self._timed.clear()
         self._consumers.clear()
         self._publishers.clear()
@@ -812,8 +864,7 @@ class LaneClient:
     def _forgotten(self) -> None:
         """The queue has given up this start of this node, and takes no letters of it any more."""
         out: Told_ = {}
-        for letter in self._kept:
-            command = letter.command
+        for command in (*(letter.command for letter in self._kept), *self._held):
             match command:
                 case Publish():
                     refused = Unconfirmed(

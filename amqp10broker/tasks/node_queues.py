@@ -160,6 +160,7 @@ class NodeQueues:
         task.teller = server.tell
         keeper = cast("QuorumInLog", task.keeper)
         keeper.on_lead = lambda leads: server.lead(term()) if leads else server.follow()
+        keeper.lanes.on_refused, keeper.lanes.on_room = server.refused, server.room
 
     def make_volatile(
         self, vhost: VirtualHost, connection: object, allowed: Callable[[str], None]

@@ -82,6 +82,8 @@ class RemoteQueue(LetterBox):
         since_ms = self.client.unled_ms
         if since_ms is not None:
             return Progress(unled_ms=since_ms)
+        if self.client.full_ms is not None:
+            return Progress(full_ms=self.client.full_ms)
         return UP_TO_DATE if self.member is None else self.member.progress()
 
     @property

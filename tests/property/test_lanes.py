@@ -37,6 +37,39 @@ def test_all_is_answered_once_and_nothing_is_lost(seed: int, settings: QueueSett
     check_at_rest(run(seed, settings), settings)
 
 
+@pytest.mark.parametrize("settings", [PLAIN, SHORT, SINGLE], ids=["plain", "short", "single"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_publishes_wait_while_the_leader_s_disk_is_full_and_nothing_else(
+    seed: int, settings: QueueSettings
+) -> None:
+    """While it is full the log grows by no publish, and what consumers ask is carried out."""
+    world = World(seed, settings=settings, disks_fill=True)
+    for _ in range(STEPS):
+        world.step()
+    assert any(member.disk.refused for member in world.members)
+    for member in world.members:
+        member.disk.fill()
+    sessions = [session for node in world.nodes.values() for session in node.sessions.values()]
+    for session in sessions:
+        session.publisher.publish(2)
+    world.heal(disks=False)
+    placed = world.published_in_log()
+    for session in sessions:
+        session.publisher.publish(1)
+        for consumer in session.consumers.values():
+            if not consumer.over:
+                consumer.send()
+                consumer.settle(10, Verdict.ACCEPT, answer=True)
+    world.settle_down()
+    assert world.published_in_log() == placed
+    for session in sessions:
+        assert len(session.publisher.outstanding) >= 3
+        assert not any(consumer.asked for consumer in session.consumers.values() if not consumer.over)
+    assert all(node.client.full_ms is not None for node in world.nodes.values())
+    world.heal()
+    check_at_rest(world, settings)
+
+
 def check_at_rest(world: World, settings: QueueSettings) -> None:
     """Both sides know the same, and nobody waits."""
     assert world.leader is not None

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.message.message import Message, make_head
+from amqp10broker.persistence.lane_admission import LaneAdmission
 from amqp10broker.queues.commands import (
     AttachPublisher,
     Command,
@@ -45,7 +46,7 @@ from amqp10broker.queues.effects import (
     Unconfirmed,
 )
 from amqp10broker.queues.quorum.command_codec import decode_commands, encode_commands
-from amqp10broker.queues.quorum.commands import QuorumCommand, joined
+from amqp10broker.queues.quorum.commands import Letters, QuorumCommand, joined
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.quorum.snapshot import encode_snapshot
 from amqp10broker.queues.settings import QueueSettings
@@ -266,6 +267,49 @@ class Session:
                     raise AssertionError(f"{effect} without reason")
 
 
+class Disk:
+    """A member's: a `Room` and its journal.
+
+    Attributes:
+        full: it takes no publishes.
+        refused: how often it has refused some.
+    """
+
+    durable = 0
+    reserves = True
+
+    def __init__(self) -> None:
+        self.full = False
+        self.refused = 0
+        self._for_room: list[Callable[[], None]] = []
+
+    @property
+    def journal(self) -> Disk:
+        return self
+
+    def admits(self, size: int, last: int) -> bool:
+        assert last <= size
+        self.refused += self.full
+        return not self.full
+
+    def withdraw(self) -> None:
+        """All else is admitted as before."""
+
+    def when_room(self, callback: Callable[[], None]) -> None:
+        self._for_room.append(callback)
+
+    def fill(self) -> None:
+        """There is no room from now on."""
+        self.full = True
+
+    def free(self) -> None:
+        """There is room again."""
+        self.full = False
+        waiting, self._for_room = self._for_room, []
+        for callback in waiting:
+            callback()
+
+
 class Member:
     """One copy of the machine, at a node."""
 
@@ -278,12 +322,26 @@ class Member:
         self.pending: list[Entry] = []
         self.end = 0
         self.server = LaneServer(GROUP, self, node.lanes)
+        self.mailbox: list[QuorumCommand] = []
+        self.disk = Disk()
+        self.admission = LaneAdmission(self.disk, lambda: None)
+        self.admission.on_refused, self.admission.on_room = self.server.refused, self.server.room
 
     def post_all(self, commands: list[QuorumCommand]) -> None:
         """A task's mailbox; a leader proposes, whatever comes of it."""
+        self.mailbox += commands
+        if not self.node.world.disks_fill:
+            self.work()
+
+    def work(self) -> None:
+        """Propose what is in the mailbox, as far as there is room for it."""
+        posted, self.mailbox = self.mailbox, []
         if self.believes is None:
             return
-        commands = joined(commands)
+        admitted = self.admission.admitted(posted, self.node.world.now_ms)  # type: ignore[arg-type]
+        if not admitted:
+            return
+        commands = joined(admitted)
         encoded = encode_commands(commands, self.node.world.now_ms, self.end)
         self.end = encoded.end
         self.pending.append((commands, b"".join(encoded.pieces), encoded.end))
@@ -381,7 +439,14 @@ class World:
     """
 
     def __init__(
-        self, seed: int, *, nodes: int = 4, members: int = 3, settings: QueueSettings, strict: bool = True
+        self,
+        seed: int,
+        *,
+        nodes: int = 4,
+        members: int = 3,
+        settings: QueueSettings,
+        strict: bool = True,
+        disks_fill: bool = False,
     ) -> None:
         """Nodes that are all connected, with two sessions each.
 
@@ -392,8 +457,10 @@ class World:
             settings: of the queue.
             strict: the queue takes nothing back by itself. What it has given anew to whom it took it from may
                 be settled by what was decided before, and is delivered all the same.
+            disks_fill: members have mailboxes, and their disks are full now and then.
         """
         self.strict = strict
+        self.disks_fill = disks_fill
         self._purged = seed % 4 == 3
         self.random = random.Random(seed)
         self.settings = settings
@@ -508,6 +575,8 @@ class World:
         if member.believes is not None:
             member.believes = None
             member.pending.clear()
+            member.mailbox.clear()
+            member.admission.follow()
             member.machine.follow()
             member.server.follow()
 
@@ -555,6 +624,9 @@ class World:
         """Something happens."""
         rng = self.random
         self.now_ms += rng.choice((0, 0, 1, 5, 40))
+        if self.disks_fill and rng.random() < 0.03:
+            disk = rng.choice(self.members).disk
+            disk.free() if disk.full else disk.fill()
         what = rng.random()
         if what < 0.55:
             self._progress()
@@ -568,6 +640,10 @@ class World:
 
     def _progress(self) -> None:
         rng = self.random
+        if self.disks_fill:
+            for member in self.members:
+                if rng.random() < 0.5:
+                    member.work()
         for _ in range(rng.randrange(1, 6)):
             busy = [way for way, frames in self.ways.items() if frames]
             choice = rng.random()
@@ -637,10 +713,17 @@ class World:
         else:
             self.restart(rng.choice(self.numbers))
 
-    def heal(self) -> None:
-        """No faults any more, and time for all that is under way."""
+    def published_in_log(self) -> int:
+        """Publishes that are committed."""
+        inner = (each.commands for entry in self.log for each in entry[0] if isinstance(each, Letters))
+        return sum(isinstance(command, Publish) for commands in inner for command in commands)
+
+    def heal(self, *, disks: bool = True) -> None:
+        """No faults any more, but for disks perhaps, and time for all that is under way."""
         self.crowded = False
         for member in self.members:
+            if disks:
+                member.disk.free()
             if member.believes is not None and member.believes != self.term:
                 self.step_down(member)
         for one in self.numbers:
@@ -664,6 +747,9 @@ class World:
                 while self.ways[way]:
                     moved = True
                     self.deliver(way)
+            for member in self.members:
+                moved = moved or bool(member.mailbox)
+                member.work()
             while self.leader is not None and self._member(self.leader).pending:
                 moved = True
                 self.commit()

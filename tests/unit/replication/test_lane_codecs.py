@@ -179,7 +179,7 @@ def test_a_state_comes_back_as_it_went(
     assert plain(decode_resumed(b"".join(encode_resumed(resumed)))) == plain(resumed)
 
 
-@given(st.builds(LeaderIs, u64, st.booleans(), st.booleans()))
+@given(st.builds(LeaderIs, u64, st.booleans(), st.booleans(), st.booleans()))
 def test_a_leader_comes_back_as_it_went(leader: LeaderIs) -> None:
     assert decode_leader(b"".join(encode_leader(leader))) == leader
 
