@@ -78,6 +78,7 @@ ROOMS: Final[Mapping[str, Room]] = {
         "amqp10", "message", "routing", "queues", "catalog", "replication", "security", "errors",
         why="one table of operations: what people declare and ask, whatever the door",
     ),
+    "http": _room("catalog", why="the HTTP API decided; its engine and its sockets are the living room's"),
     "service": _room(
         "amqp10", "amqp091", "message", "routing", "queues", "catalog", "security", "management", "config",
         "flowevents", "errors",
@@ -146,7 +147,8 @@ IMPURE: Final[Mapping[str, str]] = {
 
 # Names out of a forbidden module that do no harm, and names out of a permitted one that do.
 HARMLESS: Final = frozenset(
-    {"os.PathLike", "os.fspath"}
+    # The words for status codes are an enumeration.
+    {"os.PathLike", "os.fspath", "http.HTTPStatus"}
     # A context is a value: making one reads certificate files, and touches no socket.
     | {f"ssl.{name}" for name in ("SSLContext", "TLSVersion", "PROTOCOL_TLS_SERVER", "SSLError")}
     | {f"ssl.{name}" for name in ("PROTOCOL_TLS_CLIENT", "PEM_cert_to_DER_cert")}

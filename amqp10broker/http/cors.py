@@ -1,0 +1,52 @@
+"""Which pages of other origins a browser lets read the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+MAX_AGE_S: Final = 1800
+_NEVER: Final = ("null", "*")
+
+
+@dataclass(frozen=True, slots=True)
+class Cors:
+    """Origins that may; none by default.
+
+    Attributes:
+        origins: ``https://host:port``; ``*`` for all, which then may not send a login.
+        max_age_s: how long a browser may keep what a preflight said.
+    """
+
+    origins: tuple[str, ...] = ()
+    max_age_s: int = MAX_AGE_S
+
+    def headers(self, request: Mapping[str, str], *, allow: str | None = None) -> tuple[tuple[str, str], ...]:
+        """What an answer says of it.
+
+        Args:
+            request: headers of the request, names in lower case.
+            allow: the path's methods, for the answer to a preflight.
+        """
+        origin = request.get("origin", "")
+        if not origin or origin in _NEVER:
+            return ()
+        if origin in self.origins:
+            granted: tuple[tuple[str, str], ...] = (
+                ("access-control-allow-origin", origin),
+                ("access-control-allow-credentials", "true"),
+            )
+        elif "*" in self.origins:
+            granted = (("access-control-allow-origin", "*"),)
+        else:
+            return ()
+        if allow is None:
+            return granted
+        asked = request.get("access-control-request-headers")
+        return (
+            *granted,
+            ("access-control-allow-methods", allow),
+            *((("access-control-allow-headers", asked),) if asked else ()),
+            ("access-control-max-age", str(self.max_age_s)),
+        )

@@ -1,0 +1,154 @@
+"""What every request goes through, whatever its endpoint: path, method, login, tag, type of the answer; and
+what every answer carries.
+
+The order is RabbitMQ's: an unknown path is told to everybody, and so is a method that the path lacks; a
+preflight needs no login. The shell reads the request, verifies the password and runs the endpoint between::
+
+    entered = front.enter(request)                  # an answer, or the visit of an endpoint
+    front.admit(entered, tags of the user)          # unless the endpoint needs no login
+    front.leave(request, entered.route, answer)
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from http import HTTPStatus
+from typing import Final, Generic, TypeVar
+
+from amqp10broker.http.cors import Cors
+from amqp10broker.http.messages import Answer, Refused, Request
+from amqp10broker.http.rights import check_tag
+from amqp10broker.http.routes import Endpoint, Route, Router
+
+T = TypeVar("T")
+
+BODY_BYTES_MAX: Final = 20_000_000
+GZIP_BYTES_MIN: Final = 300
+"""A smaller body is not made smaller by it."""
+_GZIP_LEVEL: Final = 1
+_GZIP: Final = 16 + zlib.MAX_WBITS
+
+_ALWAYS: Final = (
+    ("cache-control", "no-cache"),
+    ("vary", "accept, accept-encoding, origin"),
+    ("content-security-policy", "script-src 'self'; object-src 'self'"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Visit(Generic[T]):
+    """A request that has found its endpoint.
+
+    Attributes:
+        request: itself.
+        route: of its path.
+        endpoint: of its method.
+        values: what stands for the braces of the route's pattern.
+    """
+
+    request: Request
+    route: Route[T]
+    endpoint: Endpoint[T]
+    values: Mapping[str, str]
+
+
+class Front(Generic[T]):
+    """The way in and out of one listener's endpoints."""
+
+    def __init__(self, router: Router[T], cors: Cors) -> None:
+        self._router = router
+        self._cors = cors
+
+    def enter(self, request: Request) -> Visit[T] | Answer:
+        """Find a request's endpoint; without one, the whole answer."""
+        found = self._router.find(request.segments)
+        if found is None:
+            return self.leave(request, None, not_found().answer)
+        route, values = found
+        if request.method == "OPTIONS":
+            granted = self._cors.headers(request.headers, allow=route.allow)
+            return Answer(HTTPStatus.OK, (*_ALWAYS, ("allow", route.allow), *granted))
+        endpoint = route.endpoint(request.method)
+        if endpoint is None:
+            return self.leave(request, route, Answer(HTTPStatus.METHOD_NOT_ALLOWED))
+        return Visit(request, route, endpoint, values)
+
+    def admit(self, visit: Visit[T], tags: Collection[str]) -> None:
+        """Check what must be right before an endpoint runs.
+
+        Args:
+            visit: of the endpoint.
+            tags: of the user who has logged in; empty where nobody has to.
+
+        Raises:
+            Refused: a tag is missing, or the client takes no JSON.
+        """
+        if visit.endpoint.tag is not None:
+            check_tag(visit.endpoint.tag, tags)
+        if not takes_json(visit.request.headers.get("accept")):
+            refusal = Refused(HTTPStatus.NOT_ACCEPTABLE, "not_acceptable", "answers are application/json")
+            refusal.answer = Answer(HTTPStatus.NOT_ACCEPTABLE)
+            raise refusal
+
+    def leave(self, request: Request, route: Route[T] | None, answer: Answer) -> Answer:
+        """The answer as it is sent, but for compression."""
+        allow = () if route is None else (("allow", route.allow),)
+        return answer.with_headers(*_ALWAYS, *allow, *self._cors.headers(request.headers))
+
+
+def not_found() -> Refused:
+    """The refusal of a path, or of an object, that is not there."""
+    return Refused(HTTPStatus.NOT_FOUND, "Object Not Found", "Not Found")
+
+
+def too_large(limit: int = BODY_BYTES_MAX) -> Refused:
+    """The refusal of a body that is larger than may be."""
+    return Refused(
+        HTTPStatus.BAD_REQUEST, "bad_request", f"the body exceeded the size limit of {limit} bytes: send less"
+    )
+
+
+def takes_json(accept: str | None) -> bool:
+    """Whether a client takes JSON, by its header ``Accept``; one without it takes anything."""
+    return accept is None or _best(accept, ("application/json", "application/*", "*/*")) > 0
+
+
+def wants_gzip(request: Request, answer: Answer) -> bool:
+    """Whether the body of an answer is to be compressed: `compressed` does, and may take a while."""
+    encodings = request.headers.get("accept-encoding")
+    return (
+        encodings is not None
+        and len(answer.body) >= GZIP_BYTES_MIN
+        and _best(encodings, ("gzip", "x-gzip", "*")) > 0
+    )
+
+
+def compressed(answer: Answer) -> Answer:
+    """The answer with its body as gzip."""
+    packer = zlib.compressobj(_GZIP_LEVEL, wbits=_GZIP)
+    body = packer.compress(answer.body) + packer.flush()
+    return replace(answer, body=body).with_headers(("content-encoding", "gzip"))
+
+
+def _best(header: str, wanted: Collection[str]) -> float:
+    """The quality that preferences (RFC 9110, 12.4.2) give to the first of these that they name."""
+    qualities: dict[str, float] = {}
+    for item in header.split(","):
+        name, *parameters = (part.strip().lower() for part in item.split(";"))
+        quality = 1.0
+        for parameter in parameters:
+            key, _, value = parameter.partition("=")
+            if key.strip() == "q":
+                quality = _quality(value.strip())
+        qualities[name] = quality
+    return next((qualities[name] for name in wanted if name in qualities), 0.0)
+
+
+def _quality(text: str) -> float:
+    """A weight from 0 to 1; one that is none says no."""
+    whole, _, fraction = text.partition(".")
+    if whole not in ("0", "1") or not (fraction == "" or (fraction.isascii() and fraction.isdigit())):
+        return 0.0
+    return min(float(text), 1.0)

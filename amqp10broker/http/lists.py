@@ -1,0 +1,162 @@
+"""Lists as their queries want them: chosen by name, sorted, a page of them, some columns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Final, Self
+
+from amqp10broker.catalog.patterns import matches
+from amqp10broker.http.messages import Refused
+
+PAGE_SIZE: Final = 100
+PAGE_SIZE_MAX: Final = 500
+_DIGITS_MAX: Final = 9
+_ABSENT: Final = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What a query wants of a list.
+
+    Attributes:
+        columns: keys to keep, with dots into objects; None: all.
+        sort: the key to sort by, with dots; None: the order stays.
+        descending: by that key.
+        page: from 1; None: everything, as a plain array.
+        page_size: items of a page.
+        name: what names must hold; None: any. It counts on pages alone.
+        regex: the name is a regular expression.
+    """
+
+    columns: tuple[str, ...] | None = None
+    sort: str | None = None
+    descending: bool = False
+    page: int | None = None
+    page_size: int = PAGE_SIZE
+    name: str | None = None
+    regex: bool = False
+
+    @classmethod
+    def read(cls, query: Mapping[str, str], *, paged: bool) -> Self:
+        """Understand a query.
+
+        Args:
+            query: of the request.
+            paged: whether this list comes in pages at all; if not, what is said of pages is ignored.
+
+        Raises:
+            Refused: 400, no such page can be.
+        """
+        columns = query.get("columns")
+        page = _number(query, "page") if paged and "page" in query else None
+        size = _number(query, "page_size") if page is not None and "page_size" in query else PAGE_SIZE
+        if page == 0 or not 1 <= size <= PAGE_SIZE_MAX:
+            raise Refused(
+                HTTPStatus.BAD_REQUEST,
+                "invalid_pagination_parameters",
+                f"page must be at least 1 and page_size from 1 to {PAGE_SIZE_MAX}; "
+                f"they are {page} and {size}",
+            )
+        return cls(
+            None if not columns else tuple(filter(None, columns.split(","))),
+            query.get("sort") or None,
+            query.get("sort_reverse") == "true",
+            page,
+            size,
+            query.get("name") or None,
+            query.get("use_regex") == "true",
+        )
+
+    def of(self, items: Sequence[Mapping[str, Any]]) -> Any:
+        """The items that are wanted: an array, or a page with what there is in all.
+
+        Raises:
+            Refused: 400, the page is behind the last one.
+        """
+        if self.page is None:
+            return [self.pick(item) for item in self._sorted(items)]
+        found = [item for item in items if self._named(str(item.get("name", "")))]
+        count = -(-len(found) // self.page_size)
+        if self.page > max(count, 1):
+            raise Refused(
+                HTTPStatus.BAD_REQUEST,
+                "page_out_of_range",
+                f"Page out of range, page: {self.page} page size: {self.page_size}, len: {len(found)}",
+            )
+        begin = (self.page - 1) * self.page_size
+        shown = self._sorted(found)[begin : begin + self.page_size]
+        return {
+            "filtered_count": len(found),
+            "item_count": len(shown),
+            "items": [self.pick(item) for item in shown],
+            "page": self.page,
+            "page_count": count,
+            "page_size": self.page_size,
+            "total_count": len(items),
+        }
+
+    def pick(self, item: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The columns of one object that are wanted; those that it lacks are left out."""
+        if self.columns is None:
+            return item
+        picked: dict[str, Any] = {}
+        for column in self.columns:
+            value = _at(item, column)
+            if value is _ABSENT:
+                continue
+            *outer, last = column.split(".")
+            place = picked
+            for key in outer:
+                inner = place.get(key)
+                # A column that was asked for whole has this one already.
+                place = inner if isinstance(inner, dict) else place.setdefault(key, {})
+            place[last] = dict(value) if isinstance(value, Mapping) else value
+        return picked
+
+    def _named(self, name: str) -> bool:
+        if self.name is None:
+            return True
+        return matches(self.name, name) if self.regex else self.name in name
+
+    def _sorted(self, items: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        if self.sort is None:
+            return items[::-1] if self.descending else items
+        by = self.sort
+        return sorted(items, key=lambda item: _rank(_at(item, by)), reverse=self.descending)
+
+
+def _at(item: Mapping[str, Any], path: str) -> Any:
+    """What stands at a key with dots; `_ABSENT` if nothing does."""
+    value: Any = item
+    for key in path.split("."):
+        if not isinstance(value, Mapping) or key not in value:
+            return _ABSENT
+        value = value[key]
+    return value
+
+
+def _rank(value: Any) -> tuple[int, Any]:
+    """An order of whatever may stand in a column: numbers (0 for nothing), truth values, others, text."""
+    if value is _ABSENT:
+        return (0, 0)
+    if value is None:
+        return (1, -1)
+    if isinstance(value, bool):
+        return (1, int(value))
+    if isinstance(value, int | float):
+        return (0, value)
+    if isinstance(value, str):
+        return (3, value)
+    return (2, json.dumps(value, sort_keys=True, default=str))
+
+
+def _number(query: Mapping[str, str], name: str) -> int:
+    text = query[name]
+    if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX):
+        raise Refused(
+            HTTPStatus.BAD_REQUEST, "bad_request", f"{name} must be a whole number, not '{text[:40]}'"
+        )
+    return int(text)

@@ -1,0 +1,105 @@
+"""Who asks, by the header of HTTP Basic (RFC 7617), and which tags may do what.
+
+A password is verified where those of AMQP are (`security.login`), as that of SASL's PLAIN.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from enum import Enum
+from http import HTTPStatus
+from typing import Final
+
+from amqp10broker.http.messages import Answer, Refused
+
+NOT_LOGGED_IN: Final = Answer(
+    HTTPStatus.UNAUTHORIZED, (("www-authenticate", 'Basic realm="RabbitMQ Management"'),)
+)
+"""A browser asks its user for a password then."""
+
+
+class Tag(Enum):
+    """What an endpoint asks for: the least of the tags."""
+
+    MANAGEMENT = "management"
+    POLICYMAKER = "policymaker"
+    MONITORING = "monitoring"
+    ADMINISTRATOR = "administrator"
+
+
+SUFFICIENT: Final = {
+    Tag.MANAGEMENT: frozenset({"management", "policymaker", "monitoring", "administrator"}),
+    Tag.POLICYMAKER: frozenset({"policymaker", "administrator"}),
+    Tag.MONITORING: frozenset({"monitoring", "administrator"}),
+    Tag.ADMINISTRATOR: frozenset({"administrator"}),
+}
+"""The tags of which a user must have one."""
+
+_REASONS: Final = {
+    Tag.MANAGEMENT: "Not management user",
+    Tag.POLICYMAKER: "User not authorised to access object",
+    Tag.MONITORING: "Not monitor user",
+    Tag.ADMINISTRATOR: "Not administrator user",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """As whom a client wants to act.
+
+    Attributes:
+        user: the name, UTF-8.
+        password: as it came.
+    """
+
+    user: bytes
+    password: bytes = field(repr=False)
+
+    @property
+    def plain(self) -> bytes:
+        """The response of SASL's PLAIN that says the same (RFC 4616)."""
+        return b"\0" + self.user + b"\0" + self.password
+
+
+def credentials(header: str | None) -> Credentials | Answer:
+    """Read the header ``Authorization``.
+
+    Args:
+        header: its value, None without one.
+
+    Returns:
+        What it says, or the answer if it says nothing that can be verified.
+    """
+    if header is None:
+        return NOT_LOGGED_IN
+    scheme, _, encoded = header.strip().partition(" ")
+    if scheme.lower() != "basic":
+        return wrong_login().answer
+    try:
+        user, colon, password = base64.b64decode(encoded.strip(), validate=True).partition(b":")
+    except (binascii.Error, ValueError):
+        return Answer(HTTPStatus.BAD_REQUEST)
+    return Credentials(user, password) if colon else Answer(HTTPStatus.BAD_REQUEST)
+
+
+def wrong_login() -> Refused:
+    """The refusal of a user or password that is wrong; which of them, nobody is told."""
+    return Refused(HTTPStatus.UNAUTHORIZED, "not_authorized", "Not_Authorized")
+
+
+def check_tag(wanted: Tag, tags: Collection[str]) -> None:
+    """Refuse a user whose tags do not suffice.
+
+    Args:
+        wanted: by the endpoint.
+        tags: of the user.
+
+    Raises:
+        Refused: 401. The one who lacks all four tags is told that first, wherever it asks.
+    """
+    for tag in (Tag.MANAGEMENT, wanted):
+        if not SUFFICIENT[tag] & frozenset(tags):
+            raise Refused(HTTPStatus.UNAUTHORIZED, "not_authorised", _REASONS[tag])
