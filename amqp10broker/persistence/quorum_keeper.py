@@ -51,6 +51,10 @@ RETRY_MS: Final = 100
 """After which what a leader could not propose is tried again, if nothing happens before."""
 
 
+_WITH_COPIES: Final = frozenset((GiveBack, Unsubscribe))
+"""Commands that may have messages with them which are here."""
+
+
 def _is_farewell(command: Command) -> bool:
     """The catalog has forgotten the queue."""
     return isinstance(command, Delete) and command.request is None
@@ -348,6 +352,8 @@ class QuorumInLog(QuorumInMemory):
         has = self.queue.has_copies_for
         for at, command in enumerate(commands):
             if type(command) is Letters:
+                if _WITH_COPIES.isdisjoint(map(type, command.commands)):
+                    continue
                 commands[at] = replace(command, commands=self._without_copies([*command.commands]))
             elif type(command) is GiveBack and command.messages and has(command.consumer):
                 commands[at] = replace(command, messages=())

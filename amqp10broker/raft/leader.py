@@ -197,7 +197,8 @@ class Leadership:
         if answer.rejected is not None:
             peer.rejected(answer.rejected, member.log.agreement(answer.match, answer.match_term))
             return
-        news = peer.accepted(answer.match)
+        # What is committed already makes no majority for more.
+        news = peer.accepted(answer.match) and answer.match > member.commit
         if peer.flow is Flow.PROBE or (peer.flow is Flow.SNAPSHOT and peer.match >= member.log.base):
             peer.replicate()
         if news:
@@ -286,7 +287,7 @@ class Leadership:
         member = self._member
         log = member.log
         voters = member.configs.latest.voters
-        matches = sorted(log.stable if voter == member.me else self.peers[voter].match for voter in voters)
+        matches = sorted([log.stable if voter == member.me else self.peers[voter].match for voter in voters])
         return matches[(len(matches) - 1) // 2]
 
     def replicate(self, now_ms: int) -> tuple[int, ...]:

@@ -206,6 +206,13 @@ class Journal:
         assert self._current is not None, "recover first"
         return self._current.collected_bytes + sum(file.collected_bytes for file in self._pending)
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing waits to be written, synced, or removed."""
+        current = self._current
+        assert current is not None, "recover first"
+        return not (self._pending or self._dropped or self._leaving or current.collected_bytes)
+
     def mark(self) -> None:
         """Have the inventory know how much is synced, so that damage in it, or its loss, can be told.
 

@@ -187,10 +187,11 @@ class Committer:
 
     async def _commit_always(self) -> None:
         while True:
-            if not await self._commit():
-                if self._stopping and not self._unmarked:
-                    return
-                await self._rest()
+            if await self._commit() and (self._wanted or not self.journal.at_rest):
+                continue
+            if self._stopping and not self._unmarked:
+                return
+            await self._rest()
 
     def _fail(self, error: StorageError) -> None:
         failure = error

@@ -55,7 +55,9 @@ class PeerLink:
         """
         self.peer = peer
         self.backlog_bytes = 0
-        self.read_at = trio.current_time()
+        # Asked twice a message: by `trio.current_time` it takes as many calls again.
+        self._now = trio.lowlevel.current_clock().current_time
+        self.read_at = self._now()
         self.facts_told = b""
         self.end = "closed by the other node"
         self._stream = stream
@@ -68,6 +70,7 @@ class PeerLink:
         self._wake = trio.Event()
         self._sent = trio.Event()
         self._scope = trio.CancelScope()
+        self._over = False
         self._direct_at = -JOIN_S
         """When a frame went out at once, by Trio's clock."""
 
@@ -84,7 +87,7 @@ class PeerLink:
         if (
             self._direct is not None
             and not self.backlog_bytes
-            and (now := trio.current_time()) - self._direct_at >= JOIN_S
+            and (now := self._now()) - self._direct_at >= JOIN_S
         ):
             self._direct_at = now
             data = b"".join(pieces)
@@ -104,13 +107,14 @@ class PeerLink:
 
     async def wait_room(self, most_bytes: int) -> bool:
         """Wait until less is waiting to be sent; False: the connection is over."""
-        while self.backlog_bytes >= most_bytes and not self._scope.cancel_called:
+        while self.backlog_bytes >= most_bytes and not self._over:
             await self._sent.wait()
-        return not self._scope.cancel_called
+        return not self._over
 
     def close(self, reason: str) -> None:
         """End it, from any task."""
-        if not self._scope.cancel_called:
+        if not self._over:
+            self._over = True
             self.end = reason
             self._scope.cancel()
             self._sent.set()
@@ -148,8 +152,8 @@ class PeerLink:
     def _take(self, data: bytes) -> None:
         frames = self._decoder.feed(data)
         if frames:
-            self.read_at = trio.current_time()
-        if not frames or self._scope.cancel_called:  # that it is over was told already
+            self.read_at = self._now()
+        if not frames or self._over:  # that was told already
             return
         try:
             self._on_frames(self, frames)

@@ -38,7 +38,8 @@ class RaftNode:
         Args:
             send: sends.
         """
-        self.groups = Groups(now_ms, send)
+        clock = trio.lowlevel.current_clock()  # asked some ten times an entry
+        self.groups = Groups(lambda: int(clock.current_time() * 1000), send)
         self.groups.on_unknown = self._unknown
         self.groups.on_added = self._begun
         self.groups.on_deadline = self.awaken

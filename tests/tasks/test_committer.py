@@ -140,6 +140,29 @@ async def test_a_callback_may_wait_for_the_next_ticket_and_a_late_one_is_called_
     nursery.cancel_scope.cancel()
 
 
+async def test_a_commit_that_leaves_nothing_is_the_last_look_until_the_next_append(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look costs as much as a part of a commit."""
+    scene = Scene()
+    looks = 0
+    write = scene.journal.write
+
+    def look() -> int | None:
+        nonlocal looks
+        looks += 1
+        return write()
+
+    nursery.start_soon(scene.committer.run)
+    await _settled()
+    monkeypatch.setattr(scene.journal, "write", look)
+    for _ in range(10):
+        await scene.committer.wait_durable(scene.append())
+        await _settled()
+    assert (looks, scene.syncs) == (10, 10)
+    nursery.cancel_scope.cancel()
+
+
 async def test_after_a_quiet_second_the_inventory_is_told_once(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
