@@ -13,7 +13,7 @@ from amqp10broker.catalog.patterns import check_bounded, matches
 from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.management.caller import Caller, Job
 from amqp10broker.management.cluster_node import ClusterNode, GroupSeen
-from amqp10broker.management.members import leader_number, names, quorum_queues, runs
+from amqp10broker.management.members import leader_number, member_nodes, names, quorum_queues, runs
 from amqp10broker.replication.balance import is_critical
 
 LOOK_AGAIN_S: Final = 0.5
@@ -77,6 +77,8 @@ def await_online_quorum_plus_one(caller: Caller, timeout: int) -> Job:
 def check_leaders(caller: Caller, pattern: str, vhost: str | None, across_all_vhosts: bool) -> Job:
     """Whether the quorum queues whose name matches have leaders.
 
+    Of queues without a member here this node knows only what it heard last: their members are asked.
+
     Raises:
         InvalidArgument: the pattern is none.
         NotFound: there is no such virtual host.
@@ -86,18 +88,27 @@ def check_leaders(caller: Caller, pattern: str, vhost: str | None, across_all_vh
     check_bounded((pattern,), "queues")
     name = caller.vhost.name if vhost is None else caller.catalog.lookup_vhost(vhost).name
 
-    def leaderless() -> list[DeclaredQueue]:
+    async def led(queue: DeclaredQueue) -> bool:
+        if leader_number(caller, queue) is None:
+            return False
+        nodes = member_nodes(queue)
+        if cluster.number in nodes:
+            return True
+        states = await cluster.member_states(queue, nodes)
+        return any(each.state == "leader" for each in states.values())
+
+    async def leaderless() -> list[DeclaredQueue]:
         return [
             queue
-            for queue in quorum_queues(caller)
+            for queue in list(quorum_queues(caller))
             if (across_all_vhosts or queue.vhost == name)
             and matches(pattern, queue.name)
-            and leader_number(caller, queue) is None
+            and not await led(queue)
         ]
 
     async def wait() -> Check:
         left = LEADER_S
-        while (found := leaderless()) and left > 0:
+        while (found := await leaderless()) and left > 0:
             await cluster.pause(LOOK_AGAIN_S)
             left -= LOOK_AGAIN_S
         failed = [_shown(queue) for queue in found]

@@ -31,6 +31,7 @@ class FakeNode:
         down: numbers of nodes that cannot be reached.
         leaders: node by queue; None: without leader.
         led: node by queue that led it last.
+        heard: node by queue that leads it as this node believes, if that is another one.
         learners: nodes by queue whose members are to become voters.
         refusals: what the next changes of members are refused with; then they are made.
         done: what was asked for.
@@ -45,6 +46,7 @@ class FakeNode:
         self.down: set[int] = set()
         self.leaders: dict[str, int | None] = {}
         self.led: dict[str, int] = {}
+        self.heard: dict[str, int] = {}
         self.learners: dict[str, tuple[int, ...]] = {}
         self.refusals: list[RefusedError] = []
         self.done: list[tuple[Any, ...]] = []
@@ -64,7 +66,7 @@ class FakeNode:
     # --- the catalog's
 
     def leader(self, queue: DeclaredQueue) -> int | None:
-        return self.leaders.get(queue.name)
+        return self.heard.get(queue.name, self.leaders.get(queue.name))
 
     def last_leader(self, queue: DeclaredQueue) -> int | None:
         return self.led.get(queue.name)

@@ -99,6 +99,17 @@ def test_queues_without_leader_are_found_by_pattern() -> None:
         world.run(operation, pattern=".*", vhost="no")
 
 
+def test_members_of_a_queue_elsewhere_are_asked_whether_it_has_a_leader() -> None:
+    """L6: one that had a leader when this node heard of it last may have none any more."""
+    world = World()
+    world.cluster.declare("elsewhere", 2, 3)
+    operation = "check-for-quorum-queues-without-an-elected-leader"
+    assert world.run(operation, pattern=".*")["result"] == "ok"
+    world.cluster.leaders["elsewhere"] = None
+    world.cluster.heard["elsewhere"] = 2
+    assert "'elsewhere'" in world.run(operation, pattern=".*")["message"]
+
+
 def test_members_here_that_are_still_to_catch_up_are_found() -> None:
     """L6."""
     world = World()
