@@ -379,9 +379,9 @@ class QuorumInLog(QuorumInMemory):
                 self._hurries = True
                 # The leader waits for what came with this news: that is written and answered before.
                 self._commits.when_durable(store.ticket, self.wake)
-        elif not self._late:
+        if not self._late:
             self._late = True
-            member.later(self._carry_out_late)
+            member.later(self._carry_out_late)  # also if the disk takes its time
 
     def _carry_out_late(self) -> None:
         self._late = False
