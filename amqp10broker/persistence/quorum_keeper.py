@@ -374,11 +374,11 @@ class QuorumInLog(QuorumInMemory):
             first = store.tail[0].index
             for at in range(max(before + 1, first), index + 1):
                 self._late_bytes += len(store.tail[at - first].payload)
-        if self._late_bytes >= LATE_BYTES or index - store.applied >= LATE_ENTRIES:
-            if not self._hurries:
-                self._hurries = True
-                # The leader waits for what came with this news: that is written and answered before.
-                self._commits.when_durable(store.ticket, self.wake)
+        enough = self._late_bytes >= LATE_BYTES or index - store.applied >= LATE_ENTRIES
+        if enough and not self._hurries:
+            self._hurries = True
+            # The leader waits for what came with this news: that is written and answered before.
+            self._commits.when_durable(store.ticket, self.wake)
         if not self._late:
             self._late = True
             member.later(self._carry_out_late)  # also if the disk takes its time
