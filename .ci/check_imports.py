@@ -89,7 +89,7 @@ ROOMS: Final[Mapping[str, Room]] = {
     "tasks": _room(
         "service", "management", "security", "catalog", "queues", "routing", "message", "amqp10", "amqp091",
         "persistence", "replication", "raft", "storage", "flowevents", "recording", "greeting", "adminpath",
-        "alarms", "config", "errors", "__init__",
+        "alarms", "http", "config", "errors", "__init__",
         why="the only living room: every nursery, socket, timer and thread",
         pure=False,
     ),
@@ -122,6 +122,7 @@ THIRD_PARTY: Final[Mapping[str, tuple[str, ...]]] = {
     "shtab": ("cli/completion.py",),
     "structlog": ("tasks/", "cli/logs.py", "cli/serve.py"),
     # Extras, imported where they are used and never while the broker starts.
+    "h11": ("tasks/http_connection.py",),
     "pyarrow": ("recording/", "spark/", "analysis/"),
     "numpy": ("recording/", "spark/", "analysis/"),
     "pandas": ("analysis/",),

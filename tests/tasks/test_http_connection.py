@@ -1,0 +1,223 @@
+"""One HTTP connection, over a stream in memory: order, limits, and what is no HTTP."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import h11
+import pytest
+import trio
+from trio.testing import MockClock, memory_stream_pair
+
+from amqp10broker.http.messages import Answer, Refused, Request
+from amqp10broker.tasks.http_connection import HEAD_BYTES_MAX, HttpConnection, HttpLimits
+
+LIMITS = HttpLimits(body_bytes=1000)
+
+
+class Client:
+    """The other end: h11 as a client."""
+
+    def __init__(self, stream: trio.StapledStream[trio.abc.SendStream, trio.abc.ReceiveStream]) -> None:
+        self.stream = stream
+        self._rest = b""
+
+    async def send(self, data: bytes) -> None:
+        await self.stream.send_all(data)
+
+    async def answer(self, method: str = "GET") -> tuple[int, dict[str, str], bytes]:
+        """The next whole answer: status, headers, body."""
+        engine = h11.Connection(h11.CLIENT)
+        engine.send(h11.Request(method=method, target="/", headers=[("host", "h")]))
+        engine.send(h11.EndOfMessage())
+        if self._rest:
+            engine.receive_data(self._rest)
+        status, headers, body = 0, {}, b""
+        while True:
+            event = engine.next_event()
+            if event is h11.NEED_DATA:
+                engine.receive_data(await self.stream.receive_some(65536))
+            elif isinstance(event, h11.Response):
+                status = event.status_code
+                headers = {name.decode(): value.decode() for name, value in event.headers}
+            elif isinstance(event, h11.Data):
+                body += event.data
+            elif isinstance(event, h11.EndOfMessage):
+                self._rest = engine.trailing_data[0]
+                return status, headers, body
+
+    async def closed(self) -> bool:
+        """Whether nothing more comes."""
+        return await self.stream.receive_some(1) == b""
+
+
+async def echo(request: Request) -> Answer:
+    match request.segments:
+        case ("refused",):
+            raise Refused(404, "not_found", "there is none")
+        case ("fault",):
+            raise KeyError("a slip")
+        case ("none",):
+            return Answer(204)
+        case ("long",):
+            return Answer.of_json("x" * int(request.query["bytes"]))
+    return Answer.of_json([request.method, list(request.segments), request.body.decode()])
+
+
+@asynccontextmanager
+async def connected(limits: HttpLimits = LIMITS) -> AsyncIterator[Client]:
+    ours, theirs = memory_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(HttpConnection(theirs, "in-process", echo, limits).serve)
+        yield Client(ours)
+        await ours.aclose()
+
+
+def request(target: str, method: str = "GET", body: bytes = b"", headers: str = "") -> bytes:
+    length = f"content-length: {len(body)}\r\n" if body else ""
+    return f"{method} {target} HTTP/1.1\r\nhost: h\r\n{length}{headers}\r\n".encode() + body
+
+
+async def test_requests_are_answered_in_their_order_on_one_connection() -> None:
+    async with connected() as client:
+        await client.send(request("/a") + request("/b", "PUT", b"x" * 500) + request("/c"))
+        for expected in (["GET", ["a"], ""], ["PUT", ["b"], "x" * 500], ["GET", ["c"], ""]):
+            status, headers, body = await client.answer()
+            assert (status, json.loads(body)) == (200, expected)
+            assert "date" in headers
+        await client.send(request("/d"))
+        assert (await client.answer())[0] == 200
+
+
+async def test_a_request_may_come_byte_by_byte_and_in_chunks() -> None:
+    chunks = (
+        b"POST /a HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
+    )
+    async with connected() as client:
+        for byte in chunks:
+            await client.send(bytes([byte]))
+        assert json.loads((await client.answer())[2]) == ["POST", ["a"], "abcde"]
+
+
+async def test_head_and_no_content_have_no_body() -> None:
+    async with connected() as client:
+        await client.send(request("/a", "HEAD") + request("/none") + request("/c"))
+        status, headers, body = await client.answer("HEAD")
+        assert (status, body) == (200, b"")
+        assert int(headers["content-length"]) > 0
+        status, headers, body = await client.answer()
+        assert (status, body, headers.get("content-length")) == (204, b"", None)
+        assert (await client.answer())[0] == 200
+
+
+async def test_refusals_and_faults_leave_the_connection_open() -> None:
+    async with connected() as client:
+        await client.send(request("/refused") + request("/fault") + request("/%FF") + request("/a"))
+        for expected in (404, 500, 400, 200):
+            assert (await client.answer())[0] == expected
+
+
+@pytest.mark.parametrize("size", [400, 200_000])
+async def test_a_body_is_packed_for_a_client_that_takes_it(size: int) -> None:
+    async with connected() as client:
+        await client.send(request(f"/long?bytes={size}", headers="accept-encoding: gzip\r\n"))
+        _, headers, body = await client.answer()
+        assert headers["content-encoding"] == "gzip"
+        assert json.loads(zlib.decompress(body, 16 + zlib.MAX_WBITS)) == "x" * size
+
+
+async def test_a_client_that_asks_whether_to_go_on_is_told() -> None:
+    async with connected() as client:
+        await client.send(b"PUT /a HTTP/1.1\r\nhost: h\r\ncontent-length: 3\r\nexpect: 100-continue\r\n\r\n")
+        assert (await client.stream.receive_some(100)).startswith(b"HTTP/1.1 100")
+        await client.send(b"abc")
+        assert json.loads((await client.answer())[2]) == ["PUT", ["a"], "abc"]
+
+
+# --- what is refused, and ends the connection -----------------------------------------------------
+
+
+POST = b"POST /a HTTP/1.1\r\nhost: h\r\n"
+CHUNKED = POST + b"transfer-encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        pytest.param(b"AMQP\x00\x01\x00\x00\r\n\r\n", 400, id="AMQP"),
+        pytest.param(b"GET /a HTTP/1.1\r\n\r\n", 400, id="no host"),
+        pytest.param(POST + b"bad header: x\r\n\r\n", 400, id="bad header"),
+        pytest.param(POST + b"content-length: 3\r\ncontent-length: 4\r\n\r\nabcd", 400, id="two lengths"),
+        pytest.param(POST + b"content-length: +3\r\n\r\nabc", 400, id="no length"),
+        pytest.param(POST + b"transfer-encoding: gzip, chunked\r\n\r\n", 501, id="an unknown coding"),
+        pytest.param(CHUNKED + b"3\r\nabcXX0\r\n\r\n", 400, id="a chunk's end"),
+        pytest.param(request("/a", "PUT", b"x" * 1001), 400, id="too large"),
+    ],
+)
+async def test_what_is_no_request_is_refused_and_nothing_behind_it_is_read(sent: bytes, status: int) -> None:
+    smuggled = request("/smuggled")
+    async with connected() as client:
+        await client.send(sent + smuggled)
+        got, headers, body = await client.answer()
+        assert (got, headers["connection"]) == (status, "close")
+        assert json.loads(body)["error"] == "bad_request"
+        assert not client._rest
+        await client.stream.send_stream.aclose()
+        assert await client.closed()
+
+
+async def test_a_head_without_end_is_refused_before_it_fills_the_memory() -> None:
+    async with connected() as client:
+        await client.send(b"GET /" + b"a" * HEAD_BYTES_MAX * 2)
+        assert (await client.answer())[0] == 431
+
+
+# --- clients that are slow ------------------------------------------------------------------------
+
+
+async def test_a_client_that_says_nothing_is_let_go(autojump_clock: MockClock) -> None:
+    async with connected() as client:
+        assert await client.closed()
+        assert trio.current_time() >= LIMITS.idle_s
+
+
+async def test_slow_heads_and_bodies_are_refused(autojump_clock: MockClock) -> None:
+    for sent in (b"GET /a HT", b"PUT /a HTTP/1.1\r\nhost: h\r\ncontent-length: 3\r\n\r\nab"):
+        async with connected() as client:
+            await client.send(sent)
+            status, headers, body = await client.answer()
+            assert (status, headers["connection"]) == (408, "close")
+            assert "did not come within" in json.loads(body)["reason"]
+            assert await client.closed()
+
+
+async def test_one_byte_now_and_then_is_slow_as_well(autojump_clock: MockClock) -> None:
+    async with connected() as client, trio.open_nursery() as nursery:
+
+        async def drip() -> None:
+            while True:
+                await client.send(b"G")
+                await trio.sleep(LIMITS.head_s / 3)
+
+        nursery.start_soon(drip)
+        assert (await client.answer())[0] == 408
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_client_that_goes_away_in_the_middle_ends_its_connection_alone() -> None:
+    for sent in (b"", b"GET /a", b"PUT /a HTTP/1.1\r\nhost: h\r\ncontent-length: 3\r\n\r\nab"):
+        async with connected() as client:
+            await client.send(sent) if sent else None
+
+
+async def test_a_client_that_does_not_take_its_answer_is_let_go(autojump_clock: MockClock) -> None:
+    ours, theirs = memory_stream_pair()
+    theirs.send_stream.send_all_hook = trio.sleep_forever
+    await ours.send_all(request("/a") + request("/b"))
+    await HttpConnection(theirs, "in-process", echo, LIMITS).serve()
+    assert trio.current_time() >= LIMITS.write_s
+    with pytest.raises(trio.ClosedResourceError):
+        await theirs.receive_some(1)
