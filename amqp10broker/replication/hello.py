@@ -376,6 +376,8 @@ class Acquaintances:
         """Whether a connection may be; the reason if not."""
         peer = hello.identity
         about = f"node '{peer.name}'"
+        if hello.purpose is not Purpose.QUESTION and not (peer.node and own.node):
+            return f"{about} and '{own.name}' are not both members of the cluster yet"
         apart = own.cluster and peer.cluster if hello.purpose is Purpose.QUESTION else True
         if apart and own.cluster != peer.cluster:
             return (
@@ -384,8 +386,6 @@ class Acquaintances:
             )
         if hello.purpose is Purpose.QUESTION:
             return None
-        if not peer.node or not own.node:
-            return f"{about} and '{own.name}' are not both members of the cluster yet"
         if peer.node == own.node:
             return (
                 f"{about} has number {peer.node}, as node '{own.name}' itself: it is a copy of its folder; "

@@ -62,6 +62,7 @@ class ClusterNode:
         self.port = port
         self._again: list[subprocess.Popen[bytes]] = []
         self._paused = False
+        self._said_before = 0
 
     @property
     def pid(self) -> int | None:
@@ -118,6 +119,7 @@ class ClusterNode:
         assert self.pid is None, f"node {self.name} runs"
         environ = {name: text for name, text in os.environ.items() if not name.startswith("AMQP10BROKER_")}
         with (self.folder / "log").open("ab") as log:
+            self._said_before = log.tell()
             self._again.append(
                 subprocess.Popen(
                     shlex.split((self.folder / "command").read_text()),
@@ -151,8 +153,8 @@ class ClusterNode:
                 path.unlink()
 
     def said(self, words: str) -> bool:
-        """Whether a line of its log has these words."""
-        return words in (self.folder / "log").read_text(errors="replace")
+        """Whether a line of its log has these words, since `start` if it was started here."""
+        return words in (self.folder / "log").read_bytes()[self._said_before :].decode(errors="replace")
 
     def log(self) -> list[dict[str, Any]]:
         """Its log entries so far; what is no JSON stands under ``not JSON``."""
