@@ -553,8 +553,11 @@ class QuorumStore:
         begins = 0 < self._begin_file <= file
         if begins:
             self._write_beginning(1)
-        if begins or 0 < self._hard_file <= file:
-            self._write_hard(self._hard)
+        # Messages in the file may be settled by entries of which no record says that they are committed: the
+        # next start would look for them.
+        settled = not self.alone and self._hard.commit < self._point.index
+        if begins or 0 < self._hard_file <= file or settled:
+            self._write_hard(replace(self._hard, commit=max(self._hard.commit, self._point.index)))
             yield
         # The commands behind the last state may be in the file too.
         if self._snapshot is not None and (begins or self._snapshot[0] <= file):

@@ -16,13 +16,15 @@ from amqp10broker.queues.commands import (
     PeerId,
     Publish,
     PublisherRef,
+    Purge,
     ReplyTo,
+    RequestRef,
     Settle,
     Subscribe,
     Verdict,
 )
 from amqp10broker.queues.effects import QueueDeleted, Unconfirmed
-from amqp10broker.queues.quorum.commands import Letters
+from amqp10broker.queues.quorum.commands import Letters, QuorumCommand
 from amqp10broker.queues.quorum.snapshot import encode_snapshot
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 from amqp10broker.raft.codec import encode_config
@@ -551,6 +553,31 @@ def test_a_state_that_is_taken_while_a_file_is_cleaned_has_nothing_in_that_file(
     assert again.applied == point.index
 
 
+def test_the_file_of_settled_messages_goes_when_it_is_known_that_they_are() -> None:
+    """The state has them still; the next start must know that the entry that settles them counts."""
+    journal = Journal(4000)
+    store = store_of(journal, 2)
+
+    def fill(files: int) -> None:
+        while len(journal.files) < files:
+            journal.append(GROUP + 1, 1, 0, [b"x" * 100])
+
+    def clean(file: int) -> None:
+        for _ in store.relocate(file):
+            pass
+        assert journal.live[file] == 0
+        journal.drop_oldest()
+
+    fill(2)
+    give(store, 2)
+    fill(3)
+    clean(1)
+    carry_out(store, Purge(RequestRef(PeerId(1, 1, 1), 7)))
+    clean(2)
+    again = store_of(journal.again(), 2, [record for record in journal.records if record.group == GROUP])
+    assert again.applied == store.applied
+
+
 def store_of(journal: Journal, node: int, records: Sequence[Any] = ()) -> QuorumStore:
     """A member of three, as it is when it has started."""
     members = (1 << 32, 2 << 32, 3 << 32)
@@ -565,8 +592,12 @@ def store_of(journal: Journal, node: int, records: Sequence[Any] = ()) -> Quorum
 def give(store: QuorumStore, count: int) -> None:
     """An entry with so many messages, which is applied."""
     publisher = PublisherRef(PeerId(1, 1, 1), 1)
-    publish = Publish(publisher, list(range(count)), [(HEAD, b"x" * 20)] * count, settled=False)
-    payload = store.propose([publish], 1000).payload
+    carry_out(store, Publish(publisher, list(range(count)), [(HEAD, b"x" * 20)] * count, settled=False))
+
+
+def carry_out(store: QuorumStore, command: QuorumCommand) -> None:
+    """An entry with a command, which is applied."""
+    payload = store.propose([command], 1000).payload
     run = run_of(store.last + 1, 1, Kind.COMMAND, (payload,))
     store.write(Ready(1, None, None, (run,), [], None, (), (), None), lambda: None)
     store.apply(store.last)
