@@ -58,7 +58,7 @@ from amqp10broker.tasks.peer_streams import Wires
 from amqp10broker.tasks.peers import Peers
 from amqp10broker.tasks.queue_task import QueueTask
 from amqp10broker.tasks.queues import Queues
-from amqp10broker.tasks.raft_node import RaftNode, now_ms
+from amqp10broker.tasks.raft_node import RaftNode
 from amqp10broker.tasks.remote_queue import RemoteQueue
 from amqp10broker.tasks.resource_monitor import ResourceMonitor
 from amqp10broker.tasks.surroundings import Surroundings
@@ -279,7 +279,8 @@ class Cluster:
         surroundings, number = self._surroundings, self.membership.number
         askers = surroundings.askers
         self.queues = NodeQueues(
-            *(number, self.peers, askers, now_ms, self._name_of), lambda name: self._catalog.find_vhost(name)
+            *(number, self.peers, askers, surroundings.clock.now_ms, self._name_of),
+            lambda name: self._catalog.find_vhost(name),
         )
         lanes = self.queues.lanes
         lanes.on_leader = self._has_leader

@@ -101,14 +101,13 @@ class NodeQueues:
             node: this node's number.
             peers: the other nodes.
             askers: sessions of this node.
-            now_ms: the time.
+            now_ms: the time of day: since when a queue waits is told to clients.
             name_of: names of nodes, by number.
             find_vhost: finds a virtual host.
         """
         self._askers = askers
         self._name_of = name_of
         self._ways = _Ways(peers)
-        self._now_ms = now_ms
         self._gone: set[int] = set()
         self.lanes = Lanes(node, askers.incarnation, self._ways, askers.post, askers.is_open, now_ms)
         self.wait_ms = NO_LEADER_MS

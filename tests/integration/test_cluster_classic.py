@@ -129,6 +129,7 @@ def _code(node: ClusterNode, queue: str) -> int | None:
             channel.queue_declare(queue, exclusive=True)
         except ChannelClosedByBroker as error:
             return int(error.reply_code)
+        channel.queue_delete(queue)  # when the connection has ended its name is taken for a moment yet
         return None
 
 

@@ -278,6 +278,8 @@ def test_a_member_that_came_back_outlives_its_node(nodes: ClusterProcess) -> Non
         return [state for state, _ in states(nodes, "back").values()].count("follower")
 
     nodes.wait_until(lambda: followers() == 2, "two follow", 20)
+    a, b = nodes.node("a"), nodes.node("b")
+    nodes.wait_until(lambda: b.name in nodes.status(a)["running_nodes"], "the leader's node hears it", 20)
     run(nodes, "a", "transfer_leadership", "back", "b")
     assert drained(nodes.node("c"), "back") == list(range(60))
 

@@ -51,3 +51,6 @@ async def test_what_a_node_had_is_there(tmp_path: Path) -> None:
         cluster = broker.catalog.cluster
         assert cluster is not None
         assert cluster.version == NEWEST
+        # `status` says how long a queue has had no leader, or a full disk, by the time of day.
+        assert broker.cluster is not None
+        assert abs(broker.cluster.queues.lanes.now_ms() - broker.clock.now_ms()) < 60_000
