@@ -17,13 +17,12 @@ import pytest
 from tests.support.cluster_load import MetadataClient, stop_all
 from tests.support.cluster_network import CutCluster
 from tests.support.cluster_process import ClusterNode, healed
-from tests.support.journals import LONG
 from tests.support.linearizable import Answer, Kind, Operation
 from tests.support.porcupine_check import check
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.skipif(not LONG, reason="minutes; set AMQP10BROKER_LONG"),
+    pytest.mark.long,
     pytest.mark.skipif(shutil.which("go") is None, reason="no go here to build the program around porcupine"),
 ]
 

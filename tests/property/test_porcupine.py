@@ -11,13 +11,12 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.journals import LONG
 from tests.support.linearizable import Answer, Kind, Operation, is_explained
 from tests.support.metadata_histories import BAD, GOOD, simulated
 from tests.support.porcupine_check import check, judge
 
 pytestmark = [
-    pytest.mark.skipif(not LONG, reason="built by the long form of the tests"),
+    pytest.mark.long,
     pytest.mark.skipif(shutil.which("go") is None, reason="no go here to build the program around porcupine"),
 ]
 
