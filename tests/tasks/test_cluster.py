@@ -16,6 +16,7 @@ from amqp10broker.replication.effects_codec import encode_leader
 from amqp10broker.replication.lane_messages import LeaderIs
 from amqp10broker.replication.wire import Frame, FrameKind, Purpose
 from amqp10broker.tasks.askers import Askers
+from amqp10broker.tasks.clock import WallClock
 from amqp10broker.tasks.cluster import Cluster
 from amqp10broker.tasks.remote_queue import RemoteQueue
 
@@ -28,7 +29,9 @@ async def started(tmp_path: Path, nursery: trio.Nursery) -> Cluster:
     secret.write_text("a secret of some length\n")
     secret.chmod(0o600)
     config = Config(node_name="b", cluster_secret_file=str(secret))
-    broker = SimpleNamespace(config=config, catalog=SimpleNamespace(), askers=Askers(node=2))
+    broker = SimpleNamespace(
+        config=config, catalog=SimpleNamespace(), askers=Askers(node=2), clock=WallClock()
+    )
     cluster = Cluster(cast("Any", broker), cast("Any", SimpleNamespace(lost=0)))
     here = Address("127.0.0.1", 1)
     cluster.membership = Membership("c", 2, "b", (MemberAt(1, "a", here), MemberAt(2, "b", here)))
