@@ -78,7 +78,10 @@ ROOMS: Final[Mapping[str, Room]] = {
         "amqp10", "message", "routing", "queues", "catalog", "replication", "security", "errors",
         why="one table of operations: what people declare and ask, whatever the door",
     ),
-    "http": _room("catalog", "errors", why="the HTTP API decided; its engine and sockets are in tasks"),
+    "http": _room(
+        "message", "routing", "queues", "catalog", "security", "management", "errors",
+        why="the HTTP API decided; its engine and sockets are in tasks",
+    ),
     "service": _room(
         "amqp10", "amqp091", "message", "routing", "queues", "catalog", "security", "management", "config",
         "flowevents", "errors",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 import os
+from dataclasses import replace
 from typing import Final
 
 from amqp10broker.cli.commands import Command, Parser
@@ -34,6 +35,19 @@ _CLUSTER: Final = (
     "cluster_tls_ca_file",
     "discard_my_data",
 )
+_HTTP: Final = (
+    "http",
+    "http_port",
+    "http_optional",
+    "http_host",
+    "http_tls",
+    "http_path_prefix",
+    "http_cors_origins",
+    "http_body_bytes_max",
+    "http_connection_max",
+)
+HTTP_PORT_ABOVE: Final = 10_000
+"""By how much the HTTP port is above that of AMQP unless it is given: RabbitMQ's 15672 beside 5672."""
 _TESTING: Final = ("test_mode",)
 # The settings whose default reads badly: an empty or missing value that stands for something.
 _DEFAULTS_IN_WORDS: Final = {
@@ -46,6 +60,10 @@ _DEFAULTS_IN_WORDS: Final = {
     "cluster_tls_cert_file": "none",
     "cluster_tls_key_file": "in cluster_tls_cert_file",
     "cluster_tls_ca_file": "none",
+    "http_port": f"{HTTP_PORT_ABOVE} above port, if it is free",
+    "http_host": "as host",
+    "http_path_prefix": "none",
+    "http_cors_origins": "none",
     "record": "none",
     "record_run": "broker-TIME-NUMBER",
     "disk_free_limit": "50MB, and without a data folder none",
@@ -71,8 +89,11 @@ def _arguments(parser: Parser) -> None:
         _add_setting(flow, setting, getattr(defaults.flow, name))
     limits = parser.add_argument_group("limits and behaviour")
     for name, setting in SETTINGS.items():
-        if name not in (*_FIRST, *_CLUSTER, *_TESTING, *FLOW_SETTINGS):
+        if name not in (*_FIRST, *_HTTP, *_CLUSTER, *_TESTING, *FLOW_SETTINGS):
             _add_setting(limits, setting, getattr(defaults, name))
+    http = parser.add_argument_group("HTTP API")
+    for name in _HTTP:
+        _add_setting(http, SETTINGS[name], getattr(defaults, name))
     cluster = parser.add_argument_group("cluster")
     for name in _CLUSTER:
         _add_setting(cluster, SETTINGS[name], getattr(defaults, name))
@@ -127,7 +148,13 @@ def config_of(arguments: argparse.Namespace) -> Config:
         ConfigError: some source has an unknown name or a bad value.
     """
     flags = {name: getattr(arguments, name) for name in (*SETTINGS, "user", "confirm_delay", "sync_delay")}
-    return Config.load(file=arguments.config, environ=os.environ, flags=flags)
+    config = Config.load(file=arguments.config, environ=os.environ, flags=flags)
+    if not config.http or config.http_port is not None:
+        return config
+    # One who has not asked for it shall not be kept from starting a second broker by it.
+    above = config.port + HTTP_PORT_ABOVE
+    port = above if config.port and above <= 65_535 else 0
+    return replace(config, http_port=port, http_optional=True)
 
 
 def _serve(arguments: argparse.Namespace) -> int:

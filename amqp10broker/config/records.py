@@ -328,6 +328,27 @@ class Config:
         choices=("common_name", "distinguished_name", "san_dns", "san_email", "san_uri"),
     )
 
+    http: bool = switch(True, "serve the HTTP API where http_port says")
+    http_port: int | None = number(None, 0, 65_535, "TCP port of the HTTP API; 0 takes any free port")
+    http_optional: bool = switch(
+        False, "the broker starts without the HTTP API if its port is taken, or its extra is not installed"
+    )
+    http_host: str | None = text(None, "address or name to listen on for HTTP; default: host")
+    http_tls: bool = switch(False, "speak HTTPS on http_port, with tls_certificate")
+    http_path_prefix: str = text("", "path in front of /api, such as /broker", may_be_empty=True)
+    http_cors_origins: str = text(
+        "",
+        "origins of pages that may use the HTTP API, with commas between them: https://host:port, or * for "
+        "all, without a login",
+        may_be_empty=True,
+    )
+    http_body_bytes_max: int = number(
+        20_000_000, 1_000, 1024 * _MIB, "biggest body of an HTTP request, in bytes"
+    )
+    http_connection_max: int = number(
+        1_000, 1, 100_000, "HTTP connections at one time; further ones are closed"
+    )
+
     default_vhost: str = text("/", "virtual host of AMQP 1.0 clients that name none")
     default_queue_type: str = text(
         "classic", "type of queues that are declared without one", choices=("classic", "quorum", "stream")

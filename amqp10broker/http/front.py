@@ -57,13 +57,23 @@ class Visit(Generic[T]):
 class Front(Generic[T]):
     """The way in and out of one listener's endpoints."""
 
-    def __init__(self, router: Router[T], cors: Cors) -> None:
+    def __init__(self, router: Router[T], cors: Cors, prefix: tuple[str, ...] = ()) -> None:
+        """Open it.
+
+        Args:
+            router: knows the endpoints.
+            cors: which pages of other origins may read answers.
+            prefix: segments in front of every path.
+        """
         self._router = router
         self._cors = cors
+        self._prefix = prefix
 
     def enter(self, request: Request) -> Visit[T] | Answer:
         """Find a request's endpoint; without one, the whole answer."""
-        found = self._router.find(request.segments)
+        below = len(self._prefix)
+        known = request.segments[:below] == self._prefix
+        found = self._router.find(request.segments[below:]) if known else None
         if found is None:
             return self.leave(request, None, not_found().answer)
         route, values = found

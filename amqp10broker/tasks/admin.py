@@ -29,10 +29,10 @@ from amqp10broker.errors import AdminSocketError, BadRequest, BrokerError, Refus
 from amqp10broker.management.caller import Lines
 from amqp10broker.management.table import OPERATIONS
 from amqp10broker.tasks.connection_lifecycle import READ_BYTES
-from amqp10broker.tasks.listener import OUT_OF_FILES, OUT_OF_FILES_PAUSE_S
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.node import Administered
 from amqp10broker.tasks.operations import run_operation
+from amqp10broker.tasks.sockets import OUT_OF_FILES, OUT_OF_FILES_PAUSE_S
 from amqp10broker.tasks.trace_lines import send_lines
 
 _log = Log("amqp10broker.admin")

@@ -7,6 +7,7 @@
     `-- service nursery
         |-- connections nursery    one task a connection, see connection_lifecycle.py
         |-- listeners              one task an address; end first
+        |-- HTTP                   one task a connection; ends with the listeners
         `-- admin socket           for `amqp10broker status`
 
 Stopping is an order, not a cancellation: stop accepting; connections end (sessions give back what is
@@ -57,6 +58,7 @@ from amqp10broker.tasks.connections import Connections
 from amqp10broker.tasks.data import Data, opened_data
 from amqp10broker.tasks.dead_letter import DeadLetterOffice
 from amqp10broker.tasks.doors import Doors
+from amqp10broker.tasks.http_listener import HttpListener
 from amqp10broker.tasks.journal_task import JournalTask, opened_journal
 from amqp10broker.tasks.letter_box import InlineQueue
 from amqp10broker.tasks.listener import SHUTTING_DOWN, Listener
@@ -114,6 +116,7 @@ class Broker:
         tracing: who is traced.
         log_limits: how many warnings clients may cause.
         doors: where clients come in; None before it serves.
+        http: where those of HTTP do.
         as_member: what operations may ask of it as one of a cluster.
     """
 
@@ -158,6 +161,7 @@ class Broker:
         self.tracing: Tracing = Tracing(self.connections, self.catalog.users, everything=config.trace_frames)
         self.log_limits = LogLimits()
         self.doors: Doors | None = None
+        self.http = HttpListener()
         self.as_member: NodeAlone | NodeOfCluster = NodeAlone(self)
         self._listener = Listener(self, self.connections, self.tracing, self.resource_monitor)
         self._queues: Queues | None = None
@@ -216,12 +220,14 @@ class Broker:
         sockets = BoundSockets()
         try:
             await sockets.bind(self.config)
+            await self.http.bind(self.config, sockets.tls)
             self.addresses = addresses_of(sockets.plain)
             self.tls_addresses = addresses_of(sockets.encrypted)
             yield sockets
         finally:
             self.log_limits.finish()
             sockets.close()
+            self.http.close()
 
     @asynccontextmanager
     async def _in_cluster(self) -> AsyncIterator[None]:
@@ -290,13 +296,17 @@ class Broker:
             await listeners.start(serve_admin, self)
             try:
                 self.doors = Doors(self._listener, sockets, connections)
-                yield partial(self.doors.listen, listeners)
+                yield partial(self._listen, self.doors, listeners)
             finally:
                 listeners.cancel_scope.cancel()
                 sockets.close()
                 timeout_s = self.config.shutdown_timeout_ms / 1000
                 connections.cancel_scope.deadline = trio.current_time() + timeout_s
                 self.connections.stop(SHUTTING_DOWN)
+
+    def _listen(self, doors: Doors, nursery: trio.Nursery) -> None:
+        doors.listen(nursery)
+        nursery.start_soon(self.http.run, self)
 
     async def _recovered(self) -> None:
         """Wait until the folder is read and queues have what they had, or until the broker is to stop.

@@ -15,7 +15,7 @@ from amqp10broker.replication.hello import Refused
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.peer_complaints import Complaints
 from amqp10broker.tasks.peer_streams import PLAIN, Transport, Wires, why
-from amqp10broker.tasks.sockets import BACKLOG, Address, is_loopback, open_sockets
+from amqp10broker.tasks.sockets import BACKLOG, Address, accept_forever, is_loopback, open_sockets
 
 _log = Log("amqp10broker.peers")
 
@@ -24,7 +24,6 @@ PORT_ABOVE: Final = 20_000
 STRANGERS_MAX: Final = 256
 STRANGERS_OF_ONE_MAX: Final = 64
 """Connections that have not proved the secret: in all, and of one address."""
-OUT_OF_FILES_PAUSE_S: Final = 0.1
 
 
 async def bind_cluster(config: Config, port: int) -> list[socket.socket]:
@@ -90,24 +89,21 @@ class ClusterListener:
             nursery.start_soon(self._accept_forever, sock, nursery)
 
     async def _accept_forever(self, listener: socket.socket, nursery: trio.Nursery) -> None:
+        def taken(sock: socket.socket, address: Address) -> None:
+            host = address[0]
+            full = self._strangers.total() >= STRANGERS_MAX
+            if full or self._strangers[host] >= STRANGERS_OF_ONE_MAX:
+                sock.close()
+                return
+            self._strangers[host] += 1
+            nursery.start_soon(self._serve_socket, sock, address)
+
         try:
-            while True:
-                await trio.lowlevel.wait_readable(listener)
-                try:
-                    sock, address = listener.accept()
-                except (BlockingIOError, ConnectionAbortedError):
-                    continue
-                except OSError as error:  # nothing is lost: what comes waits until a file is free
-                    _log.error("cannot accept a connection of a node", reason=str(error))
-                    await trio.sleep(OUT_OF_FILES_PAUSE_S)
-                    continue
-                host = address[0]
-                full = self._strangers.total() >= STRANGERS_MAX
-                if full or self._strangers[host] >= STRANGERS_OF_ONE_MAX:
-                    sock.close()
-                    continue
-                self._strangers[host] += 1
-                nursery.start_soon(self._serve_socket, sock, address)
+            await accept_forever(
+                listener,
+                taken,
+                lambda error: _log.error("cannot accept a connection of a node", reason=str(error)),
+            )
         finally:
             trio.lowlevel.notify_closing(listener)
             listener.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import socket
 import ssl
 from typing import Final
@@ -21,15 +20,13 @@ from amqp10broker.tasks.connections import Connections
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.resource_monitor import ResourceMonitor
 from amqp10broker.tasks.socket_transport import SocketTransport, Stream
-from amqp10broker.tasks.sockets import Address, BoundSockets, is_loopback, peer_text
+from amqp10broker.tasks.sockets import Address, BoundSockets, accept_forever, is_loopback, peer_text
 from amqp10broker.tasks.surroundings import ConnectionSurroundings
 from amqp10broker.tasks.tracing import Tracing
 
 _log = Log("amqp10broker.listener")
 
 SHUTTING_DOWN: Final = "the broker is shutting down"
-OUT_OF_FILES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-OUT_OF_FILES_PAUSE_S: Final = 0.1
 
 
 class Listener:
@@ -71,31 +68,23 @@ class Listener:
     async def _accept_forever(
         self, listener: socket.socket, nursery: trio.Nursery, tls: ssl.SSLContext | None
     ) -> None:
-        while listener.fileno() >= 0:  # it is closed when the broker stops, perhaps before this has begun
-            try:
-                await trio.lowlevel.wait_readable(listener)
-                if listener.fileno() < 0:
-                    return
-                sock, address = listener.accept()
-            except (BlockingIOError, ConnectionAbortedError):
-                continue
-            except OSError as error:
-                if error.errno not in OUT_OF_FILES:
-                    raise
-                # Nothing is lost: the connection waits in the backlog until a file is free.
-                _log.error("cannot accept a connection", reason=str(error))
-                await trio.sleep(OUT_OF_FILES_PAUSE_S)
-                continue
-            maximum = self._surroundings.config.connection_max
-            if len(self._connections) + len(self._connections.greetings) >= maximum:
-                peer = peer_text(address)
-                self._warn("connection refused: connection_max is reached", peer, connection_max=maximum)
+        def taken(sock: socket.socket, address: Address) -> None:
+            if self._has_room_for(address):
+                nursery.start_soon(self.serve_socket, sock, address, tls)
+            else:
                 sock.close()
-                continue
-            if self._surroundings.logins.turns_away(turn_address(address[0])):
-                sock.close()
-                continue
-            nursery.start_soon(self.serve_socket, sock, address, tls)
+
+        await accept_forever(
+            listener, taken, lambda error: _log.error("cannot accept a connection", reason=str(error))
+        )
+
+    def _has_room_for(self, address: Address) -> bool:
+        maximum = self._surroundings.config.connection_max
+        if len(self._connections) + len(self._connections.greetings) >= maximum:
+            peer = peer_text(address)
+            self._warn("connection refused: connection_max is reached", peer, connection_max=maximum)
+            return False
+        return not self._surroundings.logins.turns_away(turn_address(address[0]))
 
     async def serve_socket(self, sock: socket.socket, address: Address, tls: ssl.SSLContext | None) -> None:
         """One accepted connection from beginning to end."""

@@ -24,7 +24,7 @@ from amqp10broker.tasks.bootstrap import tell_idle_patterns
 from amqp10broker.tasks.connections import Connections
 from amqp10broker.tasks.doors import Doors
 from amqp10broker.tasks.log import Log
-from amqp10broker.tasks.surroundings import Surroundings
+from amqp10broker.tasks.surroundings import ConnectionSurroundings, Surroundings
 from amqp10broker.tasks.trace_sinks import FileSink
 from amqp10broker.tasks.tracing import Tracing
 
@@ -102,11 +102,16 @@ class Administered(Surroundings, QueueHost, Protocol):
         """What is shown of everything."""
 
 
+class Served(Administered, ConnectionSurroundings, Protocol):
+    """A broker, for those who come by HTTP: to be operated, and with logins."""
+
+
 class RunningNode:
     """What operations may ask of a broker that runs: see the protocol."""
 
-    def __init__(self, broker: Administered) -> None:
+    def __init__(self, broker: Administered, by: str = BY_ADMIN_SOCKET) -> None:
         self._broker = broker
+        self._by = by
 
     @property
     def cluster(self) -> ClusterNode:
@@ -146,7 +151,7 @@ class RunningNode:
             "operation",
             operation="close-connection",
             object=f"connection {number}",
-            by=BY_ADMIN_SOCKET,
+            by=self._by,
             peer=connection.peer,
             user=connection.user,
             reason=reason,

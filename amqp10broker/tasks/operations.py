@@ -1,4 +1,4 @@
-"""Operations of the management room, run by a living broker for the machine's owner.
+"""Operations of the management room, run by a living broker for the machine's owner or a user.
 
 The room itself is synchronous; what takes time, or reaches tasks, is done here:
 
@@ -9,8 +9,8 @@ The room itself is synchronous; what takes time, or reaches tasks, is done here:
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -19,7 +19,6 @@ import trio
 from amqp10broker.catalog.plan import VhostFacts
 from amqp10broker.catalog.proposing import Decided
 from amqp10broker.catalog.queue_arguments import misspelt
-from amqp10broker.catalog.users import PasswordRecord
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.errors import BrokerError, InvalidArgument
 from amqp10broker.management.caller import Ask, Caller, Job, Wait
@@ -27,12 +26,12 @@ from amqp10broker.management.operations import perform
 from amqp10broker.management.table import OPERATIONS
 from amqp10broker.queues.commands import ReplyTo, RequestRef
 from amqp10broker.queues.effects import Answer
-from amqp10broker.security.passwords import Passwords
+from amqp10broker.security.authorise import Access
 from amqp10broker.service.mail import SessionLetter
-from amqp10broker.tasks import login
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.mailbox import Mailbox
 from amqp10broker.tasks.node import BY_ADMIN_SOCKET, Administered, RunningNode
+from amqp10broker.tasks.password_records import made_in_thread, passwords_in
 
 T = TypeVar("T")
 
@@ -44,7 +43,29 @@ DECIDED_S: Final = 40.0
 """How long the nodes of a cluster may take to agree: they give up by themselves, and say so, before."""
 
 
-async def run_operation(broker: Administered, name: str, given: Mapping[str, Any], vhost: str | None) -> Any:
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Who has operations run.
+
+    Attributes:
+        by: in the log.
+        access: what the user may do; None: everything, or whoever asks has checked it.
+        types: arguments are typed by hand, and a slip in them is refused. Clients may declare queues with
+            any argument.
+    """
+
+    by: str
+    access: Access | None = None
+    types: bool = False
+
+
+OWNER: Final = Actor(BY_ADMIN_SOCKET, types=True)
+"""The machine's owner, the only one who reaches the admin socket."""
+
+
+async def run_operation(
+    broker: Administered, name: str, given: Mapping[str, Any], vhost: str | None, actor: Actor = OWNER
+) -> Any:
     """Run an operation of `management.table`, whatever it waits for.
 
     Args:
@@ -52,6 +73,7 @@ async def run_operation(broker: Administered, name: str, given: Mapping[str, Any
         name: of the operation; one of the table.
         given: its arguments by name.
         vhost: the virtual host that names mean; None is the one of the configuration.
+        actor: on whose behalf.
 
     Returns:
         The result as plain Python values.
@@ -60,23 +82,23 @@ async def run_operation(broker: Administered, name: str, given: Mapping[str, Any
         RefusedError: of the class that says why; nothing was changed.
         BrokerError: a queue has not answered.
     """
-    if name == "declare-queue":
+    if name == "declare-queue" and actor.types:
         _refuse_slip(given)
-    passwords = await _made_in_thread(broker.passwords, _passwords_in(name, given))
+    passwords = await made_in_thread(broker.passwords, passwords_in(name, given))
     found = _vhost(broker, name, vhost)
     mailbox: Mailbox[SessionLetter] = Mailbox()
     address = broker.askers.open("admin", mailbox)
     caller = Caller(
         catalog=broker.catalog,
         vhost=found,
-        access=None,
+        access=actor.access,
         connection=None,
         node_name=broker.config.node_name or broker.container_id,
-        node=RunningNode(broker),
+        node=RunningNode(broker, actor.by),
         propose=broker.propose,
         reply_to=address,
         passwords=passwords,
-        report=partial(_log_operation, found),
+        report=partial(_log_operation, found, actor.by),
     )
     try:
         return await _finished(perform(caller, name, given), mailbox, address)
@@ -86,15 +108,14 @@ async def run_operation(broker: Administered, name: str, given: Mapping[str, Any
 
 
 def _refuse_slip(given: Mapping[str, Any]) -> None:
-    """What comes by this door was typed by hand. Clients may declare queues with any argument."""
     arguments = given.get("arguments")
     slip = misspelt(arguments) if isinstance(arguments, dict) else None
     if slip is not None:
         raise InvalidArgument("queue", f"no queue knows argument '{slip[0]}'; did you mean {slip[1]}?")
 
 
-def _log_operation(vhost: VirtualHost, operation: str, subject: str, refusal: str | None) -> None:
-    details = {"operation": operation, "object": subject, "vhost": vhost.name, "by": BY_ADMIN_SOCKET}
+def _log_operation(vhost: VirtualHost, by: str, operation: str, subject: str, refusal: str | None) -> None:
+    details = {"operation": operation, "object": subject, "vhost": vhost.name, "by": by}
     if refusal is None:
         _log.info("operation", **details)
     else:
@@ -176,58 +197,3 @@ def _vhost(broker: Administered, operation: str, name: str | None) -> VirtualHos
         found = VirtualHost(VhostFacts(name), broker)
         found.deleted = True
     return found
-
-
-# --- passwords ------------------------------------------------------------------------------------
-
-
-class _ReadyRecords:
-    """Gives records that were made before; one for each time that a password occurs, with its own salt."""
-
-    def __init__(self, passwords: Passwords, records: Mapping[str, list[PasswordRecord]]) -> None:
-        self._passwords = passwords
-        self._records = records
-
-    def make(self, password: str) -> PasswordRecord:
-        """The record of a new password."""
-        ready = self._records.get(password)
-        return ready.pop() if ready else self._passwords.make(password)
-
-    def exportable(self, record: PasswordRecord | None) -> PasswordRecord | None:
-        """The record as a definitions file may hold it."""
-        return self._passwords.exportable(record)
-
-
-async def _made_in_thread(passwords: Passwords, plain: list[str]) -> _ReadyRecords:
-    """Have records made of passwords.
-
-    Raises:
-        InvalidArgument: one is empty or holds a NUL.
-    """
-    records: dict[str, list[PasswordRecord]] = defaultdict(list)
-    for password in plain:
-        records[password].append(await login.run_slow(_make(passwords, password)))
-    return _ReadyRecords(passwords, records)
-
-
-def _make(passwords: Passwords, password: str) -> Callable[[], PasswordRecord]:
-    return lambda: passwords.make(password)
-
-
-def _passwords_in(operation: str, given: Mapping[str, Any]) -> list[str]:
-    if operation in ("add-user", "change-password"):
-        password = given.get("password")
-        return [password] if isinstance(password, str) else []
-    if operation == "import-definitions":
-        return list(_plain_passwords(given.get("document")))
-    return []
-
-
-def _plain_passwords(document: object) -> Iterator[str]:
-    """The passwords that a document holds in plain; whatever is malformed is refused when it is loaded."""
-    users = document.get("users") if isinstance(document, dict) else None
-    for user in users if isinstance(users, list) else ():
-        if isinstance(user, dict) and "password_hash" not in user:
-            password = user.get("password")
-            if isinstance(password, str) and password and "\0" not in password:
-                yield password

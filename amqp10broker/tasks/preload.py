@@ -7,6 +7,7 @@ the client whose request needed it. So they are imported right after the start, 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib import import_module
 from typing import Final
 
@@ -39,9 +40,13 @@ MODULES: Final = (
 """All that the broker's rooms import inside of functions, but what needs a package that may not be there."""
 
 
-async def preload() -> None:
-    """Import them, letting others run between two."""
-    for name in MODULES:
+async def preload(more: Iterable[str] = ()) -> None:
+    """Import them, letting others run between two.
+
+    Args:
+        more: further ones.
+    """
+    for name in (*MODULES, *more):
         try:
             import_module(name)
         except (ImportError, OSError) as error:

@@ -10,6 +10,7 @@ import trio
 from amqp10broker.config import Config
 from amqp10broker.errors import Stopped
 from amqp10broker.tasks.broker import Broker
+from amqp10broker.tasks.http_listener import MODULES as HTTP
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.preload import preload
 
@@ -39,7 +40,7 @@ async def run_broker(config: Config, on_up: Callable[[list[tuple[str, int]]], No
                     async with broker:
                         if not broker.over.is_set():
                             on_up(broker.addresses)
-                            nursery.start_soon(preload)
+                            nursery.start_soon(preload, HTTP if broker.http.addresses else ())
                         await broker.over.wait()
                     nursery.cancel_scope.cancel()
             except* Stopped as stopped:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import socket
 import ssl
+from collections.abc import Callable
 from typing import Final, TypeAlias
 
 import trio
@@ -14,6 +16,8 @@ from amqp10broker.errors import ConfigError
 from amqp10broker.security.tls import TlsSettings, Verify, server_context
 
 BACKLOG: Final = 1024
+OUT_OF_FILES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+OUT_OF_FILES_PAUSE_S: Final = 0.1
 
 Address: TypeAlias = tuple[str, int]
 
@@ -61,6 +65,36 @@ class BoundSockets:
         """Listen no more. May be called twice."""
         for sock in (*self.plain, *self.encrypted):
             sock.close()
+
+
+async def accept_forever(
+    listener: socket.socket,
+    taken: Callable[[socket.socket, Address], None],
+    on_out_of_files: Callable[[OSError], None],
+) -> None:
+    """Accept connections until cancelled, or until the socket is closed.
+
+    Args:
+        listener: listens.
+        taken: is given each connection, and closes it or has it served.
+        on_out_of_files: told each time that no connection could be accepted for want of files or memory.
+    """
+    while listener.fileno() >= 0:  # it is closed when the broker stops, perhaps before this has begun
+        try:
+            await trio.lowlevel.wait_readable(listener)
+            if listener.fileno() < 0:
+                return
+            sock, address = listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            continue
+        except OSError as error:
+            if error.errno not in OUT_OF_FILES:
+                raise
+            # Nothing is lost: the connection waits in the backlog until a file is free.
+            on_out_of_files(error)
+            await trio.sleep(OUT_OF_FILES_PAUSE_S)
+            continue
+        taken(sock, address)
 
 
 def addresses_of(sockets: list[socket.socket]) -> list[Address]:

@@ -17,10 +17,12 @@ ROOMS = (
 )  # fmt: skip
 
 LATER = {
+    "amqp10broker.tasks.http_api": "is imported ahead by a broker that serves HTTP",
+    "amqp10broker.tasks.http_connection": "likewise",
     "amqp10broker.replication.bootstrap": "is imported at start, by a node of a cluster alone",
-    "amqp10broker.replication.system_store": "likewise",
-    "amqp10broker.tasks.cluster": "likewise",
-    "amqp10broker.tasks.node_of_cluster": "likewise",
+    "amqp10broker.replication.system_store": "likewise, at start",
+    "amqp10broker.tasks.cluster": "likewise, at start",
+    "amqp10broker.tasks.node_of_cluster": "likewise, at start",
     "amqp10broker.tasks.recorder": "needs pyarrow, and is imported when an operator begins to record",
     "importlib.metadata": "is imported at start, where exchange types of other packages are looked for",
 }

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from amqp10broker.http.rights import Tag
+from amqp10broker.http.table import ROUTES
+
 TESTS = Path(__file__).parents[1]
 DOCS = TESTS.parent / "docs"
 GENERATOR = TESTS.parent / ".ci" / "generate_rabbitmq_cases.py"
@@ -18,6 +21,7 @@ CASES = DOCS / "rabbitmq-cases.md"
 FEATURES = DOCS / "queue-features.md"
 SPECIFICATION = DOCS / "spec-map.md"
 CLUSTER = DOCS / "cluster-rules.md"
+HTTP = DOCS / "http-api.md"
 RULES = {
     "N": 7,
     "F": 8,
@@ -76,7 +80,7 @@ def generate(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    ("page", "least"), [(CASES, 1000), (FEATURES, 500), (SPECIFICATION, 7), (CLUSTER, 1)]
+    ("page", "least"), [(CASES, 1000), (FEATURES, 500), (SPECIFICATION, 7), (CLUSTER, 1), (HTTP, 1)]
 )
 def test_every_test_that_is_named_exists(page: Path, least: int) -> None:
     """A test that was renamed must be renamed in the page, too."""
@@ -152,3 +156,21 @@ def test_every_rule_of_a_cluster_has_a_row_with_a_test_or_is_said_to_be_open() -
         f"{letter}{number}" for letter, count in RULES.items() for number in range(1, count + 1)
     ]
     assert [row for row in found if not NAMED.search(row[-1]) and not row[-1].startswith("open")] == []
+
+
+def test_every_path_of_the_http_api_has_its_row() -> None:
+    """With its methods, each with the tag that it needs unless that is management, and a test."""
+    said = {row[0].strip("`"): row[1] for row in rows(HTTP.read_text()) if row[0].startswith("`/")}
+    assert all(NAMED.search(row[2]) for row in rows(HTTP.read_text()) if row[0].startswith("`/"))
+    assert said == {
+        route.pattern.removeprefix("/api"): ", ".join(
+            f"{method}{_needed(endpoint.tag)}" for method, endpoint in route.endpoints.items()
+        )
+        for route in ROUTES
+    }
+
+
+def _needed(tag: Tag | None) -> str:
+    if tag is Tag.MANAGEMENT:
+        return ""
+    return " (no login)" if tag is None else f" ({tag.value})"

@@ -28,7 +28,25 @@ def config_of(*argv: str) -> Config:
 
 
 def test_serve_without_options_is_the_default_configuration() -> None:
-    assert config_of() == Config()
+    assert config_of("--no-http") == Config(http=False)
+    assert config_of() == Config(http_port=15672, http_optional=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "port", "optional"),
+    [
+        (["--port", "6000"], 16_000, True),
+        (["--port", "0"], 0, True),
+        (["--port", "60000"], 0, True),
+        (["--http-port", "8080"], 8_080, False),
+        (["--http-port", "8080", "--http-optional"], 8_080, True),
+    ],
+)
+def test_http_is_served_where_it_is_asked_for_or_above_port(
+    options: list[str], port: int, optional: bool
+) -> None:
+    config = config_of(*options)
+    assert (config.http_port, config.http_optional) == (port, optional)
 
 
 def test_serve_takes_all_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

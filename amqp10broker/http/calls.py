@@ -1,0 +1,178 @@
+"""What an endpoint is given: the request, who asks, and the broker behind the API.
+
+An endpoint is an ``async def`` of a `Call` that returns an `Answer`. It waits for nothing but what `Door`
+offers, so it is tested without a socket. What refuses raises `Refused`, or the broker's own `RefusedError`,
+which `refusals` puts into the API's words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Final, Protocol, TypeAlias
+
+from amqp10broker.catalog.catalog import Catalog
+from amqp10broker.catalog.users import User
+from amqp10broker.catalog.vhost import VirtualHost
+from amqp10broker.http.fields import read_object
+from amqp10broker.http.lists import Listing
+from amqp10broker.http.messages import Answer, Refused, Request
+from amqp10broker.http.rights import SUFFICIENT, Tag
+from amqp10broker.http.routes import Endpoint, Route
+from amqp10broker.management.snapshot import BrokerView
+from amqp10broker.security.authorise import Access
+
+CREATED: Final = Answer(HTTPStatus.CREATED)
+NO_CONTENT: Final = Answer(HTTPStatus.NO_CONTENT)
+
+
+class Door(Protocol):
+    """The broker, as endpoints may ask it."""
+
+    @property
+    def catalog(self) -> Catalog:
+        """What is declared."""
+
+    @property
+    def node_name(self) -> str:
+        """Of this node, as paths and objects name it."""
+
+    def view(self, choose: Mapping[str, Any]) -> BrokerView:
+        """What is shown of everything, as of now.
+
+        Args:
+            choose: what of connections and queues, see `service.survey.Selection`.
+        """
+
+    def now_ms(self) -> int:
+        """The time of day, milliseconds since the epoch."""
+
+    async def pause(self) -> None:
+        """Let others run, within a long answer."""
+
+    async def run(
+        self, operation: str, given: Mapping[str, Any], *, vhost: str | None, user: str, access: Access | None
+    ) -> Any:
+        """Run an operation of `management.table`.
+
+        Args:
+            operation: its name.
+            given: its arguments by name.
+            vhost: the virtual host that names mean; None is the one of the configuration.
+            user: who asks, for the log.
+            access: what the user may do; None: the endpoint has checked it.
+
+        Raises:
+            BrokerError: it was refused, or not answered in time.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request on its way through an endpoint.
+
+    Attributes:
+        request: itself.
+        values: what stands for the braces of the route's pattern.
+        user: who asks; None where nobody has to log in.
+        door: the broker.
+    """
+
+    request: Request
+    values: Mapping[str, str]
+    user: User | None
+    door: Door
+
+    @property
+    def who(self) -> User:
+        """Who asks, at an endpoint that needs a login."""
+        assert self.user is not None, "the endpoint needs no login"
+        return self.user
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The object of the body.
+
+        Raises:
+            Refused: 400, it is none.
+        """
+        return read_object(self.request.body)
+
+    def has(self, tag: Tag) -> bool:
+        """Whether the user has a tag, or one that includes it."""
+        return bool(SUFFICIENT[tag] & self.who.tags)
+
+    def sees(self, vhost: str) -> bool:
+        """Whether the objects of a virtual host are there for this user."""
+        users = self.door.catalog.users
+        return self.has(Tag.ADMINISTRATOR) or users.permission(self.who.name, vhost) is not None
+
+    def vhost(self, name: str | None = None) -> VirtualHost:
+        """A virtual host; without a name that of the path.
+
+        Raises:
+            Refused: 404, there is none, or none for this user.
+        """
+        found = self.door.catalog.find_vhost(self.values["vhost"] if name is None else name)
+        if found is None or not self.sees(found.name):
+            raise Refused(HTTPStatus.NOT_FOUND, "not_found", "Not Found")
+        return found
+
+    def vhosts(self) -> list[VirtualHost]:
+        """Those that the path means: all that this user sees, by name, or the one that it names.
+
+        Raises:
+            Refused: 404, as `vhost` does.
+        """
+        if "vhost" in self.values:
+            return [self.vhost()]
+        every = self.door.catalog.vhosts
+        return [every[name] for name in sorted(every) if self.sees(name)]
+
+    async def act(self, operation: str, vhost: str, **given: Any) -> Any:
+        """Run an operation with this user's permissions; see `Door.run`."""
+        access = Access(self.door.catalog.users, self.who.name, vhost)
+        return await self.door.run(operation, given, vhost=vhost, user=self.who.name, access=access)
+
+    async def administer(self, operation: str, vhost: str | None = None, **given: Any) -> Any:
+        """Run an operation that the tag of the endpoint is enough for; see `Door.run`."""
+        return await self.door.run(operation, given, vhost=vhost, user=self.who.name, access=None)
+
+    def shown(self, item: Mapping[str, Any]) -> Answer:
+        """One object, with the columns that are asked for."""
+        return Answer.of_json(Listing.read(self.request.query, paged=False).pick(item))
+
+    def listed(self, items: Sequence[Mapping[str, Any]], *, paged: bool = False) -> Answer:
+        """Objects as the query wants them.
+
+        Args:
+            items: in the order of virtual host and name.
+            paged: whether this list comes in pages.
+
+        Raises:
+            Refused: 400, no such page can be.
+        """
+        return Answer.of_json(Listing.read(self.request.query, paged=paged).of(items))
+
+
+RunEndpoint: TypeAlias = Callable[[Call], Awaitable[Answer]]
+
+
+def route(
+    pattern: str, tag: Tag | None = Tag.MANAGEMENT, **methods: RunEndpoint | tuple[Tag, RunEndpoint]
+) -> Route[RunEndpoint]:
+    """A route of the API.
+
+    Args:
+        pattern: of paths, below ``/api``.
+        tag: that a method needs; None: no login.
+        **methods: by name in lower case, what runs; with another tag before it where it needs that tag.
+    """
+    return Route(
+        f"/api{pattern}",
+        {
+            name.upper(): Endpoint(*run) if isinstance(run, tuple) else Endpoint(tag, run)
+            for name, run in methods.items()
+        },
+    )

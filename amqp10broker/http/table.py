@@ -1,0 +1,11 @@
+"""All routes of the HTTP API."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from amqp10broker.http.calls import RunEndpoint
+from amqp10broker.http.endpoints import whoami
+from amqp10broker.http.routes import Route
+
+ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (*whoami.ROUTES,)

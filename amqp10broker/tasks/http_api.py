@@ -1,0 +1,147 @@
+"""The HTTP API of a running broker: who asks is logged in, and the endpoint is run for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from http import HTTPStatus
+from typing import Any
+
+import trio
+
+from amqp10broker.catalog.catalog import Catalog
+from amqp10broker.catalog.users import User
+from amqp10broker.errors import BrokerError, RefusedError
+from amqp10broker.http.calls import Call, RunEndpoint
+from amqp10broker.http.cors import Cors
+from amqp10broker.http.front import Front, Visit
+from amqp10broker.http.messages import Answer, Refused, Request
+from amqp10broker.http.refusals import refused
+from amqp10broker.http.rights import credentials, wrong_login
+from amqp10broker.http.routes import Router
+from amqp10broker.http.table import ROUTES
+from amqp10broker.management.snapshot import BrokerView
+from amqp10broker.security.authorise import Access
+from amqp10broker.security.login import Crowded, Failure, Peer, Success
+from amqp10broker.tasks.connection_log import host_of
+from amqp10broker.tasks.http_connection import RunRequest
+from amqp10broker.tasks.log import Log
+from amqp10broker.tasks.node import RunningNode, Served
+from amqp10broker.tasks.operations import Actor, run_operation
+
+_log = Log("amqp10broker.http")
+
+
+class HttpApi:
+    """Answers requests."""
+
+    def __init__(self, broker: Served) -> None:
+        """Take a broker.
+
+        Args:
+            broker: that runs; its present settings of HTTP stay.
+        """
+        self._broker = broker
+        self._door = BrokerDoor(broker)
+        config = broker.config
+        self._front: Front[RunEndpoint] = Front(
+            Router(ROUTES),
+            Cors(tuple(each.strip() for each in config.http_cors_origins.split(",") if each.strip())),
+            tuple(filter(None, config.http_path_prefix.split("/"))),
+        )
+
+    def answering(self, origin: Peer, peer: str) -> RunRequest:
+        """What answers the requests of one connection.
+
+        Args:
+            origin: what is known of the client before it logs in.
+            peer: its address, for the log.
+        """
+        return partial(self._answer, origin, peer)
+
+    async def _answer(self, origin: Peer, peer: str, request: Request) -> Answer:
+        entered = self._front.enter(request)
+        if isinstance(entered, Answer):
+            return entered
+        try:
+            answer = await self._visited(entered, origin, peer)
+        except Refused as refusal:
+            answer = refusal.answer
+        except RefusedError as refusal:
+            answer = refused(refusal).answer
+        except BrokerError as error:
+            answer = Refused(HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", str(error)).answer
+        return self._front.leave(request, entered.route, answer)
+
+    async def _visited(self, visit: Visit[RunEndpoint], origin: Peer, peer: str) -> Answer:
+        user: User | None = None
+        if visit.endpoint.tag is not None:
+            found = await self._logged_in(visit.request, origin, peer)
+            if isinstance(found, Answer):
+                return found
+            user = found
+        self._front.admit(visit, () if user is None else user.tags)
+        return await visit.endpoint.run(Call(visit.request, visit.values, user, self._door))
+
+    async def _logged_in(self, request: Request, origin: Peer, peer: str) -> User | Answer:
+        """Who asks, or the answer to one who may not.
+
+        Raises:
+            Refused: the login is wrong.
+        """
+        given = credentials(request.headers.get("authorization"))
+        if isinstance(given, Answer):
+            return given
+        broker = self._broker
+        authentication = broker.authenticator.begin(origin)
+        step = authentication.start("PLAIN", given.plain)
+        outcome = await broker.logins.settle(authentication, step, origin.address)
+        user = broker.catalog.users.find(outcome.user) if isinstance(outcome, Success) else None
+        if user is not None:
+            return user
+        if isinstance(outcome, Crowded):
+            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", outcome.reason)
+        if isinstance(outcome, Failure):
+            host = host_of(peer)
+            broker.log_limits.write(
+                _log.warning,
+                ("warnings", host),
+                "HTTP login failed",
+                about={"peer": host},
+                peer=peer,
+                reason=outcome.reason,
+                **({"user": outcome.user} if outcome.user else {}),
+            )
+        await broker.logins.hold(origin.address, broker.config.auth_failure_delay_ms / 1000)
+        raise wrong_login()
+
+
+class BrokerDoor:
+    """What endpoints may ask of a broker: see the protocol `http.calls.Door`."""
+
+    def __init__(self, broker: Served) -> None:
+        self._broker = broker
+        self._node = RunningNode(broker)
+
+    @property
+    def catalog(self) -> Catalog:
+        return self._broker.catalog
+
+    @property
+    def node_name(self) -> str:
+        return self._broker.config.node_name or self._broker.container_id
+
+    def view(self, choose: Mapping[str, Any]) -> BrokerView:
+        return self._node.view(choose)
+
+    def now_ms(self) -> int:
+        return self._broker.clock.now_ms()
+
+    async def pause(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def run(
+        self, operation: str, given: Mapping[str, Any], *, vhost: str | None, user: str, access: Access | None
+    ) -> Any:
+        actor = Actor(f"user '{user}' over HTTP", access)
+        return await run_operation(self._broker, operation, given, vhost, actor)

@@ -1,0 +1,183 @@
+"""The HTTP port: bound with the others, served as long as clients are.
+
+What parses and answers is imported when the first connection comes (`preload` does it before): a broker
+starts no later for it.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from amqp10broker.config import Config
+from amqp10broker.errors import ConfigError
+from amqp10broker.security.login import Peer
+from amqp10broker.security.turns import turn_address
+from amqp10broker.tasks.log import Log
+from amqp10broker.tasks.node import Served
+from amqp10broker.tasks.socket_transport import SocketTransport, Stream
+from amqp10broker.tasks.sockets import (
+    BACKLOG,
+    Address,
+    accept_forever,
+    addresses_of,
+    is_loopback,
+    open_sockets,
+    peer_text,
+)
+
+if TYPE_CHECKING:
+    from amqp10broker.tasks.http_api import HttpApi
+
+_log = Log("amqp10broker.http")
+
+MODULES: Final = ("amqp10broker.tasks.http_api", "amqp10broker.tasks.http_connection")
+"""What is imported for the first connection."""
+
+
+class HttpListener:
+    """Accepts HTTP connections, and keeps one connection's failure from the others."""
+
+    def __init__(self) -> None:
+        self.addresses: list[Address] = []
+        self._sockets: list[socket.socket] = []
+        self._tls: ssl.SSLContext | None = None
+        self._open = 0
+        self._api: HttpApi | None = None
+
+    async def bind(self, config: Config, tls: ssl.SSLContext | None) -> None:
+        """Bind to the address of the configuration, if it has one.
+
+        Args:
+            config: whose settings ``http_...`` count.
+            tls: context of the TLS listener; None without one.
+
+        Raises:
+            ConfigError: it cannot be served, and is not optional.
+        """
+        if not config.http or config.http_port is None:
+            return
+        try:
+            self._tls = _tls(config, tls)
+            self._sockets = await _bound(config)
+        except ConfigError as error:
+            if not config.http_optional:
+                raise
+            _log.warning("no HTTP API", reason=str(error))
+        self.addresses = addresses_of(self._sockets)
+
+    async def run(self, broker: Served) -> None:
+        """Serve the clients that come, until cancelled."""
+
+        def taken(sock: socket.socket, address: Address) -> None:
+            turned_away = broker.logins.turns_away(turn_address(address[0]))
+            if turned_away or self._open >= broker.config.http_connection_max:
+                sock.close()
+                return
+            self._open += 1
+            nursery.start_soon(self._serve, broker, sock, address)
+
+        if self.addresses:
+            scheme = "http" if self._tls is None else "https"
+            _log.info(
+                "HTTP API", address=", ".join(f"{scheme}://{peer_text(each)}/" for each in self.addresses)
+            )
+        async with trio.open_nursery() as nursery:
+            for sock in self._sockets:
+                sock.listen(BACKLOG)
+                nursery.start_soon(
+                    accept_forever,
+                    sock,
+                    taken,
+                    lambda error: _log.error("cannot accept an HTTP connection", reason=str(error)),
+                )
+
+    def close(self) -> None:
+        """Listen no more."""
+        for sock in self._sockets:
+            sock.close()
+
+    async def _serve(self, broker: Served, sock: socket.socket, address: Address) -> None:
+        peer = peer_text(address)
+        try:
+            await self._serve_socket(broker, sock, address, peer)
+        except (OSError, trio.BrokenResourceError) as error:
+            _log.debug("HTTP connection lost", peer=peer, reason=str(error.__cause__ or error))
+        except Exception as error:
+            _log.error("HTTP connection failed by a fault in the broker", peer=peer, exc_info=error)
+        finally:
+            self._open -= 1
+            sock.close()
+
+    async def _serve_socket(self, broker: Served, sock: socket.socket, address: Address, peer: str) -> None:
+        origin = Peer(is_loopback(address[0]), turn_address(address[0]), tls=self._tls is not None)
+        if self._tls is None:
+            await self.serve_stream(broker, SocketTransport(sock), peer, origin)
+            return
+        stream = trio.SSLStream(
+            trio.SocketStream(trio.socket.from_stdlib_socket(sock)),
+            self._tls,
+            server_side=True,
+            https_compatible=True,
+        )
+        with trio.move_on_after(broker.config.handshake_timeout_ms / 1000) as limit:
+            await stream.do_handshake()
+        if not limit.cancelled_caught:
+            await self.serve_stream(broker, stream, peer, origin)
+
+    async def serve_stream(self, broker: Served, stream: Stream, peer: str, origin: Peer) -> None:
+        """Serve any stream as a client's HTTP connection.
+
+        Args:
+            broker: behind the API.
+            stream: the transport; closed when this returns.
+            peer: the client's address as text.
+            origin: what is known of the client before it logs in.
+        """
+        from amqp10broker.tasks.http_api import HttpApi
+        from amqp10broker.tasks.http_connection import HttpConnection, HttpLimits
+
+        if self._api is None:
+            self._api = HttpApi(broker)
+        limits = HttpLimits(body_bytes=broker.config.http_body_bytes_max)
+        await HttpConnection(stream, peer, self._api.answering(origin, peer), limits).serve()
+
+
+def _tls(config: Config, tls: ssl.SSLContext | None) -> ssl.SSLContext | None:
+    """The context to serve with; None: plain.
+
+    Raises:
+        ConfigError: HTTPS is asked for without a certificate.
+    """
+    if not config.http_tls:
+        return None
+    if tls is None:
+        raise ConfigError("http_tls", "is on without a certificate", "give one with tls_certificate")
+    return tls
+
+
+async def _bound(config: Config) -> list[socket.socket]:
+    """The sockets, bound.
+
+    Raises:
+        ConfigError: they cannot be had.
+    """
+    if find_spec("h11") is None:
+        raise ConfigError(
+            "http_port",
+            "needs the package h11, which is not installed",
+            "install it with: pip install 'amqp10broker[http]', or turn HTTP off with --no-http",
+        )
+    host = config.http_host or config.host
+    try:
+        return await open_sockets(host, config.http_port or 0)
+    except OSError as error:
+        raise ConfigError(
+            "http_port",
+            f"{config.http_port} on {host} cannot be used: {error.strerror or error}",
+            "choose another, 0 for any free one, or turn HTTP off with --no-http",
+        ) from error

@@ -1,0 +1,137 @@
+"""A client of the HTTP API over a stream in memory, so that Trio's test clock may jump."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import h11
+import trio
+from trio.testing import memory_stream_pair
+
+from amqp10broker.catalog.users import Permission
+from amqp10broker.security.login import Peer
+from amqp10broker.tasks.broker import Broker
+from tests.support.declaring import add_user, set_permission
+
+PEER = "127.0.0.1:50000"
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """An answer.
+
+    Attributes:
+        status: of HTTP.
+        headers: names in lower case.
+        body: bytes.
+    """
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        """What the body says."""
+        return json.loads(self.body)
+
+
+class HttpUser:
+    """One connection, logged in anew with each request."""
+
+    def __init__(self, stream: trio.abc.Stream, login: str) -> None:
+        self._stream = stream
+        self._login = base64.b64encode(login.encode()).decode()
+        self._engine = h11.Connection(h11.CLIENT)
+
+    async def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Heard:
+        """Send a request and hear the answer.
+
+        Args:
+            method: of HTTP.
+            path: below ``/api``, as it goes over the wire.
+            body: sent as JSON; None sends none.
+            **headers: further ones, with underscores for hyphens.
+        """
+        data = b"" if body is None else json.dumps(body).encode()
+        sent = [("host", "broker"), ("content-length", str(len(data)))]
+        if self._login:
+            sent.append(("authorization", f"Basic {self._login}"))
+        sent += [(name.replace("_", "-"), value) for name, value in headers.items()]
+        engine = self._engine
+        out = engine.send(h11.Request(method=method, target=f"/api{path}", headers=sent)) or b""
+        if data:
+            out += engine.send(h11.Data(data=data)) or b""
+        out += engine.send(h11.EndOfMessage()) or b""
+        await self._stream.send_all(out)
+        status, heard, got = 0, {}, b""
+        while True:
+            event = engine.next_event()
+            if event is h11.NEED_DATA:
+                engine.receive_data(await self._stream.receive_some(65536))
+            elif isinstance(event, h11.Response):
+                status = event.status_code
+                heard = {name.decode(): value.decode() for name, value in event.headers}
+            elif isinstance(event, h11.Data):
+                got += event.data
+            elif isinstance(event, h11.EndOfMessage):
+                if engine.our_state is h11.DONE and engine.their_state is h11.DONE:
+                    engine.start_next_cycle()
+                return Heard(status, heard, got)
+            else:
+                raise AssertionError(f"the broker closed the connection: {event}")
+
+    async def get(self, path: str, **headers: str) -> Any:
+        """The JSON at a path that is there."""
+        heard = await self.ask("GET", path, **headers)
+        assert heard.status == 200, heard
+        return heard.json
+
+    async def put(self, path: str, body: Any = None) -> int:
+        """Send an object; the status."""
+        return (await self.ask("PUT", path, {} if body is None else body)).status
+
+    async def delete(self, path: str) -> int:
+        """Delete what is at a path; the status."""
+        return (await self.ask("DELETE", path)).status
+
+
+def add_login(broker: Broker, login: str, *tags: str, vhosts: Collection[str] = ()) -> None:
+    """Add a user, with all permissions in some virtual hosts.
+
+    Args:
+        broker: that runs.
+        login: ``name:password``.
+        *tags: of the user.
+        vhosts: their names.
+    """
+    name, _, password = login.partition(":")
+    add_user(broker.catalog, name, broker.passwords.make(password), tags=tags)
+    for vhost in vhosts:
+        set_permission(broker.catalog, name, vhost, Permission())
+
+
+@asynccontextmanager
+async def http_user(
+    broker: Broker, login: str = "guest:guest", *, origin: Peer | None = None
+) -> AsyncIterator[HttpUser]:
+    """Connect to a broker that runs.
+
+    Args:
+        broker: of this program.
+        login: ``name:password``; empty for none.
+        origin: where the client comes from; None: this machine.
+    """
+    ours, theirs = memory_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(
+            broker.http.serve_stream, broker, theirs, PEER, origin or Peer(loopback=True, address="127.0.0.1")
+        )
+        async with ours:
+            yield HttpUser(ours, login)
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,116 @@
+"""Who may ask the HTTP API, and what goes around every endpoint, against a running broker."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from amqp10broker.config import Config
+from amqp10broker.errors import ConfigError
+from amqp10broker.http.calls import Call
+from amqp10broker.http.messages import Answer
+from amqp10broker.http.table import ROUTES
+from amqp10broker.security.login import Peer
+from amqp10broker.tasks.broker import Broker
+from tests.support.http_user import add_login, http_user
+from tests.support.trioclient import running_broker
+
+
+async def test_a_user_is_told_who_it_is(autojump_clock: trio.abc.Clock) -> None:
+    async with running_broker() as broker, http_user(broker) as user:
+        assert await user.get("/whoami") == {
+            "name": "guest",
+            "tags": ["administrator"],
+            "is_internal_user": True,
+        }
+        assert await user.get("/version") == "4.3.6"
+
+
+async def test_one_connection_serves_many_requests_each_with_its_own_login(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async with running_broker() as broker, http_user(broker) as user:
+        for _ in range(3):
+            assert (await user.ask("GET", "/whoami")).status == 200
+        assert (await user.ask("GET", "/nowhere")).json == {
+            "error": "Object Not Found",
+            "reason": "Not Found",
+        }
+        assert (await user.ask("DELETE", "/whoami")).status == 405
+
+
+async def test_a_wrong_password_waits_and_is_told_no_more_than_that(autojump_clock: trio.abc.Clock) -> None:
+    async with running_broker() as broker:
+        for login in ("guest:wrong", "nobody:guest"):
+            async with http_user(broker, login) as user:
+                began = trio.current_time()
+                heard = await user.ask("GET", "/whoami")
+                assert trio.current_time() - began >= broker.config.auth_failure_delay_ms / 1000
+                assert heard.status == 401
+                assert heard.json == {"error": "not_authorized", "reason": "Not_Authorized"}
+
+
+async def test_without_a_login_a_browser_is_told_to_ask_for_one(autojump_clock: trio.abc.Clock) -> None:
+    async with running_broker() as broker, http_user(broker, "") as user:
+        heard = await user.ask("GET", "/whoami")
+    assert (heard.status, heard.body) == (401, b"")
+    assert heard.headers["www-authenticate"].startswith("Basic")
+
+
+async def test_guest_may_come_from_this_machine_only(autojump_clock: trio.abc.Clock) -> None:
+    async with (
+        running_broker() as broker,
+        http_user(broker, origin=Peer(loopback=False, address="203.0.113.7")) as user,
+    ):
+        assert (await user.ask("GET", "/whoami")).status == 401
+
+
+async def test_a_user_without_a_tag_may_ask_nothing(autojump_clock: trio.abc.Clock) -> None:
+    async with running_broker() as broker:
+        add_login(broker, "ann:pw")
+        async with http_user(broker, "ann:pw") as user:
+            heard = await user.ask("GET", "/whoami")
+    assert (heard.status, heard.json["reason"]) == (401, "Not management user")
+
+
+async def test_a_path_prefix_is_part_of_every_path(autojump_clock: trio.abc.Clock) -> None:
+    async with running_broker(http_path_prefix="/a/b") as broker, http_user(broker) as user:
+        assert (await user.ask("GET", "/whoami")).status == 404
+
+
+async def test_a_port_that_is_taken_is_told_unless_http_is_optional() -> None:
+    config = Config(port=0, http_port=0, admin_socket="")
+    async with Broker(config) as first:
+        port = first.http.addresses[0][1]
+        with pytest.raises(ConfigError, match=f"http_port {port} on 127.0.0.1 cannot be used"):
+            async with Broker(Config(port=0, http_port=port, admin_socket="")):
+                pass
+        taken = Config(port=0, http_port=port, http_optional=True, admin_socket="")
+        async with Broker(taken) as second:
+            assert not second.http.addresses
+
+
+async def test_without_a_certificate_there_is_no_https() -> None:
+    with pytest.raises(ConfigError, match="http_tls is on without a certificate"):
+        async with Broker(Config(port=0, http_port=0, http_tls=True, admin_socket="")):
+            pass
+
+
+async def test_no_more_connections_are_served_than_may_be() -> None:
+    config = Config(port=0, http_port=0, http_connection_max=1, admin_socket="")
+    async with Broker(config) as broker:
+        address = broker.http.addresses[0]
+        async with await trio.open_tcp_stream(*address) as first:
+            await first.send_all(b"GET /api/version HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert (await first.receive_some()).startswith(b"HTTP/1.1 401")
+            async with await trio.open_tcp_stream(*address) as second:
+                assert await second.receive_some() == b""
+
+
+def test_every_route_has_an_endpoint_that_says_what_it_does() -> None:
+    assert ROUTES
+    for route in ROUTES:
+        assert route.pattern.startswith("/api/")
+        for endpoint in route.endpoints.values():
+            assert endpoint.run.__doc__
+            assert endpoint.run.__annotations__ == {"call": Call.__name__, "return": Answer.__name__}
