@@ -76,26 +76,45 @@ class Listing:
         Raises:
             Refused: 400, the page is behind the last one.
         """
+        found = self.found(items)
+        shown = [self.pick(item) for item in self.on_page(self.sorted(found))]
+        facts = self.facts(len(items), len(found), len(shown))
+        return shown if facts is None else {**facts, "items": shown}
+
+    def found(self, items: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        """The items whose names fit; all, if there are no pages."""
+        if self.page is None or self.name is None:
+            return items
+        return [item for item in items if self._named(str(item.get("name", "")))]
+
+    def on_page(self, found: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        """Of items in their order those of the page; all, if there are no pages.
+
+        Raises:
+            Refused: 400, the page is behind the last one.
+        """
         if self.page is None:
-            return [self.pick(item) for item in self._sorted(items)]
-        found = [item for item in items if self._named(str(item.get("name", "")))]
-        count = -(-len(found) // self.page_size)
-        if self.page > max(count, 1):
+            return found
+        if self.page > max(-(-len(found) // self.page_size), 1):
             raise Refused(
                 HTTPStatus.BAD_REQUEST,
                 "page_out_of_range",
                 f"Page out of range, page: {self.page} page size: {self.page_size}, len: {len(found)}",
             )
         begin = (self.page - 1) * self.page_size
-        shown = self._sorted(found)[begin : begin + self.page_size]
+        return found[begin : begin + self.page_size]
+
+    def facts(self, total: int, found: int, shown: int) -> dict[str, int] | None:
+        """What a page says beside its items; None if there are no pages."""
+        if self.page is None:
+            return None
         return {
-            "filtered_count": len(found),
-            "item_count": len(shown),
-            "items": [self.pick(item) for item in shown],
+            "filtered_count": found,
+            "item_count": shown,
             "page": self.page,
-            "page_count": count,
+            "page_count": -(-found // self.page_size),
             "page_size": self.page_size,
-            "total_count": len(items),
+            "total_count": total,
         }
 
     def pick(self, item: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -116,16 +135,17 @@ class Listing:
             place[last] = dict(value) if isinstance(value, Mapping) else value
         return picked
 
-    def _named(self, name: str) -> bool:
-        if self.name is None:
-            return True
-        return matches(self.name, name) if self.regex else self.name in name
-
-    def _sorted(self, items: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    def sorted(self, items: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        """The items in the order that is wanted."""
         if self.sort is None:
             return items[::-1] if self.descending else items
         by = self.sort
         return sorted(items, key=lambda item: _rank(_at(item, by)), reverse=self.descending)
+
+    def _named(self, name: str) -> bool:
+        if self.name is None:
+            return True
+        return matches(self.name, name) if self.regex else self.name in name
 
 
 def _at(item: Mapping[str, Any], path: str) -> Any:

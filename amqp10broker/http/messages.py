@@ -100,12 +100,25 @@ class Answer:
         Raises:
             ValueError, TypeError: there is no JSON for it.
         """
-        body = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        return cls(status, (("content-type", "application/json"),), body.encode("utf-8", "backslashreplace"))
+        return cls.of_json_text(json_text(value), status=status)
+
+    @classmethod
+    def of_json_text(cls, text: str, *, status: int = HTTPStatus.OK) -> Self:
+        """The same of what `json_text` has written already."""
+        return cls(status, (("content-type", "application/json"),), text.encode("utf-8", "backslashreplace"))
 
     def with_headers(self, *headers: tuple[str, str]) -> Answer:
         """The same with more headers."""
         return replace(self, headers=self.headers + headers)
+
+
+def json_text(value: Any) -> str:
+    """A value as JSON.
+
+    Raises:
+        ValueError, TypeError: there is no JSON for it.
+    """
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def _joined(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.catalog.queue import DeclaredQueue, Owner
 from amqp10broker.catalog.queue_requests import Declared, DeclareQueue, DeleteQueue
 from amqp10broker.errors import (
     BadRequest,
@@ -182,22 +183,30 @@ def purge_queue(caller: Caller, name: str) -> Ask:
 
 
 def list_queues(
-    caller: Caller, online: bool = False, offline: bool = False, local: bool = False
+    caller: Caller,
+    online: bool = False,
+    offline: bool = False,
+    local: bool = False,
+    names: Sequence[str] = (),
+    counts: bool = True,
 ) -> list[dict[str, Any]] | Job:
     """Queues of the virtual host on which the user has any permission, by name.
 
     The counts are those of this moment; commands on their way to a queue are not in them. Beside what
-    `describe` gives there are ``members``, ``online`` and ``state``, and where the queue can be asked
-    ``messages_unsettled``, ``messages_dlx``, ``publishers``, ``counters``, ``full``, ``dead_lettered``,
-    ``limits``; and what policies make of it: ``policy``, ``operator_policy``,
-    ``effective_policy_definition``, ``ineffective_policy_keys``. Of a queue whose leader does not answer
-    the counts are None.
+    `describe` gives there are ``members``, ``online``, ``state``, ``owner`` (number of the connection that
+    has it exclusively, at its node), ``delivery_limit`` of a quorum queue, and where the queue can be asked
+    ``messages_unsettled``, ``messages_dlx``, ``messages_delayed``, ``publishers``, ``counters``, ``full``,
+    ``dead_lettered``, ``limits``, ``segments``; and what policies make of it: ``policy``,
+    ``operator_policy``, ``effective_policy_definition``, ``ineffective_policy_keys``. Of a queue whose
+    leader does not answer the counts are None.
 
     Args:
         caller: on whose behalf.
         online: only those whose leader, or node, can be reached.
         offline: only the others.
         local: only those that this node leads, or has.
+        names: only these, if there are any; those that are not there are left out.
+        counts: without it no queue is asked, and counts are None.
 
     Raises:
         BadRequest: no queue is online and offline.
@@ -206,25 +215,33 @@ def list_queues(
         raise BadRequest("queue", "queues are listed online, offline or local: give one of them, or none")
     queues = [
         queue
-        for queue in sorted(caller.vhost, key=lambda each: each.name)
+        for queue in sorted(_chosen(caller, names), key=lambda each: each.name)
         if caller.sees("queue", queue.name)
         and (not local or _is_here(caller, queue))
         and (not (online or offline) or _is_up(caller, queue) is online)
     ]
-    remote = [queue for queue in queues if not _is_here(caller, queue)]
+    remote = [queue for queue in queues if not _is_here(caller, queue)] if counts else []
     if not remote or caller.node is None:
-        return [_listed(caller, queue, known=True) for queue in queues]
+        return [_listed(caller, queue, known=counts) for queue in queues]
     cluster = caller.node.cluster
+    given = {"local": True} | ({"names": [queue.name for queue in remote]} if names else {})
 
     async def gather() -> list[dict[str, Any]]:
         rows = {queue.name: _listed(caller, queue, known=queue not in remote) for queue in queues}
         asked = others(caller, cluster)  # the queues of what does not answer are as the catalog knows them
-        answers = await cluster.run_at_each(asked, "list-queues", {"local": True}, caller.vhost.name)
+        answers = await cluster.run_at_each(asked, "list-queues", given, caller.vhost.name)
         for there in answers.values():
             rows |= {row["name"]: row for row in there if row["name"] in rows}
         return list(rows.values())
 
     return Job(gather)
+
+
+def _chosen(caller: Caller, names: Sequence[str]) -> Iterable[DeclaredQueue]:
+    if not names:
+        return caller.vhost
+    found = (caller.vhost.queues.get(name) for name in dict.fromkeys(names))
+    return (queue for queue in found if queue is not None and not queue.kind.volatile)
 
 
 def _listed(caller: Caller, queue: DeclaredQueue, *, known: bool) -> dict[str, Any]:
@@ -239,8 +256,13 @@ def _listed(caller: Caller, queue: DeclaredQueue, *, known: bool) -> dict[str, A
     described["messages_unsettled"] = None
     described["messages_dlx"] = None if figures is None else figures.messages_dlx
     described["counters"] = {}
+    described["owner"] = queue.owner.connection if isinstance(queue.owner, Owner) else None
+    if queue.kind.replicated:
+        described["delivery_limit"] = queue.effective.settings.delivery_limit
     if figures is not None:
         described["messages_unsettled"] = figures.messages_unsettled
+        described["messages_delayed"] = figures.messages_delayed
+        described["segments"] = figures.segments
         described["publishers"] = figures.publishers
         described["dead_lettered"] = dict(queue.handle.counters.dead_lettered)
         described["full"] = figures.full

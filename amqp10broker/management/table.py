@@ -122,7 +122,9 @@ _TABLE: Final = (
         "list-queues", "queue",
         (Argument("online", Kind.FLAG, "only queues whose leader, or node, can be reached", False),
          Argument("offline", Kind.FLAG, "only the others", False),
-         Argument("local", Kind.FLAG, "only queues that this node leads, or has", False)),
+         Argument("local", Kind.FLAG, "only queues that this node leads, or has", False),
+         Argument("names", Kind.TEXTS, "only queues of these names, repeatable", ()),
+         Argument("counts", Kind.FLAG, "how many messages and consumers they have", True)),
         "any permission on each", "List queues of a virtual host.", changes=False,
     ),
     Operation(

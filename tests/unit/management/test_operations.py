@@ -140,3 +140,12 @@ def test_exchanges_are_listed(broker: Broker) -> None:
         "returned": 0,
     }
     assert listed["amq.topic"]["type"] == "topic"
+
+
+def test_some_queues_are_listed_by_name_and_without_counts(broker: Broker) -> None:
+    """Names that are not there are left out; what nobody is asked for is null."""
+    for name in ("a", "b", "c"):
+        broker.do("declare-queue", name=name)
+    assert [row["name"] for row in broker.do("list-queues", names=["c", "none", "a"])] == ["a", "c"]
+    (row,) = broker.do("list-queues", names=["b"], counts=False)
+    assert (row["message_count"], row["consumer_count"], row["state"]) == (None, None, "running")

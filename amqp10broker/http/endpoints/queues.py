@@ -1,0 +1,172 @@
+"""Queues."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import partial
+from http import HTTPStatus
+from typing import Any, Final
+
+from amqp10broker.catalog.queue import DeclaredQueue, Owner
+from amqp10broker.http import fields
+from amqp10broker.http.calls import CREATED, NO_CONTENT, Call, RunEndpoint, route
+from amqp10broker.http.front import not_found
+from amqp10broker.http.lists import Listing
+from amqp10broker.http.long_lists import Item, listed
+from amqp10broker.http.messages import Answer, Refused
+from amqp10broker.http.queue_objects import STATIC, TOTALS, Row, counts, figures, static
+from amqp10broker.http.rights import Tag
+from amqp10broker.http.routes import Route
+
+
+async def list_queues(call: Call) -> Answer:
+    """Queues of all virtual hosts that the user sees, or of one."""
+    known = []
+    for vhost in call.vhosts():
+        known += [_known(queue) for queue in sorted(vhost, key=lambda each: each.name)]
+        await call.door.pause()
+
+    return await listed(call, known, partial(_objects, call))
+
+
+async def get_queue(call: Call) -> Answer:
+    """One queue, with all that is known of it."""
+    queue = _queue(call)
+    listing = Listing.read(call.request.query, paged=False)
+    found = await _objects(call, [_known(queue)], None)
+    if not found:
+        raise not_found()
+    shown = {**found[0]}
+    if "disable_stats" not in call.request.query:
+        shown |= {"incoming": [], "deliveries": []}
+    return Answer.of_json(listing.pick(shown))
+
+
+async def put_queue(call: Call) -> Answer:
+    """Declare a queue."""
+    vhost, name = call.vhost(), call.values["name"]
+    body = call.body
+    answer = await call.act(
+        "declare-queue",
+        vhost.name,
+        name=name,
+        durable=fields.flag(body, "durable", False),
+        auto_delete=fields.flag(body, "auto_delete", False),
+        arguments=fields.table(body, "arguments"),
+    )
+    return CREATED if answer["created"] else NO_CONTENT
+
+
+async def delete_queue(call: Call) -> Answer:
+    """Delete a queue, with its messages; perhaps only if it is empty, or unused."""
+    queue = _queue(call)
+    query = call.request.query
+    await call.act(
+        "delete-queue",
+        queue.vhost,
+        name=queue.name,
+        if_unused=query.get("if-unused") == "true",
+        if_empty=query.get("if-empty") == "true",
+    )
+    return NO_CONTENT
+
+
+async def purge_queue(call: Call) -> Answer:
+    """Drop the ready messages of a queue."""
+    queue = _queue(call)
+    await call.act("purge-queue", queue.vhost, name=queue.name)
+    return NO_CONTENT
+
+
+async def act_on_queue(call: Call) -> Answer:
+    """Refuse: RabbitMQ has taken away all actions that it had here."""
+    _queue(call)
+    raise Refused(HTTPStatus.BAD_REQUEST, "bad_request", "unknown")
+
+
+async def list_queues_of_user(call: Call) -> Answer:
+    """Queues that connections of a user, at this node, have for themselves.
+
+    Who declared a queue is not kept.
+    """
+    user = call.values["user"]
+    if user != call.who.name and not call.has(Tag.ADMINISTRATOR):
+        raise Refused(HTTPStatus.UNAUTHORIZED, "not_authorised", "User not authorised to access object")
+    if call.door.catalog.users.find(user) is None:
+        raise not_found()
+    node = _number_of_this_node(call)
+    numbers = {each.id for each in call.door.view({"user": user}).connections}
+    known = [
+        _known(queue)
+        for queue in call.door.catalog
+        if isinstance(queue.owner, Owner) and queue.owner.node == node and queue.owner.connection in numbers
+    ]
+    known.sort(key=lambda item: (item["vhost"], item["name"]))
+
+    return await listed(call, known, partial(_objects, call))
+
+
+def _queue(call: Call) -> DeclaredQueue:
+    """The queue of the path.
+
+    Raises:
+        Refused: 404, there is none.
+    """
+    queue = call.vhost().queues.get(call.values["name"])
+    if queue is None or queue.kind.volatile:
+        raise not_found()
+    return queue
+
+
+def _number_of_this_node(call: Call) -> int:
+    """0: it is in no cluster."""
+    nodes = call.door.catalog.nodes.values()
+    return next((node.number for node in nodes if node.name == call.door.node_name), 0)
+
+
+def _known(queue: DeclaredQueue) -> dict[str, Any]:
+    return {
+        "name": queue.name,
+        "vhost": queue.vhost,
+        "type": queue.type,
+        "durable": queue.durable,
+        "auto_delete": queue.auto_delete,
+        "exclusive": queue.exclusive,
+        "arguments": dict(queue.arguments),
+    }
+
+
+async def _objects(call: Call, items: Sequence[Item], wanted: Collection[str] | None) -> list[dict[str, Any]]:
+    """Queues as they are shown; one that is deleted meanwhile is left out."""
+    query = call.request.query
+    totals = query.get("disable_stats") == "true" and query.get("enable_queue_totals") == "true"
+    without = query.get("disable_stats") == "true" and not totals
+    asked = not without and (wanted is None or not STATIC.issuperset(wanted))
+    rows: dict[tuple[str, str], Row] = {}
+    for vhost in dict.fromkeys(item["vhost"] for item in items):
+        if call.door.catalog.find_vhost(vhost) is None:
+            continue
+        names = [item["name"] for item in items if item["vhost"] == vhost]
+        for row in await call.administer("list-queues", vhost, names=names, counts=asked):
+            rows[vhost, row["name"]] = row
+    found = [row for item in items if (row := rows.get((item["vhost"], item["name"]))) is not None]
+    if without:
+        return [static(row) for row in found]
+    if totals:
+        return [_totals(row) for row in found]
+    return [static(row) | figures(row) for row in found]
+
+
+def _totals(row: Row) -> dict[str, Any]:
+    return {key: value for key, value in static(row).items() if key in TOTALS} | counts(row)
+
+
+ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (
+    route("/queues", get=list_queues),
+    route("/queues/detailed", get=list_queues),
+    route("/queues/{vhost}", get=list_queues),
+    route("/queues/{vhost}/{name}", get=get_queue, put=put_queue, delete=delete_queue),
+    route("/queues/{vhost}/{name}/contents", delete=purge_queue),
+    route("/queues/{vhost}/{name}/actions", post=act_on_queue),
+    route("/users/{user}/queues", get=list_queues_of_user),
+)

@@ -1,0 +1,72 @@
+"""A queue as the HTTP API shows it, made of its row of the operation ``list-queues``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+DECLARED: Final = ("name", "vhost", "type", "durable", "auto_delete", "exclusive", "arguments")
+"""What is known of a queue without asking anybody."""
+STATIC: Final = frozenset(
+    {
+        *DECLARED,
+        *("node", "state", "policy", "operator_policy", "effective_policy_definition"),
+        *("internal", "internal_owner", "leader", "members", "online"),
+    }
+)
+"""What is shown without statistics."""
+TOTALS: Final = frozenset({*DECLARED, "node", "state"})
+"""What is shown beside the counts, of queues without statistics but with totals."""
+COUNTS: Final = ("messages", "messages_ready", "messages_unacknowledged")
+
+Row = Mapping[str, Any]
+
+
+def static(row: Row) -> dict[str, Any]:
+    """What does not change with every message."""
+    shown = {key: row[key] for key in DECLARED}
+    shown |= {
+        "node": row["leader"],
+        "state": _state(row),
+        "policy": row["policy"],
+        "operator_policy": row["operator_policy"],
+        "effective_policy_definition": row["effective_policy_definition"],
+        "internal": False,
+        "internal_owner": False,
+    }
+    if row["type"] != "classic":
+        shown |= {"leader": row["leader"], "members": row["members"], "online": row["online"]}
+    return shown
+
+
+def counts(row: Row) -> dict[str, int]:
+    """Its messages; nothing if its leader has not answered."""
+    ready, unacknowledged = row["message_count"], row["messages_unsettled"]
+    if ready is None:
+        return {}
+    # A stream keeps what it has delivered: that is among the ready messages.
+    every = ready if row["type"] == "stream" else ready + unacknowledged
+    return dict(zip(COUNTS, (every, ready, unacknowledged), strict=True))
+
+
+def figures(row: Row) -> dict[str, Any]:
+    """All that is counted of it now; nothing if its leader has not answered."""
+    if row["message_count"] is None:
+        return {}
+    shown: dict[str, Any] = {**counts(row), "consumers": row["consumer_count"]}
+    if row["type"] == "quorum":
+        shown |= {
+            key: row[key]
+            for key in ("delivery_limit", "messages_dlx", "messages_delayed", "publishers")
+            if row[key] is not None
+        }
+    elif row["segments"] is not None:
+        shown["segments"] = row["segments"]
+    return shown
+
+
+def _state(row: Row) -> str:
+    if row["state"] == "running":
+        return "running"
+    members = row["members"]
+    return "minority" if row["type"] == "quorum" and 2 * len(row["online"]) <= len(members) else "down"

@@ -1,0 +1,240 @@
+"""Queues over HTTP, against a running broker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from amqp10broker.catalog.users import Permission
+from amqp10broker.http import long_lists
+from amqp10broker.tasks.http_api import BrokerDoor
+from tests.support.declaring import add_vhost, declare, set_permission
+from tests.support.http_user import add_login, http_user
+from tests.support.trio091 import Basic, commands, connect091
+from tests.support.trioclient import running_broker, settle_down
+
+ACCESS_REFUSED = {"error": "not_authorised", "reason": "Access refused."}
+NOT_FOUND = {"error": "Object Not Found", "reason": "Not Found"}
+
+
+async def test_a_queue_is_declared_shown_and_deleted(autojump_clock: trio.abc.Clock) -> None:
+    async with running_broker() as broker, http_user(broker) as user:
+        body = {"durable": "true", "arguments": {"x-max-length": 10}}
+        assert await user.put("/queues/%2F/a%2Fb", body) == 201
+        assert await user.put("/queues/%2F/a%2Fb", body) == 204
+        shown = await user.get("/queues/%2F/a%2Fb")
+        expected = {
+            "name": "a/b",
+            "vhost": "/",
+            "type": "classic",
+            "node": "broker",
+            "state": "running",
+            "durable": True,
+            "auto_delete": False,
+            "exclusive": False,
+            "arguments": {"x-max-length": 10, "x-queue-type": "classic"},
+            "policy": None,
+            "effective_policy_definition": {},
+            "messages": 0,
+            "consumers": 0,
+        }
+        assert {key: shown[key] for key in expected} == expected
+        assert await user.delete("/queues/%2F/a%2Fb") == 204
+        heard = await user.ask("DELETE", "/queues/%2F/a%2Fb")
+        assert (heard.status, heard.json) == (404, NOT_FOUND)
+        assert (await user.ask("GET", "/queues/%2F/a%2Fb")).status == 404
+
+
+async def test_what_is_wrong_with_a_declaration_is_told(autojump_clock: trio.abc.Clock) -> None:
+    async with running_broker() as broker, http_user(broker) as user:
+        add_vhost(broker.catalog, "v")
+        set_permission(broker.catalog, "guest", "v", Permission())
+        assert await user.put("/queues/v/q", {"durable": True}) == 201
+        differs = "inequivalent arg 'durable' for queue 'q' in vhost 'v'"
+        wrong: list[tuple[Any, str]] = [
+            ({"durable": False}, f"{differs}: received 'false' but current is 'true'"),
+            ({"durable": "yes"}, "'durable' must be true or false"),
+            ({"arguments": 3}, "'arguments' must be an object"),
+        ]
+        for body, reason in wrong:
+            heard = await user.ask("PUT", "/queues/v/q", body)
+            assert (heard.status, heard.json) == (400, {"error": "bad_request", "reason": reason})
+        heard = await user.ask("PUT", "/queues/v/quorum", {"arguments": {"x-queue-type": "quorum"}})
+        assert heard.status == 400
+        assert heard.json["reason"].startswith("invalid property 'non-durable' for queue 'quorum'")
+        heard = await user.ask("PUT", "/queues/v/new", {"arguments": {"x-max-length": -1}})
+        assert heard.status == 400
+        assert heard.json["reason"].startswith("invalid arg 'x-max-length' for queue 'new'")
+        heard = await user.ask("PUT", "/queues/v/amq.mine", {})
+        assert (heard.status, heard.json) == (401, ACCESS_REFUSED)
+        heard = await user.ask("PUT", "/queues/nowhere/q", {})
+        assert (heard.status, heard.json) == (404, {"error": "not_found", "reason": "Not Found"})
+        assert (await user.ask("POST", "/queues/v/q/actions", {"action": "sync"})).json == {
+            "error": "bad_request",
+            "reason": "unknown",
+        }
+
+
+async def test_permissions_are_those_of_amqp(autojump_clock: trio.abc.Clock) -> None:
+    """Who has none in a virtual host does not see it; who has some sees all its queues."""
+    async with running_broker() as broker:
+        for name in ("q", "secret"):
+            declare(broker.catalog, "/", name)
+        add_login(broker, "ann:pw", "management")
+        async with http_user(broker, "ann:pw") as ann:
+            for path in ("/queues/%2F", "/queues/%2F/q"):
+                heard = await ann.ask("GET", path)
+                assert (heard.status, heard.json) == (404, {"error": "not_found", "reason": "Not Found"})
+            assert await ann.get("/queues") == []
+            assert await ann.put("/queues/%2F/mine", {}) == 404
+            set_permission(broker.catalog, "ann", "/", Permission(configure="^q", write="^q", read="^q"))
+            assert [each["name"] for each in await ann.get("/queues")] == ["q", "secret"]
+            for method, path in (
+                ("PUT", "/queues/%2F/other"),
+                ("DELETE", "/queues/%2F/secret"),
+                ("DELETE", "/queues/%2F/secret/contents"),
+            ):
+                heard = await ann.ask(method, path, {})
+                assert (heard.status, heard.json) == (401, ACCESS_REFUSED), path
+            assert await ann.delete("/queues/%2F/q/contents") == 204
+            assert await ann.delete("/queues/%2F/q") == 204
+
+
+async def test_an_administrator_sees_every_queue_and_needs_a_permission_to_change_one(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async with running_broker() as broker, http_user(broker) as user:
+        add_vhost(broker.catalog, "v")
+        declare(broker.catalog, "v", "q")
+        assert [each["vhost"] for each in await user.get("/queues/v")] == ["v"]
+        heard = await user.ask("DELETE", "/queues/v/q")
+        assert (heard.status, heard.json) == (401, ACCESS_REFUSED)
+
+
+async def test_a_queue_goes_only_if_it_is_unused_or_empty(autojump_clock: trio.abc.Clock) -> None:
+    async with running_broker() as broker, http_user(broker) as user:
+        declare(broker.catalog, "/", "q")
+        client = await connect091(broker).open()
+        await client.publish("", "q", b"x")
+        await client.send(Basic.Consume(queue="q", no_ack=False))
+        await client.expect(Basic.ConsumeOk)
+        heard = await user.ask("DELETE", "/queues/%2F/q?if-unused=true")
+        assert (heard.status, heard.json["reason"]) == (400, "queue 'q' in vhost '/' in use")
+        await client.publish("", "q", b"x")
+        declare(broker.catalog, "/", "full")
+        await client.publish("", "full", b"x")
+        await settle_down()
+        heard = await user.ask("DELETE", "/queues/%2F/full?if-empty=true")
+        assert (heard.status, heard.json["reason"]) == (400, "queue 'full' in vhost '/' not empty")
+        assert await user.delete("/queues/%2F/full/contents") == 204
+        assert await user.delete("/queues/%2F/full?if-empty=true&if-unused=true") == 204
+        assert await user.delete("/queues/%2F/q") == 204
+
+
+async def test_messages_and_consumers_are_counted(autojump_clock: trio.abc.Clock) -> None:
+    async with running_broker() as broker, http_user(broker) as user:
+        declare(broker.catalog, "/", "q")
+        client = await connect091(broker).open()
+        for _ in range(3):
+            await client.publish("", "q", b"x")
+        await client.send(Basic.Qos(prefetch_count=1))
+        await client.expect(Basic.QosOk)
+        await client.send(Basic.Consume(queue="q"))
+        await client.expect(Basic.ConsumeOk)
+        await settle_down()
+        columns = "messages,messages_ready,messages_unacknowledged,consumers"
+        counted = {"messages": 3, "messages_ready": 2, "messages_unacknowledged": 1, "consumers": 1}
+        assert await user.get(f"/queues?columns={columns}") == [counted]
+        assert await user.get(f"/queues/%2F/q?columns={columns}") == counted
+        assert await user.get(f"/queues/detailed?columns={columns}") == [counted]
+
+
+async def test_without_statistics_only_what_is_declared_is_shown(autojump_clock: trio.abc.Clock) -> None:
+    async with running_broker() as broker, http_user(broker) as user:
+        declare(broker.catalog, "/", "q")
+        (bare,) = await user.get("/queues?disable_stats=true")
+        assert "messages" not in bare
+        assert {"policy", "state", "node"} < set(bare)
+        (totals,) = await user.get("/queues?disable_stats=true&enable_queue_totals=true")
+        assert set(totals) == {
+            *("name", "vhost", "type", "node", "state", "arguments", "auto_delete", "durable", "exclusive"),
+            *("messages", "messages_ready", "messages_unacknowledged"),
+        }
+        assert "incoming" not in await user.get("/queues/%2F/q?disable_stats=true")
+        assert "incoming" in await user.get("/queues/%2F/q")
+
+
+async def test_queues_come_in_pages_by_what_is_declared_or_counted(autojump_clock: trio.abc.Clock) -> None:
+    async with running_broker() as broker, http_user(broker) as user:
+        for number in range(5):
+            declare(broker.catalog, "/", f"q{number}")
+        client = await connect091(broker).open()
+        for _ in range(2):
+            await client.publish("", "q3", b"x")
+        await client.publish("", "q1", b"x")
+        await settle_down()
+        page = await user.get("/queues/%2F?page=1&page_size=2&sort=messages&sort_reverse=true&columns=name")
+        assert page["items"] == [{"name": "q3"}, {"name": "q1"}]
+        assert (page["total_count"], page["page_count"], page["item_count"]) == (5, 3, 2)
+        page = await user.get("/queues?page=2&page_size=2&columns=name,messages")
+        assert page["items"] == [{"name": "q2", "messages": 0}, {"name": "q3", "messages": 2}]
+        keda = await user.get("/queues?page=1&use_regex=true&pagination=false&name=^q[13]$&page_size=100")
+        assert [(each["name"], each["messages"]) for each in keda["items"]] == [("q1", 1), ("q3", 2)]
+        heard = await user.ask("GET", "/queues?page=4&page_size=2")
+        assert (heard.status, heard.json["error"]) == (400, "page_out_of_range")
+
+
+async def test_a_page_asks_only_the_queues_that_are_on_it(
+    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nobody is asked for what is declared; a long list lets others run in between."""
+    monkeypatch.setattr(long_lists, "PORTION", 3)
+    asked: list[list[str]] = []
+    pauses: list[None] = []
+    run, pause = BrokerDoor.run, BrokerDoor.pause
+
+    async def counted_run(door: BrokerDoor, operation: str, given: Any, **who: Any) -> Any:
+        if given.get("counts"):
+            asked.append(list(given["names"]))
+        return await run(door, operation, given, **who)
+
+    async def counted_pause(door: BrokerDoor) -> None:
+        pauses.append(None)
+        await pause(door)
+
+    monkeypatch.setattr(BrokerDoor, "run", counted_run)
+    monkeypatch.setattr(BrokerDoor, "pause", counted_pause)
+    async with running_broker() as broker, http_user(broker) as user:
+        for number in range(8):
+            declare(broker.catalog, "/", f"q{number}")
+        assert len(await user.get("/queues?columns=name,durable,type")) == 8
+        assert asked == []
+        assert len(await user.get("/queues?columns=name,node,policy")) == 8
+        assert asked == []
+        await user.get("/queues?page=2&page_size=2")
+        assert asked == [["q2", "q3"]]
+        asked.clear()
+        pauses.clear()
+        assert len(await user.get("/queues")) == 8
+        assert [len(each) for each in asked] == [3, 3, 2]
+        assert len(pauses) >= 6
+
+
+async def test_queues_of_a_user_are_those_that_its_connections_have_for_themselves(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async with running_broker() as broker:
+        declare(broker.catalog, "/", "anybodys")
+        add_login(broker, "ann:pw", "management", vhosts=["/"])
+        client = await connect091(broker).open("ann", "pw")
+        await client.send(commands.Queue.Declare(queue="hers", exclusive=True))
+        await client.expect(commands.Queue.DeclareOk)
+        async with http_user(broker, "ann:pw") as ann:
+            assert [each["name"] for each in await ann.get("/users/ann/queues")] == ["hers"]
+            heard = await ann.ask("GET", "/users/guest/queues")
+            assert (heard.status, heard.json["reason"]) == (401, "User not authorised to access object")
+        async with http_user(broker) as guest:
+            assert await guest.get("/users/guest/queues") == []
+            assert (await guest.ask("GET", "/users/nobody/queues")).status == 404
