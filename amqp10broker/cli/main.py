@@ -45,6 +45,9 @@ HOMES: Final[Mapping[str, Mapping[str, str]]] = {
     "status": {
         "status": "show connections, sessions, links and queues of a running broker, and why a link waits",
     },
+    "looking": {
+        **_told("waiting"),
+    },
     "ping": {
         "ping": "log in to a broker as a client does, and say how long it took to answer",
     },

@@ -99,7 +99,7 @@ def run(
             bound = {} if as_json or (all_of_them and not on_screen) else {"limit": limit}
             return admin.ask(place, {"op": "status", "arguments": {"choose": {**(choose or {}), **bound}}})
 
-    width = _width(stream)
+    width = width_of(stream)
     if watch_s is None:
         document = fetch()
         shown = status_view.render(document, width=width)
@@ -125,7 +125,7 @@ def run(
     return EXIT_OK
 
 
-def _width(stream: TextIO) -> int:
+def width_of(stream: TextIO) -> int:
     """Columns of the terminal, also if a pager stands between, or what COLUMNS says; else a usual number."""
     if stream.isatty() or os.environ.get("COLUMNS", "").isdecimal():
         return max(shutil.get_terminal_size().columns, WIDTH_MIN)

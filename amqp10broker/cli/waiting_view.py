@@ -42,6 +42,14 @@ def summary(found: Document, width: int) -> list[str]:
     return lines
 
 
+def page(found: Document, width: int) -> list[str]:
+    """Of the operation `waiting`: the sum, then each with what to do."""
+    lines = summary(found["summary"], width)
+    for each, entry in zip(found["waiting"], entries(found["waiting"], width), strict=True):
+        lines += ["", *entry, *wrapped(f"do: {clean(each['to_do'])}", width, "    ", "    ")]
+    return lines
+
+
 def entries(waiting: Sequence[Document], width: int) -> list[list[str]]:
     """An entry for each that waits, of two lines or more: since when, why in a word, and where; then all."""
     return [[*_head(each, width), *_body(each, width)] for each in waiting]

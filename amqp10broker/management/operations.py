@@ -72,6 +72,7 @@ RUN: Final[Mapping[str, Callable[..., Any]]] = {
     "export-definitions": definitions.export_definitions,
     "import-definitions": definitions.import_definitions,
     "status": running.status,
+    "waiting": running.waiting,
     "set": running.set_flow,
     "set-limit": running.set_limit,
     "alarm": running.set_alarm,

@@ -45,6 +45,32 @@ def status(caller: Caller, choose: dict[str, Any], everywhere: bool) -> dict[str
     return Job(gather)
 
 
+def waiting(
+    caller: Caller,
+    connection: int | None,
+    user: str | None,
+    queue: str | None,
+    link: str | None,
+    reason: str | None,
+    longer: int | None,
+    idle: bool,
+    limit: int | None,
+) -> dict[str, Any]:
+    """What waits on this node, the longest first; what is idle, if that is asked for, last.
+
+    Returns:
+        ``{"summary": {...}, "waiting": [{...}, ...]}`` of `SummaryView` and `WaitingView`.
+
+    Raises:
+        BadRequest: what is chosen by cannot be understood.
+        PermissionDenied: the caller is no administrator.
+    """
+    choose = {"connection": connection, "user": user, "queue": queue, "link": link, "reason": reason}
+    choose |= {"longer_s": longer, "idle": idle, "limit": limit}
+    view = caller.administered("waiting").view(choose)
+    return {"summary": document(view.summary), "waiting": [document(each) for each in view.waiting]}
+
+
 def set_flow(caller: Caller, name: str, value: int) -> dict[str, Any]:
     """Change a flow setting; what is granted from now on follows it.
 

@@ -262,6 +262,8 @@ class WaitingView:
         role: of the link.
         queue: the queue's name.
         wait: why it waits.
+        to_do: what helps, one sentence or two.
+        idle: it has nothing to do, which is no fault of anybody.
     """
 
     kind: str
@@ -274,6 +276,8 @@ class WaitingView:
     role: str | None
     queue: str | None
     wait: WaitView
+    to_do: str
+    idle: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -540,7 +544,7 @@ class BrokerView:
         totals: what all clients did and got.
         exchanges: those to which something was published.
         summary: how many there are, and how many wait.
-        waiting: what waits, longest first.
+        waiting: what waits, longest first; behind it what is idle, if that was asked for.
         connections: with all that is in them.
         queues: all kinds.
     """

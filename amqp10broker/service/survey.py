@@ -38,6 +38,7 @@ IDLE: Final = frozenset(
 """Reasons of who has nothing to do: no fault of anybody, so they are counted apart and shown last."""
 
 _TEXTS: Final = ("user", "queue", "link", "reason")
+_BY_CODE: Final = {wait.value: wait for wait in Wait}
 _GENERAL: Final = frozenset(
     "-".join(code.split("-")[:words]) for code in Wait for words in range(1, code.count("-") + 1)
 )
@@ -55,6 +56,7 @@ class Selection:
         link: a shell pattern for names of links and tags of consumers.
         reason: a code, the beginning of several (``no-credit``), or a shell pattern.
         longer_s: seconds that it has waited at least.
+        idle: what has nothing to do stands among what waits, too, behind the others.
         limit: connections that are told, the worst first, and likewise what waits, and queues, the fullest
             first.
     """
@@ -65,6 +67,7 @@ class Selection:
     link: str | None = None
     reason: str | None = None
     longer_s: float | None = None
+    idle: bool | None = None
     limit: int | None = None
 
     @classmethod
@@ -81,7 +84,10 @@ class Selection:
                 continue
             if name in _TEXTS and not isinstance(value, str):
                 raise ValueError(f"'{name}' must be a text")
-            if name not in _TEXTS and (
+            if name == "idle":
+                if not isinstance(value, bool):
+                    raise ValueError("'idle' must be true or false")
+            elif name not in _TEXTS and (
                 isinstance(value, bool) or not isinstance(value, int | float) or value < 0
             ):
                 raise ValueError(f"'{name}' must be a number of 0 or more")
@@ -171,7 +177,7 @@ class Survey:
             if wait.waits not in IDLE:
                 self._kinds[part.kind] += 1
                 worst = max(worst, wait.waits_for_s or 0.0)
-            if wait.waits not in IDLE or selection.reason is not None:
+            if wait.waits not in IDLE or selection.idle or selection.reason is not None:
                 self._waiting.append(_line(connection, part))
         self._counts["connection"] += 1
         self._connections.append(((worst >= 0, worst), connection))
@@ -184,8 +190,8 @@ class Survey:
         return tuple(connection for _, connection in found)
 
     def waiting(self) -> tuple[WaitingView, ...]:
-        """What waits, the longest first."""
-        found = sorted(self._waiting, key=lambda each: -(each.wait.waits_for_s or 0.0))
+        """What waits, the longest first; what is idle is behind all that is not."""
+        found = sorted(self._waiting, key=lambda each: (each.idle, -(each.wait.waits_for_s or 0.0)))
         return tuple(found[: self.selection.limit])
 
     def summary(self, queues: Collection[QueueView]) -> SummaryView:
@@ -251,6 +257,7 @@ def _fullness(queue: QueueView) -> tuple[bool, int]:
 def _line(connection: ConnectionView, part: _Part) -> WaitingView:
     """One thing that waits, by itself."""
     view = part.view
+    wait = _BY_CODE[view.wait.waits or ""]
     return WaitingView(
         kind=part.kind,
         connection=connection.id,
@@ -262,6 +269,8 @@ def _line(connection: ConnectionView, part: _Part) -> WaitingView:
         role=view.role if isinstance(view, LinkView) else None,
         queue=None if isinstance(view, ChannelView) else view.queue,
         wait=view.wait,
+        to_do=wait.to_do,
+        idle=wait in IDLE,
     )
 
 

@@ -26,7 +26,7 @@ from amqp10broker.tasks.mailbox import Mailbox
 from tests.support.declaring import declare, declare_exchange
 from tests.support.handles import IdleHandle
 from tests.support.later import Slow
-from tests.support.rawframes import attach_receiver, attach_sender, frame, open_frame, transfer
+from tests.support.rawframes import attach_receiver, attach_sender, credit, frame, open_frame, transfer
 from tests.support.rawframes import login as sasl
 from tests.support.trio091 import Client091, connect091
 from tests.support.trioclient import Client, connect, running_broker, settle_down
@@ -85,6 +85,31 @@ async def test_an_operation_awaits_its_queue(autojump_clock: object) -> None:
         assert await ask(broker, "delete-queue", name="q") == {"message_count": 0}
         refused = await asked(broker, "get-queue", name="q")
         assert (refused["ok"], refused["kind"], refused["resource"]) == (False, "NotFound", "queue 'q'")
+
+
+async def test_what_waits_is_told_with_what_to_do(autojump_clock: object) -> None:
+    """Who has nothing to do is told only if that is asked for, behind who waits."""
+    async with running_broker() as broker:
+        for name in ("q", "empty"):
+            await ask(broker, "declare-queue", name=name)
+        client = await connect(broker).open()
+        await client.send(attach_sender(0, "/queues/q"), attach_receiver(1, "/queues/q"))
+        await client.send(attach_receiver(2, "/queues/empty"), credit(2, 5), transfer(0, 0, b"x"))
+        await client.idle()
+        found = await ask(broker, "waiting")
+        assert [(each["waits"], each["queue"]) for each in found["waiting"]] == [
+            ("no-credit-never-granted", "q")
+        ]
+        assert found["waiting"][0]["to_do"].startswith("let the client grant credit")
+        assert found["summary"]["reasons"] == {"no-credit-never-granted": 1, "queue-empty-nothing-routed": 1}
+        with_idle = await ask(broker, "waiting", idle=True)
+        assert [(each["queue"], each["idle"]) for each in with_idle["waiting"]] == [
+            ("q", False),
+            ("empty", True),
+        ]
+        assert (await ask(broker, "waiting", longer=3600))["waiting"] == []
+        refused = await asked(broker, "waiting", reason="no-such")
+        assert (refused["ok"], refused["kind"]) == (False, "BadRequest")
 
 
 async def test_several_requests_wait_at_the_same_time(autojump_clock: object) -> None:

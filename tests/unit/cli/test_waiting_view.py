@@ -47,6 +47,17 @@ def wait(**changes: Any) -> dict[str, Any]:
     }
 
 
+def test_the_page_of_waiting_says_of_each_what_to_do() -> None:
+    """Behind the sum, an entry for each, and what helps at its end."""
+    found = {"summary": summary(), "waiting": [wait(to_do="the client must send another flow.")]}
+    assert waiting_view.page(found, 200) == [
+        *waiting_view.summary(summary(), 200),
+        "",
+        *waiting_view.entries([wait()], 200)[0],
+        "    do: the client must send another flow.",
+    ]
+
+
 @pytest.mark.parametrize(
     ("changes", "lines"),
     [

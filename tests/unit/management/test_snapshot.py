@@ -54,8 +54,10 @@ def test_what_a_queue_does_not_have_is_null_and_its_figures_are_its_own() -> Non
 
 def test_a_wait_stands_among_the_fields_of_what_waits() -> None:
     wait = WaitView("queue-empty", "no message", 1.5)
-    shown = document(WaitingView("link", 1, "ann", "/", "peer", 0, "l", "receiver", "q", wait))
-    assert list(shown)[-3:] == ["waits", "waits_why", "waits_for_s"]
+    shown = document(
+        WaitingView("link", 1, "ann", "/", "peer", 0, "l", "receiver", "q", wait, "publish", True)
+    )
+    assert list(shown)[-5:] == ["waits", "waits_why", "waits_for_s", "to_do", "idle"]
     assert (shown["waits"], shown["waits_why"], shown["waits_for_s"]) == ("queue-empty", "no message", 1.5)
 
 

@@ -148,7 +148,19 @@ def test_what_waits_longest_stands_first_and_who_is_idle_is_counted_apart() -> N
         "waits": "prefetch-full",
         "waits_why": "three of three",
         "waits_for_s": 70.0,
+        "to_do": "acknowledge, or a larger prefetch.",
+        "idle": False,
     }
+
+
+def test_what_is_idle_stands_behind_all_that_is_not_if_it_is_asked_for() -> None:
+    """However long it has been so."""
+    found = survey(idle=True)
+    assert waiting(found) == ["t", "c", "b", "channel", "e", "a"]
+    assert [each.idle for each in found.waiting] == [False] * 5 + [True]
+    assert waiting(survey(idle=False)) == ["t", "c", "b", "channel", "e"]
+    with pytest.raises(ValueError, match="'idle' must be true or false"):
+        survey(idle=1)
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,14 @@ def test_the_page_gives_each_meaning_as_it_stands_in_the_set() -> None:
     assert [wait for wait in Wait if f"Means: {wait.meaning}" not in " ".join(page.split("\n"))] == []
 
 
+def test_the_page_says_what_to_do_as_it_stands_in_the_set() -> None:
+    """Each reason has a sentence that helps; links and code marks are the page's own."""
+    page = PAGE.read_text(encoding="utf-8")
+    told = re.findall(r"^Do: (.*?)\n\n", page, re.MULTILINE | re.DOTALL)
+    lines = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", each).replace("`", "") for each in told]
+    assert [wait.to_do for wait in Wait] == [" ".join(each.split()) for each in lines]
+
+
 @pytest.mark.parametrize(
     ("waiting", "expected"),
     [
