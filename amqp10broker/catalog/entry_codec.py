@@ -204,8 +204,11 @@ _CODEC: Final[Mapping[str, tuple[_Encode, _Decode]]] = {
             "id": cluster.id,
             "name": cluster.name,
             "version": cluster.version,
+            **({"queues_due": True} if cluster.queues_due else {}),
         },
-        lambda key, value: ClusterFacts(value["id"], value["name"], value.get("version", 1)),
+        lambda key, value: ClusterFacts(
+            value["id"], value["name"], value.get("version", 1), value.get("queues_due", False)
+        ),
     ),
     "vhost": (
         lambda key, facts, conceal: vhost_entry(facts),

@@ -41,11 +41,14 @@ class ClusterFacts:
         id: made once, the same at all members.
         name: for people.
         version: of the replicated machines, which all nodes carry out (`queues.machine_version`).
+        queues_due: queues and bindings of the founder's configuration are still to be declared
+            (`catalog.definitions_due`).
     """
 
     id: str
     name: str
     version: int = 1
+    queues_due: bool = False
 
 
 def node_entry(node: NodeFacts) -> dict[str, Any]:

@@ -100,6 +100,7 @@ CALLS: Final[Mapping[str, Call]] = {
     "await-online-nodes": _call(
         "await-online-nodes", lambda arguments, done: f"{done['running']} nodes of the cluster run"
     ),
+    "has-reached-target-cluster-size": _check("has-reached-target-cluster-size"),
     "metadata-store-status": _rows("metadata-store-status", RAFT_COLUMNS),
     "set-cluster-name": _call(
         "set-cluster-name", lambda arguments, done: f"the cluster is called '{done['name']}'"

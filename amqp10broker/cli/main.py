@@ -81,7 +81,8 @@ HOMES: Final[Mapping[str, Mapping[str, str]]] = {
         "set-disk-free-limit": "change how much disk a running broker leaves free",
     },
     "clustering": {
-        **_told("cluster-status", "await-online-nodes", "metadata-store-status", "set-cluster-name"),
+        **_told("cluster-status", "await-online-nodes", "has-reached-target-cluster-size"),
+        **_told("metadata-store-status", "set-cluster-name"),
         **_told("forget-cluster-node", "join-cluster", "reset", "force-reset"),
         **_told("quorum-status", "add-member", "delete-member", "grow", "grow-to-count", "shrink"),
         **_told("transfer-leadership", "rebalance", "force-shrink-member-to-current-member"),

@@ -26,6 +26,7 @@ _CLUSTER: Final = (
     "node_name",
     "cluster_port",
     "cluster_nodes",
+    "cluster_target_size",
     "cluster_secret_file",
     "cluster_suspect_ms",
     "cluster_decide_ms",

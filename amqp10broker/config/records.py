@@ -426,6 +426,13 @@ class Config:
         "nodes of the cluster as NAME=HOST:PORT,... with their cluster ports; the first founds it, others "
         "join; a node that is in a cluster goes to the members that it knows",
     )
+    cluster_target_size: int = number(
+        0,
+        1,
+        255,
+        "nodes that make the cluster whole; the founder declares the queues of its configuration then",
+        zero_means="as many as cluster_nodes has",
+    )
     cluster_secret_file: str | None = text(
         None, "file with the secret that the nodes share, readable by its owner only"
     )

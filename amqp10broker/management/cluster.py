@@ -120,6 +120,29 @@ def await_online_nodes(caller: Caller, count: int, timeout: int) -> Job:
     return Job(wait)
 
 
+def has_reached_target_cluster_size(caller: Caller) -> Document:
+    """Whether as many members run as make the cluster whole.
+
+    Returns:
+        ``{"result": "ok" | "error", "message": str}``, and if it fails ``online`` and ``target``.
+
+    Raises:
+        PermissionDenied: the caller is no administrator.
+    """
+    cluster = caller.administered("has-reached-target-cluster-size").cluster
+    target, online = cluster.target_size, sum(runs(caller, number) for number in names(caller))
+    me = names(caller)[cluster.number]
+    if online >= target:
+        return {"result": "ok", "message": f"Target cluster size has been reached on node {me}"}
+    return {
+        "result": "error",
+        "message": f"Target cluster size on node {me} has not been reached: "
+        f"{online} of {target} nodes are online",
+        "online": online,
+        "target": target,
+    }
+
+
 def metadata_store_status(caller: Caller) -> Job:
     """How each member of the group of the metadata stands.
 

@@ -60,10 +60,12 @@ class ClusterNode(Protocol):
 
     Attributes:
         number: of this node.
+        target_size: how many nodes make the cluster whole.
         rebalancing: a rebalance that was asked for here is under way.
     """
 
     number: int
+    target_size: int
     rebalancing: bool
 
     def group(self, queue: DeclaredQueue | None) -> GroupSeen | None:

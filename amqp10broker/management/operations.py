@@ -103,6 +103,7 @@ RUN: Final[Mapping[str, Callable[..., Any]]] = {
     "cluster-status": cluster.cluster_status,
     "list-listeners": cluster.list_listeners,
     "await-online-nodes": cluster.await_online_nodes,
+    "has-reached-target-cluster-size": cluster.has_reached_target_cluster_size,
     "metadata-store-status": cluster.metadata_store_status,
     "set-cluster-name": cluster.set_cluster_name,
     "forget-cluster-node": cluster.forget_cluster_node,

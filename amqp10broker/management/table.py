@@ -455,6 +455,10 @@ _TABLE: Final = (
         _ADMINISTRATOR, "Wait until so many members of the cluster run.", changes=False,
     ),
     Operation(
+        "has-reached-target-cluster-size", "cluster", (), _ADMINISTRATOR,
+        "Fail if fewer nodes run than make the cluster whole.", changes=False,
+    ),
+    Operation(
         "metadata-store-status", "cluster", (), _ADMINISTRATOR,
         "Show how each member of the group that has the metadata stands.", changes=False,
     ),

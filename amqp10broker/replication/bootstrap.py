@@ -158,6 +158,16 @@ def read_nodes(written: str) -> dict[str, Address]:
     return nodes
 
 
+def target_size(given: int, listed: str | None) -> int:
+    """How many nodes make the cluster whole.
+
+    Args:
+        given: the setting; 0: as many as the list has.
+        listed: as `read_nodes` takes it.
+    """
+    return given or max(1, len(read_nodes(listed or "")))
+
+
 # --- the start of a node that has no cluster ------------------------------------------------------
 
 

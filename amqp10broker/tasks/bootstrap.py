@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
 
-from amqp10broker.catalog import definitions
 from amqp10broker.catalog.catalog import VHOST, Catalog
 from amqp10broker.catalog.patterns import fault_of
 from amqp10broker.catalog.plan import VhostFacts
@@ -17,9 +15,10 @@ from amqp10broker.catalog.vhost_requests import AddVhost
 from amqp10broker.config import Config
 from amqp10broker.config.records import DEFAULT_USERS
 from amqp10broker.config.records import User as ConfiguredUser
-from amqp10broker.errors import BrokerError, ConfigError, LimitExceeded, StorageError
+from amqp10broker.errors import LimitExceeded, StorageError
 from amqp10broker.security.passwords import Passwords, plain_record
 from amqp10broker.tasks.data import Data
+from amqp10broker.tasks.definitions_file import due_now, import_file, naming_the_file
 from amqp10broker.tasks.log import Log
 
 _log = Log("amqp10broker.broker")
@@ -27,7 +26,9 @@ _log = Log("amqp10broker.broker")
 ADMINISTRATOR: Final = "administrator"
 
 
-def bootstrap_folder(catalog: Catalog, config: Config, passwords: Passwords, data: Data) -> frozenset[str]:
+def bootstrap_folder(
+    catalog: Catalog, config: Config, passwords: Passwords, data: Data, *, queues_later: bool = False
+) -> frozenset[str]:
     """As `bootstrap`, of a catalog whose changes are kept, and that has what the data folder keeps.
 
     Raises:
@@ -36,7 +37,7 @@ def bootstrap_folder(catalog: Catalog, config: Config, passwords: Passwords, dat
     """
     try:
         given = data.load(catalog, passwords.exportable)
-        names = bootstrap(catalog, config, passwords, given)
+        names = bootstrap(catalog, config, passwords, given, queues_later=queues_later)
         if given is None:
             data.furnished(default_records(catalog, config, names))
     except LimitExceeded as error:
@@ -49,7 +50,12 @@ def bootstrap_folder(catalog: Catalog, config: Config, passwords: Passwords, dat
 
 
 def bootstrap(
-    catalog: Catalog, config: Config, passwords: Passwords, given: Mapping[str, str] | None = None
+    catalog: Catalog,
+    config: Config,
+    passwords: Passwords,
+    given: Mapping[str, str] | None = None,
+    *,
+    queues_later: bool = False,
 ) -> frozenset[str]:
     """Put what the configuration names into a catalog.
 
@@ -66,6 +72,7 @@ def bootstrap(
         config: what to put in.
         passwords: of the catalog's users.
         given: None at the first start; later what `default_records` said then.
+        queues_later: queues and bindings must be possible, and are not declared (`definitions_due`).
 
     Returns:
         Names of the configuration's users that are now there, with the password that it gives.
@@ -79,8 +86,12 @@ def bootstrap(
     if wanted and catalog.find_vhost(config.default_vhost) is None:
         catalog.propose(AddVhost(VhostFacts(config.default_vhost)))
     if config.definitions is not None:
-        _import(catalog, config.definitions, passwords.make)
+        import_file(catalog, config.definitions, passwords.make, queues_later=queues_later)
     names = _bootstrap_users(catalog, config, passwords, before, again=again)
+    if queues_later:
+        with naming_the_file(config.definitions):
+            due_now(config, catalog).plan(catalog)
+        return names
     for queue in config.queues:
         vhost = catalog.lookup_vhost(config.default_vhost)
         if not (again and queue.name in vhost.queues):
@@ -210,18 +221,3 @@ def _bootstrap_users(
 def _is_password(passwords: Passwords, user: ConfiguredUser) -> bool:
     password = user.password.encode()
     return passwords.quick(user.name, password) or passwords.slow(user.name, password)()
-
-
-def _import(catalog: Catalog, path: str, make_password: Callable[[str], PasswordRecord]) -> None:
-    source = f"definitions file {path}"
-    try:
-        with open(path, encoding="utf-8") as file:
-            document: Any = json.load(file)
-    except OSError as error:
-        raise ConfigError(source, f"cannot be read: {error.strerror}", "must be a JSON file") from error
-    except ValueError as error:
-        raise ConfigError(source, f"is not JSON: {error}", "must be what RabbitMQ exports") from error
-    try:
-        catalog.propose(definitions.importing(document, make_password=make_password))
-    except BrokerError as error:
-        raise ConfigError(source, f"cannot be imported: {error}", "nothing of it was taken over") from error

@@ -48,7 +48,7 @@ from amqp10broker.tasks.cluster_secret import read_secret
 from amqp10broker.tasks.connections import Connections
 from amqp10broker.tasks.data import Data
 from amqp10broker.tasks.forming import FIRST, JOIN_S, LOOK_S, NAME_TAKEN, Former, let_in
-from amqp10broker.tasks.founding import prepare_folder
+from amqp10broker.tasks.founding import declare_when_whole, prepare_folder
 from amqp10broker.tasks.journal_task import JournalTask
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.node_news import NodeNews
@@ -401,6 +401,9 @@ class Cluster:
         at = self.address
         started = NodeStarted(self.name, self._data.incarnation, at.host, at.port, __version__, carried_out())
         await self.system.caught_up(started, self._missing, self._check_membership)
+        if self.membership.number == FIRST:
+            config, propose = self._surroundings.config, self.system.propose
+            self._nursery.start_soon(declare_when_whole, config, self._catalog, propose)
 
     async def let_in_by(self, written: str) -> Membership:
         """Ask a node of another cluster to let this one in, which is alone and goes on until it is.

@@ -75,6 +75,7 @@ class NodeAlone:
     """A node in no cluster: its quorum queues have one member, which is here and leads."""
 
     number = 0
+    target_size = 1
     rebalancing = False
 
     def __init__(self, broker: Served) -> None:

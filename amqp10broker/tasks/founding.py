@@ -1,31 +1,44 @@
-"""What a node's folder holds when the node has just become one of a cluster.
+"""What a node's folder holds when the node has just become one of a cluster, and what the founder adds later.
 
-The founder's catalog, with what the configuration puts into it, becomes the cluster's. A node that joins has
-nothing: the leader sends it the state.
+The founder's catalog, with what the configuration puts into it, becomes the cluster's. Its queues come when
+the other nodes are there (`declare_when_whole`). A node that joins has nothing: the leader sends it all.
 """
 
 from __future__ import annotations
 
 import random
 import secrets
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import trio
 
 from amqp10broker import __version__
-from amqp10broker.catalog.catalog import Catalog
+from amqp10broker.catalog.catalog import Catalog, Request
+from amqp10broker.catalog.definitions_due import DUE_LATER, DeclareDue
 from amqp10broker.catalog.nodes import ClusterFacts, NodeFacts
 from amqp10broker.catalog.queue import QueueSpec
 from amqp10broker.catalog.restore import all_entries
 from amqp10broker.config import Config
+from amqp10broker.errors import BrokerError
 from amqp10broker.queues.machine_version import carried_out
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.replication import system_store
-from amqp10broker.replication.bootstrap import Membership, founded
+from amqp10broker.replication.bootstrap import Membership, founded, target_size
 from amqp10broker.replication.ids import member_id
 from amqp10broker.security.passwords import Passwords
 from amqp10broker.tasks.askers import Askers
 from amqp10broker.tasks.bootstrap import bootstrap_folder
 from amqp10broker.tasks.data import OF_THE_NODE, Data
+from amqp10broker.tasks.definitions_file import due_now
 from amqp10broker.tasks.forming import FIRST
 from amqp10broker.tasks.letter_box import InlineQueue
+from amqp10broker.tasks.log import Log
+
+_log = Log("amqp10broker.cluster")
+
+LOOK_EACH_S: Final = 0.25
+AGAIN_S: Final = 10.0
 
 
 def prepare_folder(data: Data, config: Config, membership: Membership) -> None:
@@ -53,7 +66,8 @@ def prepare_folder(data: Data, config: Config, membership: Membership) -> None:
             choose=random.randrange,
         )
         passwords = Passwords(scratch.users, secrets.token_bytes)
-        bootstrap_folder(scratch, config, passwords, data)
+        later = target_size(config.cluster_target_size, config.cluster_nodes) > 1
+        bootstrap_folder(scratch, config, passwords, data, queues_later=later)
         me = membership.members[0]
         node = NodeFacts(
             me.name,
@@ -64,10 +78,43 @@ def prepare_folder(data: Data, config: Config, membership: Membership) -> None:
             version=__version__,
             machines=carried_out(),
         )
-        cluster = ClusterFacts(membership.cluster, me.name, carried_out()[1])
+        due = later and (config.definitions is not None or bool(config.queues))
+        cluster = ClusterFacts(membership.cluster, me.name, carried_out()[1], queues_due=due)
         entries = founded(all_entries(scratch, passwords.exportable), node, cluster)
         system_store.found(log, member_id(FIRST), entries)
     log.sync()
+
+
+async def declare_when_whole(
+    config: Config,
+    catalog: Catalog,
+    propose: Callable[[Request[Any]], Awaitable[Any]],
+) -> None:
+    """Have the queues of the founder's configuration declared when as many nodes run as shall. Then it ends.
+
+    What is refused (a client has declared a queue of the same name that is another one) is in the log, and
+    tried again until it can be.
+
+    Args:
+        config: the founder's.
+        catalog: says whether they are due, and which nodes there are.
+        propose: has a request decided.
+    """
+    size, said = target_size(config.cluster_target_size, config.cluster_nodes), ""
+    while catalog.cluster is not None and catalog.cluster.queues_due:
+        if sum(node.incarnation > 0 and catalog.runs(node.number) for node in catalog.nodes.values()) < size:
+            await trio.sleep(LOOK_EACH_S)
+            continue
+        try:
+            report = await propose(DeclareDue(due_now(config, catalog)))
+        except BrokerError as error:
+            if str(error) != said:
+                said = str(error)
+                _log.error("the queues of the configuration cannot be declared yet", reason=said)
+            await trio.sleep(AGAIN_S)
+        else:
+            counts = {section: report.loaded.get(section, 0) for section in DUE_LATER}
+            _log.info("the cluster is whole: the queues of the configuration are declared", **counts)
 
 
 class NoQueues:

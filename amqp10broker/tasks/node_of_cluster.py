@@ -17,6 +17,7 @@ from amqp10broker.errors import PeerUnreachable, RefusedError, Unavailable
 from amqp10broker.management.cluster_node import GroupSeen, MemberState
 from amqp10broker.replication.asking import Document
 from amqp10broker.replication.bootstrap import Membership as OfCluster
+from amqp10broker.replication.bootstrap import target_size
 from amqp10broker.replication.ids import SYSTEM_GROUP, node_of
 from amqp10broker.replication.membership import Membership, is_promotable
 from amqp10broker.tasks.afterwards import Afterwards
@@ -61,6 +62,8 @@ class NodeOfCluster:
         """
         assert cluster.system is not None, "it has begun"
         self.number = cluster.membership.number
+        config = broker.config
+        self.target_size = target_size(config.cluster_target_size, config.cluster_nodes)
         self.rebalancing = False
         self._broker = broker
         self._catalog = broker.catalog
@@ -69,7 +72,7 @@ class NodeOfCluster:
         self._system = cluster.system
         self.changes = MemberChanges(self._catalog, self._groups, self._system.propose)
         self._reconciler = Reconciler(
-            self.number, self._catalog, self._groups, self.changes, settings_of(broker.config)
+            self.number, self._catalog, self._groups, self.changes, settings_of(config)
         )
         self._leaderships = Leaderships(self.number, self._catalog, self._groups)
         self._catalog.on_sizes = self._reconciler.trigger

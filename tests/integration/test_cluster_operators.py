@@ -32,7 +32,10 @@ END_S = 60.0
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
     """Three."""
     folder: Path = tmp_path_factory.mktemp("operators")
-    with ClusterProcess(folder, 3, ["--cluster-decide-ms", "3000"]) as process:
+    founding = {"queues": [{"name": "founding", "vhost": "/", "type": "quorum"}]}
+    (folder / "definitions").write_text(json.dumps(founding))
+    options = ["--cluster-decide-ms", "3000", "--definitions", str(folder / "definitions")]
+    with ClusterProcess(folder, 3, options) as process:
         yield process
         process.check_logs()
 
@@ -47,6 +50,13 @@ def two_members(nodes: ClusterProcess, name: str) -> None:
     """A queue at b and c, so that it has no majority without c."""
     declare(nodes, name, 1, at="b")
     run(nodes, "b", "add_member", name, "c", "--membership", "voter", "--timeout", "20")
+
+
+def test_queues_of_the_founders_configuration_have_all_their_members(nodes: ClusterProcess) -> None:
+    """F7: they are declared when all nodes of the list run, and not by the first alone."""
+    nodes.wait_until(lambda: "founding" in run(nodes, "c", "list_queues", "name"), "it is declared")
+    assert set(states(nodes, "founding")) == {"a", "b", "c"}
+    assert "has been reached on node b" in run(nodes, "b", "has_reached_target_cluster_size")
 
 
 def test_definitions_are_those_of_all_nodes(nodes: ClusterProcess, tmp_path: Path) -> None:
@@ -93,7 +103,7 @@ def test_definitions_are_those_of_all_nodes(nodes: ClusterProcess, tmp_path: Pat
 
 
 def test_a_node_that_is_stopped_says_so_and_hands_over_and_comes_back(nodes: ClusterProcess) -> None:
-    """S4, S6, Q7, U2: what clients of it hear, and what is done to its queues while it is down."""
+    """F7, S4, S6, Q7, U2: what clients of it hear, and what is done to its queues while it is down."""
     a, c = nodes.node("a"), nodes.node("c")
     for name in ("stops", "gone", "again"):
         declare(nodes, name, 3, at="c")
@@ -115,6 +125,7 @@ def test_a_node_that_is_stopped_says_so_and_hands_over_and_comes_back(nodes: Clu
     assert "the broker is shutting down" in closed.value.args[1]
     nodes.wait_until(lambda: c.pid is None, "it has ended")
     assert leader(nodes, "stops") in ("a", "b")
+    assert "2 of 3 nodes are online" in run(nodes, "a", "has_reached_target_cluster_size", code=69)
     (handed,) = [each for each in c.log() if each["event"] == "leaderships were handed over"]
     assert handed["kept"] == 0
     led = ("check_for_quorum_queues_without_an_elected_leader", "^waits$")

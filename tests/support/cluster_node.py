@@ -42,6 +42,7 @@ class FakeNode:
 
     def __init__(self, catalog: Catalog, count: int = 3, number: int = 1) -> None:
         self.number = number
+        self.target_size = max(1, count)
         self.rebalancing = False
         self.down: set[int] = set()
         self.leaders: dict[str, int | None] = {}

@@ -97,6 +97,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
         (["drain"], "drain", {}, {"draining": True}),
         (["revive"], "revive", {}, {"draining": False}),
         (["check_if_node_is_quorum_critical"], "check-if-node-is-quorum-critical", {}, CHECK),
+        (["has_reached_target_cluster_size"], "has-reached-target-cluster-size", {}, CHECK),
         (
             ["check_for_quorum_queues_without_an_elected_leader", "--across-all-vhosts", "x"],
             "check-for-quorum-queues-without-an-elected-leader",
@@ -151,6 +152,7 @@ def test_a_result_without_rows_is_a_sentence_or_json(
     ("written", "answer", "code"),
     [
         (["check-if-node-is-quorum-critical"], BAD_CHECK, 69),
+        (["has-reached-target-cluster-size"], BAD_CHECK, 69),
         (["check-if-new-quorum-queue-replicas-have-finished-initial-sync"], BAD_CHECK, 69),
         (["grow", "b", "all"], FAILED, 70),
         (["shrink", "b"], FAILED, 70),

@@ -78,6 +78,23 @@ def test_one_waits_until_as_many_nodes_run() -> None:
         world.run("await-online-nodes", count=4, timeout=2)
 
 
+def test_a_cluster_is_whole_when_as_many_run_as_shall() -> None:
+    """F7."""
+    world = World()
+    check = "has-reached-target-cluster-size"
+    assert world.run(check)["result"] == "ok"
+    world.cluster.down = {3}
+    assert world.run(check) == {
+        "result": "error",
+        "message": "Target cluster size on node a has not been reached: 2 of 3 nodes are online",
+        "online": 2,
+        "target": 3,
+    }
+    world.cluster.target_size = 2
+    assert world.run(check)["result"] == "ok"
+    assert World(0, 0).run(check)["result"] == "ok"
+
+
 def test_the_cluster_is_called_otherwise() -> None:
     """N7."""
     world = World()

@@ -21,6 +21,7 @@ from amqp10broker.replication.bootstrap import (
     founded,
     next_step,
     read_nodes,
+    target_size,
 )
 from amqp10broker.replication.ids import member_id
 
@@ -59,6 +60,12 @@ def test_the_founder_keeps_the_data_it_had_as_a_single_node() -> None:
 @pytest.mark.parametrize("listed", [(), ("a",)])
 def test_a_node_alone_is_a_cluster_at_once(listed: tuple[str, ...]) -> None:
     assert next_step("a", listed, {}, has_data=True) == Found()
+
+
+def test_a_cluster_is_whole_with_as_many_nodes_as_its_list_has_if_nothing_else_is_said() -> None:
+    """F7."""
+    listed = "a=h:1,b=h:2,c=h:3"
+    assert [target_size(0, listed), target_size(5, listed), target_size(0, None)] == [3, 5, 1]
 
 
 def test_no_other_node_ever_founds() -> None:
