@@ -8,11 +8,13 @@ encoder lets nobody else run before it is done.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 from amqp10broker.http.calls import Call
 from amqp10broker.http.lists import Listing
 from amqp10broker.http.messages import Answer, json_text
+
+T = TypeVar("T")
 
 PORTION: Final = 100
 """Items that are made, or written, in one go: some milliseconds."""
@@ -23,19 +25,37 @@ Make: TypeAlias = Callable[[Sequence[Item], Collection[str] | None], Awaitable[S
 is not there any more is left out."""
 
 
-async def listed(call: Call, known: Sequence[Item], make: Make) -> Answer:
+async def described(call: Call, things: Sequence[T], describe: Callable[[T], Item]) -> list[Item]:
+    """Each thing as it is shown, made in portions.
+
+    Args:
+        call: asks for it.
+        things: which may end meanwhile.
+        describe: makes an item.
+    """
+    made: list[Item] = []
+    for portion in _portions(things):
+        made += map(describe, portion)
+        await call.door.pause()
+    return made
+
+
+async def listed(
+    call: Call, known: Sequence[Item], make: Make | None = None, *, paged: bool = True
+) -> Answer:
     """The answer with a list.
 
     Args:
         call: asks for it.
         known: each item as far as it costs nothing, in the order of virtual host and name. All have the same
             keys, ``name`` among them.
-        make: makes the rest.
+        make: makes the rest; None: there is none.
+        paged: whether this list comes in pages.
 
     Raises:
         Refused: 400, no such page can be.
     """
-    listing = Listing.read(call.request.query, paged=True)
+    listing = Listing.read(call.request.query, paged=paged)
     keys = set(known[0]) if known else set[str]()
     found = listing.found(known)
     chosen: Sequence[Item]
@@ -65,9 +85,9 @@ def _wanted(listing: Listing, known: Collection[str]) -> Collection[str] | None:
 
 
 async def _made(
-    call: Call, items: Sequence[Item], make: Make, wanted: Collection[str] | None
+    call: Call, items: Sequence[Item], make: Make | None, wanted: Collection[str] | None
 ) -> Sequence[Item]:
-    if wanted is not None and not wanted:
+    if make is None or (wanted is not None and not wanted):
         return items
     made: list[Item] = []
     for portion in _portions(items):
@@ -76,5 +96,5 @@ async def _made(
     return made
 
 
-def _portions(items: Sequence[Item]) -> list[Sequence[Item]]:
+def _portions(items: Sequence[T]) -> list[Sequence[T]]:
     return [items[begin : begin + PORTION] for begin in range(0, len(items), PORTION)]

@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from amqp10broker.http.calls import RunEndpoint
-from amqp10broker.http.endpoints import queues, whoami
+from amqp10broker.http.endpoints import bindings, exchanges, queues, whoami
 from amqp10broker.http.routes import Route
 
-ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (*whoami.ROUTES, *queues.ROUTES)
+ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (
+    *whoami.ROUTES,
+    *queues.ROUTES,
+    *exchanges.ROUTES,
+    *bindings.ROUTES,
+)

@@ -12,7 +12,7 @@ from amqp10broker.http import fields
 from amqp10broker.http.calls import CREATED, NO_CONTENT, Call, RunEndpoint, route
 from amqp10broker.http.front import not_found
 from amqp10broker.http.lists import Listing
-from amqp10broker.http.long_lists import Item, listed
+from amqp10broker.http.long_lists import Item, described, listed
 from amqp10broker.http.messages import Answer, Refused
 from amqp10broker.http.queue_objects import STATIC, TOTALS, Row, counts, figures, static
 from amqp10broker.http.rights import Tag
@@ -23,15 +23,14 @@ async def list_queues(call: Call) -> Answer:
     """Queues of all virtual hosts that the user sees, or of one."""
     known = []
     for vhost in call.vhosts():
-        known += [_known(queue) for queue in sorted(vhost, key=lambda each: each.name)]
-        await call.door.pause()
+        known += await described(call, sorted(vhost, key=lambda each: each.name), _known)
 
     return await listed(call, known, partial(_objects, call))
 
 
 async def get_queue(call: Call) -> Answer:
     """One queue, with all that is known of it."""
-    queue = _queue(call)
+    queue = queue_of(call)
     listing = Listing.read(call.request.query, paged=False)
     found = await _objects(call, [_known(queue)], None)
     if not found:
@@ -59,7 +58,7 @@ async def put_queue(call: Call) -> Answer:
 
 async def delete_queue(call: Call) -> Answer:
     """Delete a queue, with its messages; perhaps only if it is empty, or unused."""
-    queue = _queue(call)
+    queue = queue_of(call)
     query = call.request.query
     await call.act(
         "delete-queue",
@@ -73,14 +72,14 @@ async def delete_queue(call: Call) -> Answer:
 
 async def purge_queue(call: Call) -> Answer:
     """Drop the ready messages of a queue."""
-    queue = _queue(call)
+    queue = queue_of(call)
     await call.act("purge-queue", queue.vhost, name=queue.name)
     return NO_CONTENT
 
 
 async def act_on_queue(call: Call) -> Answer:
     """Refuse: RabbitMQ has taken away all actions that it had here."""
-    _queue(call)
+    queue_of(call)
     raise Refused(HTTPStatus.BAD_REQUEST, "bad_request", "unknown")
 
 
@@ -106,13 +105,13 @@ async def list_queues_of_user(call: Call) -> Answer:
     return await listed(call, known, partial(_objects, call))
 
 
-def _queue(call: Call) -> DeclaredQueue:
-    """The queue of the path.
+def queue_of(call: Call, value: str = "name") -> DeclaredQueue:
+    """The queue that a value of the path names.
 
     Raises:
         Refused: 404, there is none.
     """
-    queue = call.vhost().queues.get(call.values["name"])
+    queue = call.vhost().queues.get(call.values[value])
     if queue is None or queue.kind.volatile:
         raise not_found()
     return queue

@@ -1,0 +1,151 @@
+"""Bindings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from http import HTTPStatus
+from typing import Final, Literal
+
+from amqp10broker.catalog.vhost import VirtualHost
+from amqp10broker.http import fields
+from amqp10broker.http.binding_objects import binding_object, location, properties_key
+from amqp10broker.http.calls import NO_CONTENT, Call, RunEndpoint, route
+from amqp10broker.http.endpoints.exchanges import exchange_of
+from amqp10broker.http.endpoints.queues import queue_of
+from amqp10broker.http.front import not_found
+from amqp10broker.http.long_lists import described, listed
+from amqp10broker.http.messages import Answer
+from amqp10broker.http.routes import Route
+from amqp10broker.routing.exchange import Binding, Destination
+from amqp10broker.routing.topology import DEFAULT_EXCHANGE
+
+
+async def list_bindings(call: Call) -> Answer:
+    """Bindings of all virtual hosts that the user sees, or of one; those of the default exchange too."""
+    known = []
+    for vhost in call.vhosts():
+        known += await described(call, list(_all(vhost)), partial(binding_object, vhost=vhost.name))
+    return await listed(call, known, paged=False)
+
+
+async def list_bindings_of_queue(call: Call) -> Answer:
+    """Bindings of a queue, that of the default exchange first."""
+    queue = queue_of(call)
+    return await _listed(call, call.vhost().topology.bindings(destination=Destination("queue", queue.name)))
+
+
+async def list_bindings_from_exchange(call: Call) -> Answer:
+    """Bindings of which an exchange is the source."""
+    vhost, exchange = call.vhost(), exchange_of(call)
+    if exchange.name == DEFAULT_EXCHANGE:
+        return await _listed(call, _defaults(vhost))
+    return await _listed(call, vhost.topology.bindings(source=exchange.name))
+
+
+async def list_bindings_to_exchange(call: Call) -> Answer:
+    """Bindings of which an exchange is the destination."""
+    exchange = exchange_of(call)
+    found = call.vhost().topology.bindings(destination=Destination("exchange", exchange.name))
+    return await _listed(call, found)
+
+
+async def list_bindings_between(call: Call) -> Answer:
+    """Bindings between an exchange and a queue, or another exchange."""
+    return await _listed(call, _between(call))
+
+
+async def bind(call: Call) -> Answer:
+    """Bind a queue or an exchange to an exchange; one that is bound so already stays."""
+    source, destination = _ends(call)
+    body = call.body
+    routing_key, arguments = fields.text(body, "routing_key", ""), fields.table(body, "arguments")
+    await call.act(
+        "bind",
+        call.vhost().name,
+        source=source,
+        **{f"destination_{destination.kind}": destination.name},
+        binding_key=routing_key,
+        arguments=arguments,
+    )
+    where = location(Binding(source, destination, routing_key, arguments))
+    return Answer(HTTPStatus.CREATED, (("location", where),))
+
+
+async def get_binding(call: Call) -> Answer:
+    """One binding."""
+    return call.shown(binding_object(_named(call), call.vhost().name))
+
+
+async def unbind(call: Call) -> Answer:
+    """Undo a bind."""
+    binding = _named(call)
+    await call.act(
+        "unbind",
+        call.vhost().name,
+        source=binding.source,
+        **{f"destination_{binding.destination.kind}": binding.destination.name},
+        binding_key=binding.routing_key,
+        arguments=dict(binding.arguments),
+    )
+    return NO_CONTENT
+
+
+async def _listed(call: Call, bindings: Iterable[Binding]) -> Answer:
+    """Bindings of the virtual host of the path; they come in no pages."""
+    known = await described(call, list(bindings), partial(binding_object, vhost=call.vhost().name))
+    return await listed(call, known, paged=False)
+
+
+def _all(vhost: VirtualHost) -> Iterator[Binding]:
+    yield from _defaults(vhost)
+    yield from vhost.topology.bindings()
+
+
+def _defaults(vhost: VirtualHost) -> Iterator[Binding]:
+    """Those of the default exchange, which are kept nowhere."""
+    for name in sorted(queue.name for queue in vhost):
+        yield Binding(DEFAULT_EXCHANGE, Destination("queue", name), name)
+
+
+def _ends(call: Call) -> tuple[str, Destination]:
+    """The ends of a binding of the path, which are there.
+
+    Raises:
+        Refused: 404, one is not.
+    """
+    source = exchange_of(call, "source").name
+    kind: Literal["queue", "exchange"] = "queue" if "queue" in call.values else "exchange"
+    there = queue_of(call, "queue") if kind == "queue" else exchange_of(call, "destination")
+    return source, Destination(kind, there.name)
+
+
+def _between(call: Call) -> list[Binding]:
+    source, destination = _ends(call)
+    return call.vhost().topology.bindings(source=source, destination=destination)
+
+
+def _named(call: Call) -> Binding:
+    """The binding of the path.
+
+    Raises:
+        Refused: 404, there is none.
+    """
+    found = (each for each in _between(call) if properties_key(each) == call.values["properties"])
+    binding = next(found, None)
+    if binding is None:
+        raise not_found()
+    return binding
+
+
+ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (
+    route("/bindings", get=list_bindings),
+    route("/bindings/{vhost}", get=list_bindings),
+    route("/bindings/{vhost}/e/{source}/q/{queue}", get=list_bindings_between, post=bind),
+    route("/bindings/{vhost}/e/{source}/e/{destination}", get=list_bindings_between, post=bind),
+    route("/bindings/{vhost}/e/{source}/q/{queue}/{properties}", get=get_binding, delete=unbind),
+    route("/bindings/{vhost}/e/{source}/e/{destination}/{properties}", get=get_binding, delete=unbind),
+    route("/queues/{vhost}/{name}/bindings", get=list_bindings_of_queue),
+    route("/exchanges/{vhost}/{name}/bindings/source", get=list_bindings_from_exchange),
+    route("/exchanges/{vhost}/{name}/bindings/destination", get=list_bindings_to_exchange),
+)
