@@ -126,6 +126,7 @@ THIRD_PARTY: Final[Mapping[str, tuple[str, ...]]] = {
     "structlog": ("tasks/", "cli/logs.py", "cli/serve.py"),
     # Extras, imported where they are used and never while the broker starts.
     "h11": ("tasks/http_connection.py",),
+    "joserfc": ("security/tokens.py",),
     "pyarrow": ("recording/", "spark/", "analysis/"),
     "numpy": ("recording/", "spark/", "analysis/"),
     "pandas": ("analysis/",),

@@ -106,6 +106,9 @@ HOMES: Final[Mapping[str, Mapping[str, str]]] = {
     "cluster_files": {
         "cluster": "make the secret of a cluster; make a cluster of one when the other nodes are lost",
     },
+    "tokens": {
+        "explain-token": "say what an OAuth 2 token allows, and why scopes of it allow nothing",
+    },
     "storage": {
         "storage": "read all files of a data folder without a broker, and say whether they are whole",
     },

@@ -47,6 +47,7 @@ _HTTP: Final = (
     "http_body_bytes_max",
     "http_connection_max",
 )
+_OAUTH2: Final = tuple(name for name in SETTINGS if name.startswith("oauth2_"))
 HTTP_PORT_ABOVE: Final = 10_000
 """By how much the HTTP port is above that of AMQP unless it is given: RabbitMQ's 15672 beside 5672."""
 _TESTING: Final = ("test_mode",)
@@ -65,6 +66,15 @@ _DEFAULTS_IN_WORDS: Final = {
     "http_host": "as host",
     "http_path_prefix": "none",
     "http_cors_origins": "none",
+    "oauth2_resource_server_id": "none",
+    "oauth2_scope_prefix": "oauth2_resource_server_id and a full stop",
+    "oauth2_additional_scopes_key": "none",
+    "oauth2_scope_aliases": "none",
+    "oauth2_issuer": "any",
+    "oauth2_default_key": "none",
+    "oauth2_signing_keys": "none",
+    "oauth2_jwks_uri": "none",
+    "oauth2_jwks_ca_file": "the system's",
     "record": "none",
     "record_run": "broker-TIME-NUMBER",
     "disk_free_limit": "50MB, and without a data folder none",
@@ -90,11 +100,14 @@ def _arguments(parser: Parser) -> None:
         _add_setting(flow, setting, getattr(defaults.flow, name))
     limits = parser.add_argument_group("limits and behaviour")
     for name, setting in SETTINGS.items():
-        if name not in (*_FIRST, *_HTTP, *_CLUSTER, *_TESTING, *FLOW_SETTINGS):
+        if name not in (*_FIRST, *_HTTP, *_OAUTH2, *_CLUSTER, *_TESTING, *FLOW_SETTINGS):
             _add_setting(limits, setting, getattr(defaults, name))
     http = parser.add_argument_group("HTTP API")
     for name in _HTTP:
         _add_setting(http, SETTINGS[name], getattr(defaults, name))
+    oauth2 = parser.add_argument_group("tokens (OAuth 2)")
+    for name in _OAUTH2:
+        _add_setting(oauth2, SETTINGS[name], getattr(defaults, name))
     cluster = parser.add_argument_group("cluster")
     for name in _CLUSTER:
         _add_setting(cluster, SETTINGS[name], getattr(defaults, name))

@@ -12,6 +12,12 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
 from amqp10broker.config.amounts import DISK_FORM, MEMORY_FORM, disk_limit, memory_watermark
+from amqp10broker.config.pairs import (
+    SCOPE_ALIASES_FORM,
+    SIGNING_KEYS_FORM,
+    scope_aliases,
+    signing_keys,
+)
 from amqp10broker.config.settings import (
     UINT_MAX,
     Setting,
@@ -303,6 +309,56 @@ class Config:
     """Names that may log in from this machine only."""
     anonymous_login_user: str = text(
         "guest", "user that SASL ANONYMOUS logs in as; empty turns ANONYMOUS off", may_be_empty=True
+    )
+
+    auth_backends: str = text(
+        "internal",
+        "what says who may come in, in this order: users with passwords (internal), tokens (oauth2)",
+        choices=("internal", "oauth2", "oauth2,internal", "internal,oauth2"),
+    )
+    oauth2_resource_server_id: str | None = text(
+        None, "this broker's name at the authority: audience of tokens, and what their scopes begin with"
+    )
+    oauth2_scope_prefix: str | None = text(
+        None, "what scopes begin with; empty: nothing; default: the name and a full stop", may_be_empty=True
+    )
+    oauth2_additional_scopes_key: str = text(
+        "",
+        "claims with scopes beside 'scope', with commas between: roles,realm_access.roles",
+        may_be_empty=True,
+    )
+    oauth2_scope_aliases: str = grammar(
+        "",
+        "what stands for scopes: admin=rabbitmq.tag:administrator rabbitmq.read:*/*,other=...",
+        reads=scope_aliases,
+        form=SCOPE_ALIASES_FORM,
+    )
+    oauth2_preferred_username_claims: str = text(
+        "preferred_username,sub,client_id", "claims that may have the user's name, the best first"
+    )
+    oauth2_issuer: str | None = text(None, "who must have made a token: its claim 'iss'")
+    oauth2_verify_aud: bool = switch(True, "a token must name oauth2_resource_server_id in its claim 'aud'")
+    oauth2_require_exp: bool = switch(True, "a token must say when it ends")
+    oauth2_leeway_ms: int = number(0, 0, 600_000, "by how much the authority's clock may differ, in ms")
+    oauth2_algorithms: str = text(
+        "RS256,RS384,RS512,PS256,PS384,PS512,ES256,ES384,ES512,Ed25519,EdDSA",
+        "signatures that are accepted; HS256, HS384 and HS512 must be named",
+    )
+    oauth2_default_key: str | None = text(
+        None, "file with the key of tokens that name none: a public one as PEM, or the secret of HS256"
+    )
+    oauth2_signing_keys: str = grammar(
+        "",
+        "files with keys by their id: ID=FILE,ID=FILE",
+        reads=signing_keys,
+        form=SIGNING_KEYS_FORM,
+    )
+    oauth2_jwks_uri: str | None = text(None, "where the authority's key set is: https://...")
+    oauth2_jwks_ca_file: str | None = text(
+        None, "PEM file with who may have signed that server's certificate; default: the system's"
+    )
+    oauth2_jwks_interval_ms: int = number(
+        10_000, 1_000, _HOUR_MS, "least time between two looks at the key set, in ms"
     )
 
     plain_needs_tls: bool = switch(

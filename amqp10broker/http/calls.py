@@ -22,6 +22,7 @@ from amqp10broker.http.rights import SUFFICIENT, Tag
 from amqp10broker.http.routes import Endpoint, Route
 from amqp10broker.management.snapshot import BrokerView
 from amqp10broker.security.authorise import Access
+from amqp10broker.security.grants import Grants, account_of
 
 CREATED: Final = Answer(HTTPStatus.CREATED)
 NO_CONTENT: Final = Answer(HTTPStatus.NO_CONTENT)
@@ -75,20 +76,25 @@ class Call:
     Attributes:
         request: itself.
         values: what stands for the braces of the route's pattern.
-        user: who asks; None where nobody has to log in.
+        grants: what the user may do who asks; None where nobody has to log in.
         door: the broker.
     """
 
     request: Request
     values: Mapping[str, str]
-    user: User | None
+    grants: Grants | None
     door: Door
+
+    @property
+    def granted(self) -> Grants:
+        """What the user may do, at an endpoint that needs a login."""
+        assert self.grants is not None, "the endpoint needs no login"
+        return self.grants
 
     @property
     def who(self) -> User:
         """Who asks, at an endpoint that needs a login."""
-        assert self.user is not None, "the endpoint needs no login"
-        return self.user
+        return account_of(self.granted)
 
     @property
     def body(self) -> dict[str, Any]:
@@ -105,8 +111,7 @@ class Call:
 
     def sees(self, vhost: str) -> bool:
         """Whether the objects of a virtual host are there for this user."""
-        users = self.door.catalog.users
-        return self.has(Tag.ADMINISTRATOR) or users.permission(self.who.name, vhost) is not None
+        return self.has(Tag.ADMINISTRATOR) or self.granted.entry(vhost) is not None
 
     def vhost(self, name: str | None = None) -> VirtualHost:
         """A virtual host; without a name that of the path.
@@ -132,7 +137,7 @@ class Call:
 
     async def act(self, operation: str, vhost: str, **given: Any) -> Any:
         """Run an operation with this user's permissions; see `Door.run`."""
-        access = Access(self.door.catalog.users, self.who.name, vhost)
+        access = Access(self.granted, vhost)
         return await self.door.run(operation, given, vhost=vhost, user=self.who.name, access=access)
 
     async def administer(self, operation: str, vhost: str | None = None, **given: Any) -> Any:

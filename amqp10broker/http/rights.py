@@ -1,6 +1,6 @@
-"""Who asks, by the header of HTTP Basic (RFC 7617), and which tags may do what.
+"""Who asks, by the header of HTTP Basic (RFC 7617) or a bearer token (RFC 6750), and which tags may do what.
 
-A password is verified where those of AMQP are (`security.login`), as that of SASL's PLAIN.
+Either is verified where passwords of AMQP are (`security.login`), as that of SASL's PLAIN.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Credentials:
     """As whom a client wants to act.
 
     Attributes:
-        user: the name, UTF-8.
+        user: the name, UTF-8; empty with a token.
         password: as it came.
     """
 
@@ -76,6 +76,8 @@ def credentials(header: str | None) -> Credentials | Answer:
     if header is None:
         return NOT_LOGGED_IN
     scheme, _, encoded = header.strip().partition(" ")
+    if scheme.lower() == "bearer":
+        return Credentials(b"", encoded.strip().encode("latin-1"))
     if scheme.lower() != "basic":
         return wrong_login().answer
     try:

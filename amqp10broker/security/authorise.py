@@ -1,20 +1,15 @@
 """Who may do what: permissions of the catalog applied to names.
 
-A permission is a regular expression that is searched for anywhere in the name of a queue or an
-exchange; an empty one allows nothing. The default exchange goes by the name ``amq.default``. Without a
-topic permission every routing key is allowed.
+What is granted is written elsewhere, see `grants`. The default exchange goes by the name ``amq.default``.
 """
 
 from __future__ import annotations
 
-import re
 from typing import Final, Literal
 
-from amqp10broker.catalog import patterns
-from amqp10broker.catalog.users import Users
 from amqp10broker.errors import NotAllowed, PermissionDenied
+from amqp10broker.security.grants import Grants, Operation, TopicOperation
 
-Operation = Literal["configure", "write", "read"]
 Kind = Literal["queue", "exchange"]
 
 DEFAULT_EXCHANGE_NAME: Final = "amq.default"
@@ -25,14 +20,14 @@ _OPERATIONS: Final[tuple[Operation, ...]] = ("configure", "write", "read")
 _REMEMBERED_MAX: Final = 4096
 
 
-def check_vhost_access(users: Users, user: str, vhost: str) -> None:
+def check_vhost_access(grants: Grants, vhost: str) -> None:
     """Refuse a user who has no permission at all in a virtual host.
 
     Raises:
         NotAllowed: with the text that AMQP 0-9-1 closes the connection with.
     """
-    if user not in users or users.permission(user, vhost) is None:
-        raise NotAllowed(f"vhost '{vhost}'", f"access to vhost '{vhost}' refused for user '{user}'")
+    if grants.entry(vhost) is None:
+        raise NotAllowed(f"vhost '{vhost}'", f"access to vhost '{vhost}' refused for user '{grants.user}'")
 
 
 class Access:
@@ -43,25 +38,32 @@ class Access:
         vhost: the virtual host's name.
     """
 
-    __slots__ = ("_allowed", "_users", "_version", "user", "vhost")
+    __slots__ = ("_allowed", "_changes", "_grants", "_version", "user", "vhost")
 
-    def __init__(self, users: Users, user: str, vhost: str) -> None:
-        self.user = user
+    def __init__(self, grants: Grants, vhost: str) -> None:
+        self.user = grants.user
         self.vhost = vhost
-        self._users = users
-        self._version = users.version
+        self._grants = grants
+        # Asked for every message, so it is not a question to the grants.
+        self._changes = grants.changes
+        self._version = self._changes.version
         self._allowed: dict[tuple[str, ...], bool] = {}
 
     @property
     def version(self) -> int:
         """Changes whenever a remembered decision may be stale."""
-        return self._users.version
+        return self._changes.version
 
     @property
     def impersonator(self) -> bool:
         """Whether the user may publish in the name of others."""
-        user = self._users.find(self.user)
-        return user is not None and IMPERSONATOR in user.tags
+        return IMPERSONATOR in self.tags
+
+    @property
+    def tags(self) -> frozenset[str]:
+        """Of the user; none when it is gone."""
+        account = self._grants.account
+        return frozenset() if account is None else account.tags
 
     def enter(self) -> None:
         """Refuse if the user may not be in the virtual host (any more).
@@ -69,7 +71,7 @@ class Access:
         Raises:
             NotAllowed: there is no such user, or it has no permission there.
         """
-        check_vhost_access(self._users, self.user, self.vhost)
+        check_vhost_access(self._grants, self.vhost)
 
     def configure(self, kind: Kind, name: str) -> None:
         """Refuse to declare or delete.
@@ -125,9 +127,7 @@ class Access:
         name = _shown(kind, name)
         allowed = self._remembered((operation, name))
         if allowed is None:
-            permission = self._users.permission(self.user, self.vhost)
-            pattern = None if permission is None else getattr(permission, operation)
-            allowed = pattern is not None and patterns.matches(pattern, name)
+            allowed = self._grants.allows(operation, self.vhost, name)
             self._remember((operation, name), allowed)
         return allowed
 
@@ -139,14 +139,11 @@ class Access:
                 f"user '{self.user}'",
             )
 
-    def _require_topic(self, operation: Literal["write", "read"], exchange: str, routing_key: str) -> None:
+    def _require_topic(self, operation: TopicOperation, exchange: str, routing_key: str) -> None:
         key = (operation, exchange, routing_key)
         allowed = self._remembered(key)
         if allowed is None:
-            permission = self._users.topic_permission(self.user, self.vhost, exchange)
-            allowed = permission is None or patterns.matches(
-                self._expanded(getattr(permission, operation)), routing_key
-            )
+            allowed = self._grants.allows_topic(operation, self.vhost, exchange, routing_key)
             self._remember(key, allowed)
         if not allowed:
             raise PermissionDenied(
@@ -155,14 +152,10 @@ class Access:
                 f"'{self.vhost}' refused for user '{self.user}'",
             )
 
-    def _expanded(self, pattern: str) -> str:
-        # Escaped, which RabbitMQ does not do: a user called ".*" shall not match everything.
-        return pattern.replace("{username}", re.escape(self.user)).replace("{vhost}", re.escape(self.vhost))
-
     def _remembered(self, key: tuple[str, ...]) -> bool | None:
-        if self._version != self._users.version:
+        if self._version != self._changes.version:
             self._allowed.clear()
-            self._version = self._users.version
+            self._version = self._changes.version
         return self._allowed.get(key)
 
     def _remember(self, key: tuple[str, ...], allowed: bool) -> None:

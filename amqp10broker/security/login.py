@@ -20,11 +20,13 @@ import base64
 from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from amqp10broker.catalog.users import Users
 from amqp10broker.security.passwords import Passwords, Token
 from amqp10broker.security.scram import ScramError, ScramServer
+from amqp10broker.security.token_scopes import TokenGrants
+from amqp10broker.security.tokens import TokenRefused, UnknownKey, looks_like_token
 
 _NONCE_BYTES: Final = 18
 
@@ -70,10 +72,12 @@ class Success:
     Attributes:
         user: the name.
         data: the mechanism's last word, for a protocol that can send one with the outcome.
+        token: what the user may do by the token that was its password; None: what the catalog says.
     """
 
     user: str
     data: bytes = b""
+    token: TokenGrants | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +135,27 @@ Step: TypeAlias = Success | Failure | Challenge | Slow
 _Steps: TypeAlias = Generator[Challenge | Slow, Any, Success | Failure]
 
 
+class Tokens(Protocol):
+    """Verifies tokens: `tasks.key_sets.LivingTokens`."""
+
+    def verify(self, token: bytes) -> TokenGrants:
+        """What a token grants now.
+
+        Raises:
+            UnknownKey: no key of its id is known.
+            TokenRefused: it lets nobody in.
+        """
+
+    def may_fetch(self) -> bool:
+        """Whether the authority may be asked for its keys now."""
+
+    def fetch(self) -> Any:
+        """Ask for them, in a thread."""
+
+    def learn(self, fetched: Any) -> bool:
+        """Take what was fetched; whether there was anything."""
+
+
 class Authenticator:
     """The rules of logging in, for all connections of a broker."""
 
@@ -145,6 +170,8 @@ class Authenticator:
         anonymous_user: str = "",
         loopback_users: frozenset[str] = frozenset(),
         plain_needs_tls: bool = False,
+        tokens: Tokens | None = None,
+        backends: Sequence[str] = ("internal",),
     ) -> None:
         """Set the rules.
 
@@ -157,6 +184,8 @@ class Authenticator:
             anonymous_user: as whom ANONYMOUS logs in; empty: it is not offered.
             loopback_users: names that may come from this machine only.
             plain_needs_tls: offer PLAIN and AMQPLAIN on encrypted connections only.
+            tokens: verifies those; None: there are none.
+            backends: what a password is shown to, in this order: ``internal``, ``oauth2``.
         """
         self.users = users
         self.passwords = passwords
@@ -164,6 +193,8 @@ class Authenticator:
         self.read_table = read_table
         self.anonymous_user = anonymous_user
         self.loopback_users = loopback_users
+        self.tokens = tokens
+        self.backends = backends
         self._mechanisms = tuple(mechanisms)
         self._plain_needs_tls = plain_needs_tls
 
@@ -278,6 +309,35 @@ class Authentication:
         return (yield from self._password(name, password))
 
     def _password(self, encoded_name: bytes, password: bytes) -> _Steps:
+        outcome: Success | Failure = Failure("there is no backend")
+        for backend in self._rules.backends:
+            if backend == "oauth2":
+                outcome = yield from self._token(password)
+            else:
+                outcome = yield from self._internal(encoded_name, password)
+            if isinstance(outcome, Success):
+                break
+        return outcome
+
+    def _token(self, token: bytes) -> _Steps:
+        """A token in the password's place; the name beside it counts for nothing."""
+        tokens = self._rules.tokens
+        assert tokens is not None, "a backend without what it needs"
+        if not looks_like_token(token):
+            return Failure("the password is no token")
+        try:
+            try:
+                grants = tokens.verify(token)
+            except UnknownKey:
+                if not tokens.may_fetch():
+                    raise
+                yield Slow(tokens.fetch, tokens.learn, "", ("key set",), lambda: None)
+                grants = tokens.verify(token)
+        except TokenRefused as refusal:
+            return Failure(f"token refused: {refusal}")
+        return Success(grants.user, token=grants)
+
+    def _internal(self, encoded_name: bytes, password: bytes) -> _Steps:
         try:
             name = encoded_name.decode()
         except UnicodeDecodeError:

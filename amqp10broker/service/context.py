@@ -12,7 +12,7 @@ from amqp10broker.catalog.proposing import Propose
 from amqp10broker.catalog.queue import DeclaredQueue, QueueHandle
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.config import Config, FlowSettings
-from amqp10broker.queues.commands import Command, ReplyTo
+from amqp10broker.queues.commands import Command, ReplyTo, RequestRef
 from amqp10broker.security.authorise import Access
 from amqp10broker.service.moment import Moment
 from amqp10broker.service.sessions.names import LinkNames, TellStolen
@@ -20,6 +20,11 @@ from amqp10broker.service.sessions.names import LinkNames, TellStolen
 MakeVolatile = Callable[[VirtualHost, object, Callable[[str], None]], DeclaredQueue]
 """Makes a queue for direct reply-to: in a virtual host, for a connection. The third is told the name before
 the queue is made, and may refuse it."""
+
+
+OfferToken = Callable[[bytes, RequestRef], None]
+"""Has a token verified, for the whole connection. A `Decided` for the request follows when it was taken; when
+it was not, the connection is closed."""
 
 
 @dataclass(slots=True)
@@ -42,6 +47,7 @@ class SessionContext:
         volatile: makes a queue without a task, for direct reply-to: posted to, it answers at once.
         node: the broker's own name, as its open says.
         log: of the connection.
+        offer_token: has another token of the client verified; None: it logged in with a password.
         moment: the time of the present wake; whoever wakes the session sets it.
     """
 
@@ -60,6 +66,7 @@ class SessionContext:
     volatile: MakeVolatile
     node: str
     log: ClientLog
+    offer_token: OfferToken | None = None
     moment: Moment = field(default_factory=Moment)
 
     def flow_for(self, address: str | None) -> FlowSettings:

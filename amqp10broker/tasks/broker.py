@@ -150,7 +150,9 @@ class Broker:
         self.over = trio.Event()
         self.afterwards: Afterwards | None = None
         self.passwords = Passwords(self.catalog.users, secrets.token_bytes)
-        self.authenticator = authenticator(config, self.catalog.users, self.passwords)
+        self.authenticator = authenticator(
+            config, self.catalog.users, self.passwords, lambda: self.clock.now_ms() / 1000
+        )
         self.logins = Logins()
         self.connections = Connections(self.catalog)
         self.rights = Rights(self.connections)

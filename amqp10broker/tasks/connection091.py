@@ -32,7 +32,7 @@ from amqp10broker.security.login import Challenge, Crowded, Failure, Peer, Succe
 from amqp10broker.service.channels.open import login_refused, server_properties
 from amqp10broker.tasks.channel import RunningChannel
 from amqp10broker.tasks.channels091 import Channels
-from amqp10broker.tasks.connection_shell import ConnectionShell
+from amqp10broker.tasks.connection_shell import CREDENTIAL_EXPIRED, ConnectionShell
 from amqp10broker.tasks.membership import Membership
 from amqp10broker.tasks.socket_transport import Stream
 from amqp10broker.tasks.surroundings import ConnectionSurroundings
@@ -128,9 +128,8 @@ class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChanne
                 case OpenReceived():
                     self._open(event)
                 case UpdateSecretReceived():
-                    # Passwords do not expire, so there is nothing to renew: RabbitMQ too says ok to whoever
-                    # logged in with one, whatever the secret says.
-                    self.engine.update_secret_ok()
+                    if await self.renew(event.secret):
+                        self.engine.update_secret_ok()
                 case CloseReceived():
                     if event.code != ReplyCode.REPLY_SUCCESS:
                         self.log.info("closed by the client with an error", code=event.code, text=event.text)
@@ -173,7 +172,7 @@ class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChanne
     def _open(self, event: OpenReceived) -> None:
         catalog = self._surroundings.catalog
         try:
-            self.member = Membership.enter(catalog, event.vhost, self.user, self.owner)
+            self.member = Membership.enter(catalog, event.vhost, self.credential.grants, self.owner)
         except (NotAllowed, NotFound) as refusal:
             fault = AmqpHardError(ReplyCode.NOT_ALLOWED, refusal.description, 10, 40)
             self.engine.fail(fault)
@@ -198,8 +197,10 @@ class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChanne
     # --- ends -------------------------------------------------------------------------------------
 
     def expel(self, reason: str) -> None:
-        """Close the connection because the user may not be in its virtual host any more."""
         self.fail(AmqpHardError(ReplyCode.NOT_ALLOWED, reason))
+
+    def expire(self) -> None:
+        self.fail(AmqpHardError(ReplyCode.CONNECTION_FORCED, CREDENTIAL_EXPIRED))
 
     def fault_of_ours(self, error: Exception) -> AmqpHardError:
         return AmqpHardError(ReplyCode.INTERNAL_ERROR, f"fault in the broker: {type(error).__name__}")

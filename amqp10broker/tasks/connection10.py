@@ -34,7 +34,7 @@ from amqp10broker.service.sessions.open import (
     refused_properties,
     vhost_of,
 )
-from amqp10broker.tasks.connection_shell import ConnectionShell
+from amqp10broker.tasks.connection_shell import CREDENTIAL_EXPIRED, ConnectionShell
 from amqp10broker.tasks.membership import Membership
 from amqp10broker.tasks.session import RunningSession
 from amqp10broker.tasks.sessions10 import Sessions
@@ -126,10 +126,10 @@ class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession]):
         surroundings = self._surroundings
         config = surroundings.config
         name = vhost_of(event.performative, config.default_vhost)
-        fault = check_open(name, self.user, surroundings.catalog)
+        fault = check_open(name, self.credential.grants, surroundings.catalog)
         if fault is None:
             try:
-                self.member = Membership.enter(surroundings.catalog, name, self.user, self.owner)
+                self.member = Membership.enter(surroundings.catalog, name, self.credential.grants, self.owner)
             except NotAllowed as refusal:  # checked by now: what is left are limits
                 fault = AmqpConnectionError(Condition.RESOURCE_LIMIT_EXCEEDED, refusal.description)
         ours = surroundings.container_id
@@ -198,8 +198,10 @@ class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession]):
         self.fail(error, timeout_ms=self._surroundings.config.idle_timeout_ms)
 
     def expel(self, reason: str) -> None:
-        """Close the connection because the user may not be in its virtual host any more."""
         self.fail(AmqpConnectionError(Condition.UNAUTHORIZED_ACCESS, reason))
+
+    def expire(self) -> None:
+        self.fail(AmqpConnectionError(Condition.UNAUTHORIZED_ACCESS, CREDENTIAL_EXPIRED))
 
     def close(self, reason: str) -> None:
         """End in an orderly way because the broker stops, or somebody asked for it."""

@@ -17,14 +17,24 @@ import trio
 from amqp10broker.amqp10.heartbeat import IdleTimer
 from amqp10broker.catalog.queue import Owner
 from amqp10broker.catalog.vhost import VirtualHost
+from amqp10broker.errors import NotAllowed
 from amqp10broker.management.snapshot import ConnectionView
-from amqp10broker.security.login import Authentication, Challenge, Crowded, Failure, Peer, Step, Success
+from amqp10broker.security.login import (
+    Authentication,
+    Challenge,
+    Crowded,
+    Failure,
+    Peer,
+    Step,
+    Success,
+)
 from amqp10broker.service.circumstances import Circumstances
 from amqp10broker.service.counters import ClientCounters
-from amqp10broker.service.mail import AccessChanged, AlarmChanged, ConfigChanged, Stop
+from amqp10broker.service.mail import ACCESS_CHANGED, AccessChanged, AlarmChanged, ConfigChanged, Stop
 from amqp10broker.tasks.channel import RunningChannel
 from amqp10broker.tasks.connection_lifecycle import ConnectionLifecycle, Speaker
 from amqp10broker.tasks.connection_log import ConnectionLog
+from amqp10broker.tasks.credential import Credential
 from amqp10broker.tasks.membership import Membership
 from amqp10broker.tasks.session import RunningSession
 from amqp10broker.tasks.socket_transport import Stream
@@ -36,6 +46,8 @@ Fault = TypeVar("Fault", bound=Exception)
 FaultIn = TypeVar("FaultIn", bound=Exception, contravariant=True)
 PartT = TypeVar("PartT", bound=RunningSession | RunningChannel)
 
+CREDENTIAL_EXPIRED: Final = "credential expired"
+TOKEN_REFUSED: Final = "token refused: it is no token, or of another user, or has expired"
 LOST: Final = "lost: the client's socket ended without a close"
 
 
@@ -98,6 +110,7 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
         peer: the client's address as text.
         origin: what is known of the client before it logs in.
         user: authenticated name, empty before.
+        credential: as whom it acts, and until when.
         engine: the protocol state.
         line: stream, writer and tasks.
         log: what is logged of it.
@@ -134,6 +147,7 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
         self.peer = peer
         self.origin = origin
         self.user = ""
+        self.credential = Credential(surroundings, origin)
         self.engine = engine
         self.line = ConnectionLifecycle(stream, first_bytes, surroundings.config.writer_buffer_bytes)
         self.log = ConnectionLog(self, surroundings.log_limits, surroundings.catalog)
@@ -214,6 +228,14 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
     @abstractmethod
     def fault_of_ours(self, error: Exception) -> Fault:
         """What the client is told of an internal error."""
+
+    @abstractmethod
+    def expel(self, reason: str) -> None:
+        """Close the connection because the user may not be in its virtual host any more."""
+
+    @abstractmethod
+    def expire(self) -> None:
+        """Close the connection because the user's token has ended."""
 
     @abstractmethod
     def fall_silent(self) -> None:
@@ -311,6 +333,9 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
         answer = await surroundings.logins.settle(self._authentication, step, self.origin.address)
         if isinstance(answer, Success):
             self.user = answer.user
+            self.credential.take(answer)
+            if self.credential.is_token:
+                self.line.start_companion(self._end_with_token)
             surroundings.logged_in(self.number)
         elif not isinstance(answer, Challenge):
             if isinstance(answer, Failure):
@@ -319,6 +344,27 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
                 self.origin.address, surroundings.config.auth_failure_delay_ms / 1000
             )
         self.answer_login(answer)
+
+    async def _end_with_token(self) -> None:
+        await self.credential.over()
+        self.expire()
+
+    async def renew(self, token: bytes) -> bool:
+        """Go on with another token; whether it was taken. If not, the connection is closed."""
+        if not self.credential.is_token:
+            return True  # RabbitMQ too says ok to whoever logged in with a password, whatever this is
+        problem = await self.credential.renew(token)
+        if problem is not None:
+            self.log.warning("token refused", reason=problem)
+            self.expel(TOKEN_REFUSED)
+            return False
+        if self.member is not None:
+            try:
+                self.member.permission_changed()
+            except NotAllowed as refusal:
+                self.expel(refusal.description)
+            self.tell(ACCESS_CHANGED)
+        return True
 
     async def go_on_with_login(self, response: bytes) -> None:
         """The client answers a challenge."""

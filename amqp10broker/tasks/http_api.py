@@ -10,7 +10,6 @@ from typing import Any
 import trio
 
 from amqp10broker.catalog.catalog import Catalog
-from amqp10broker.catalog.users import User
 from amqp10broker.errors import BrokerError, RefusedError
 from amqp10broker.http.calls import Call, RunEndpoint
 from amqp10broker.http.cors import Cors
@@ -22,6 +21,7 @@ from amqp10broker.http.routes import Router
 from amqp10broker.http.table import ROUTES
 from amqp10broker.management.snapshot import BrokerView
 from amqp10broker.security.authorise import Access
+from amqp10broker.security.grants import CatalogGrants, Grants, account_of
 from amqp10broker.security.login import Crowded, Failure, Peer, Success
 from amqp10broker.tasks.connection_log import host_of
 from amqp10broker.tasks.http_connection import RunRequest
@@ -74,17 +74,17 @@ class HttpApi:
         return self._front.leave(request, entered.route, answer)
 
     async def _visited(self, visit: Visit[RunEndpoint], origin: Peer, peer: str) -> Answer:
-        user: User | None = None
+        grants: Grants | None = None
         if visit.endpoint.tag is not None:
             found = await self._logged_in(visit.request, origin, peer)
             if isinstance(found, Answer):
                 return found
-            user = found
-        self._front.admit(visit, () if user is None else user.tags)
-        return await visit.endpoint.run(Call(visit.request, visit.values, user, self._door))
+            grants = found
+        self._front.admit(visit, () if grants is None else account_of(grants).tags)
+        return await visit.endpoint.run(Call(visit.request, visit.values, grants, self._door))
 
-    async def _logged_in(self, request: Request, origin: Peer, peer: str) -> User | Answer:
-        """Who asks, or the answer to one who may not.
+    async def _logged_in(self, request: Request, origin: Peer, peer: str) -> Grants | Answer:
+        """What the user may do who asks, or the answer to one who may not log in.
 
         Raises:
             Refused: the login is wrong.
@@ -96,9 +96,10 @@ class HttpApi:
         authentication = broker.authenticator.begin(origin)
         step = authentication.start("PLAIN", given.plain)
         outcome = await broker.logins.settle(authentication, step, origin.address)
-        user = broker.catalog.users.find(outcome.user) if isinstance(outcome, Success) else None
-        if user is not None:
-            return user
+        if isinstance(outcome, Success):
+            grants = outcome.token or CatalogGrants(broker.catalog.users, outcome.user)
+            if grants.account is not None:
+                return grants
         if isinstance(outcome, Crowded):
             raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", outcome.reason)
         if isinstance(outcome, Failure):

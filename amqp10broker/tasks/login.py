@@ -167,8 +167,26 @@ class Logins:
             self._turns.done(turn)
 
 
-def authenticator(config: Config, users: Users, passwords: Passwords) -> Authenticator:
-    """The rules of logging in, as configured."""
+def authenticator(
+    config: Config, users: Users, passwords: Passwords, now_s: Callable[[], float]
+) -> Authenticator:
+    """The rules of logging in, as configured.
+
+    Args:
+        config: the configuration.
+        users: who may log in.
+        passwords: verifies for them.
+        now_s: the time of day, seconds since the epoch; it is asked when a token comes.
+
+    Raises:
+        ConfigError: a key of tokens cannot be read.
+    """
+    backends = config.auth_backends.split(",")
+    tokens = None
+    if "oauth2" in backends:
+        from amqp10broker.tasks.key_sets import LivingTokens
+
+        tokens = LivingTokens(config, now_s)
     return Authenticator(
         users,
         passwords,
@@ -177,6 +195,8 @@ def authenticator(config: Config, users: Users, passwords: Passwords) -> Authent
         anonymous_user=config.anonymous_login_user,
         loopback_users=frozenset(config.loopback_users),
         plain_needs_tls=config.plain_needs_tls,
+        tokens=tokens,
+        backends=backends,
     )
 
 

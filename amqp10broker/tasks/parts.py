@@ -12,6 +12,7 @@ import trio
 
 from amqp10broker.queues.commands import ReplyTo
 from amqp10broker.security.authorise import Access
+from amqp10broker.security.grants import account_of
 from amqp10broker.service.circumstances import Circumstances
 from amqp10broker.service.counters import ClientCounters
 from amqp10broker.service.mail import AccessChanged, AlarmChanged, ConfigChanged, SessionLetter
@@ -74,7 +75,7 @@ class RunningParts(ABC, Generic[PartT]):
 
     def _access(self) -> Access:
         connection = self._connection
-        return Access(self._surroundings.catalog.users, connection.user, connection.vhost)
+        return Access(connection.credential.grants, connection.vhost)
 
     def _circumstances(self, lane: Lane) -> Circumstances:
         """Those that are of one kind for sessions and channels."""
@@ -103,7 +104,7 @@ class RunningParts(ABC, Generic[PartT]):
             RefusedError: there may be no more.
         """
         catalog = self._surroundings.catalog
-        catalog.usage.open_channel(catalog.users.lookup(self._connection.user))
+        catalog.usage.open_channel(account_of(self._connection.credential.grants))
 
     def _address(self, number: int, inbox: Mailbox[SessionLetter]) -> ReplyTo:
         """Under which queues answer it."""

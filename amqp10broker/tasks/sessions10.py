@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 import trio
@@ -11,8 +12,10 @@ from amqp10broker.amqp10.errors import AmqpError, AmqpSessionError, Condition
 from amqp10broker.amqp10.events import BeginReceived, ConnectionEvent, FramesReceived
 from amqp10broker.amqp10.transfer import payload_bytes
 from amqp10broker.amqp10.unfinished import Unfinished
+from amqp10broker.catalog.proposing import Decided
 from amqp10broker.errors import RefusedError
 from amqp10broker.management.snapshot import SessionView
+from amqp10broker.queues.commands import RequestRef
 from amqp10broker.service.circumstances import Circumstances
 from amqp10broker.service.context import SessionContext
 from amqp10broker.service.mail import (
@@ -152,6 +155,7 @@ class Sessions(RunningParts[RunningSession]):
             volatile=surroundings.make_volatile,
             node=surroundings.config.node_name or surroundings.container_id,
             log=connection.log,
+            offer_token=partial(self._offer_token, inbox) if connection.credential.is_token else None,
             moment=Moment(surroundings.clock.now_ms()),
         )
         service = BrokerSession(
@@ -172,6 +176,13 @@ class Sessions(RunningParts[RunningSession]):
             inbox.put(Stop(tell=True, error=error))
         self._running.add()
         self._start(event.channel, session, reply_to, counted=counted)
+
+    def _offer_token(self, inbox: Mailbox[SessionLetter], token: bytes, ref: RequestRef) -> None:
+        self._connection.line.start_companion(self._renew, inbox, token, ref)
+
+    async def _renew(self, inbox: Mailbox[SessionLetter], token: bytes, ref: RequestRef) -> None:
+        if await self._connection.renew(token):
+            inbox.put(Decided(ref))
 
     async def _work(self, number: int, part: RunningSession) -> None:
         try:

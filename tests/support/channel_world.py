@@ -39,6 +39,7 @@ from amqp10broker.queues.effects import Effect
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.routing.declaration import DIRECT_REPLY_TO
 from amqp10broker.security.authorise import Access
+from amqp10broker.security.grants import CatalogGrants
 from amqp10broker.service.channels.channel import BrokerChannel, ChannelState
 from amqp10broker.service.channels.context import ChannelContext
 from amqp10broker.service.channels.credit_flow import CreditFlowSettings, Sender
@@ -303,7 +304,7 @@ class WorldChannel:
             catalog=world.catalog,
             vhost=world.vhost,
             propose=at_once(world.catalog),
-            access=Access(world.catalog.users, connection.user, VHOST),
+            access=Access(CatalogGrants(world.catalog.users, connection.user), VHOST),
             config=config,
             reply_to=self.reply_to,
             user=connection.user,

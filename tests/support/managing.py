@@ -32,6 +32,7 @@ from amqp10broker.queues.commands import (
 )
 from amqp10broker.queues.effects import Answer, Effect
 from amqp10broker.security.authorise import Access
+from amqp10broker.security.grants import CatalogGrants
 from tests.support.askers import new_asker
 from tests.support.declaring import add_user, set_permission, set_topic_permission
 from tests.support.handles import MachineHandle
@@ -153,7 +154,7 @@ class Broker:
 
     def caller(self, user: str | None = "guest", connection: object = None, **rest: Any) -> Caller:
         """Somebody on a connection; None is the machine's owner."""
-        access = None if user is None else Access(self.catalog.users, user, "/")
+        access = None if user is None else Access(CatalogGrants(self.catalog.users, user), "/")
         return Caller(
             self.catalog, self.vhost, access, connection or self.connection, NODE, self.node, **rest
         )

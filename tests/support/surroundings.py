@@ -13,6 +13,7 @@ from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.config import Config
 from amqp10broker.queues.commands import ReplyTo
 from amqp10broker.security.authorise import Access
+from amqp10broker.security.grants import CatalogGrants
 from amqp10broker.service.context import MakeVolatile, SessionContext
 from amqp10broker.service.sessions.names import LinkNames
 from tests.support.client_log import ClientLog
@@ -48,7 +49,7 @@ def make_context(
     return SessionContext(
         catalog=catalog,
         vhost=catalog.lookup_vhost(VHOST),
-        access=Access(catalog.users, "guest", VHOST),
+        access=Access(CatalogGrants(catalog.users, "guest"), VHOST),
         config=config,
         reply_to=reply_to,
         user="guest",

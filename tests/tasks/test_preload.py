@@ -23,6 +23,10 @@ LATER = {
     "amqp10broker.replication.system_store": "likewise, at start",
     "amqp10broker.tasks.cluster": "likewise, at start",
     "amqp10broker.tasks.node_of_cluster": "likewise, at start",
+    "amqp10broker.tasks.key_sets": "is imported at start, where tokens are taken",
+    "joserfc": "likewise, at start",
+    "joserfc.errors": "likewise, at start",
+    "joserfc.jwk": "likewise, at start",
     "amqp10broker.tasks.recorder": "needs pyarrow, and is imported when an operator begins to record",
     "importlib.metadata": "is imported at start, where exchange types of other packages are looked for",
 }

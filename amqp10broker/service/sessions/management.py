@@ -50,7 +50,7 @@ from amqp10broker.management.amqp_node import (
 from amqp10broker.management.caller import Caller
 from amqp10broker.queues.commands import ReplyTo, RequestRef
 from amqp10broker.queues.effects import Answer
-from amqp10broker.service.context import Post
+from amqp10broker.service.context import OfferToken, Post
 from amqp10broker.service.sessions.attach import KEPT
 from amqp10broker.service.sessions.flow_answers import ANSWERS_OWED_MAX
 from amqp10broker.service.sessions.link_owner import LinkOwners
@@ -204,6 +204,7 @@ class ManagementLinks:
         caller: Callable[[], Caller],
         reply_to: ReplyTo,
         post: Post,
+        offer_token: OfferToken | None,
         *,
         message_bytes_max: Callable[[], int],
         write: Callable[[int], object],
@@ -216,6 +217,7 @@ class ManagementLinks:
             caller: on whose behalf requests are done.
             reply_to: under which queues answer this session.
             post: puts a letter to a queue.
+            offer_token: see `service.context`.
             message_bytes_max: gives the size of the largest request that is taken.
             write: see the attribute.
         """
@@ -225,6 +227,7 @@ class ManagementLinks:
         self._caller = caller
         self._reply_to = reply_to
         self._post = post
+        self._offer_token = offer_token
         self._message_bytes_max = message_bytes_max
         self._pairs: dict[str, Pair] = {}
         self._asked: dict[RequestRef, tuple[Pair, Reply, Callable[[Any], Outcome]]] = {}
@@ -344,12 +347,18 @@ class ManagementLinks:
         except PermissionDenied as error:
             raise AmqpSessionError(Condition.UNAUTHORIZED_ACCESS, error.description) from error
         if isinstance(outcome, TokenOffered):
-            # Passwords are all this broker knows: no token can be good.
+            return self._offer(outcome)
+        return outcome
+
+    def _offer(self, offered: TokenOffered) -> Outcome:
+        if self._offer_token is None:
             raise AmqpConnectionError(
                 Condition.UNAUTHORIZED_ACCESS,
-                "token refused: this broker authenticates by password; open a new connection instead",
+                "token refused: this connection was opened with a password; open a new one with the token",
             )
-        return outcome
+        ref = self._reply_to.request()
+        self._offer_token(offered.token, ref)
+        return Waiting(ref, lambda decided: offered.accepted)
 
     def _go_on(self, pair: Pair, reply: Reply, outcome: Outcome) -> None:
         match outcome:

@@ -12,6 +12,7 @@ from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.definitions_export import RABBIT_VERSION
 from amqp10broker.errors import NotAllowed
 from amqp10broker.security.authorise import check_vhost_access
+from amqp10broker.security.grants import Grants
 
 PRODUCT: Final = "RabbitMQ"
 COMPATIBLE_VERSION: Final = RABBIT_VERSION
@@ -27,7 +28,7 @@ def vhost_of(performative: Open, default: str) -> str:
     return hostname.removeprefix(_VHOST_PREFIX) if hostname.startswith(_VHOST_PREFIX) else default
 
 
-def check_open(vhost: str, user: str, catalog: Catalog) -> AmqpConnectionError | None:
+def check_open(vhost: str, grants: Grants, catalog: Catalog) -> AmqpConnectionError | None:
     """Why a user may not open a connection to a virtual host; None if only a limit can be against it."""
     if catalog.find_vhost(vhost) is None:
         return AmqpConnectionError(
@@ -35,7 +36,7 @@ def check_open(vhost: str, user: str, catalog: Catalog) -> AmqpConnectionError |
             f"AMQP 1.0 connection failed: virtual host '{vhost}' does not exist",
         )
     try:
-        check_vhost_access(catalog.users, user, vhost)
+        check_vhost_access(grants, vhost)
     except NotAllowed as refusal:
         return AmqpConnectionError(Condition.UNAUTHORIZED_ACCESS, refusal.description)
     return None

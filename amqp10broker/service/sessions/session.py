@@ -144,6 +144,7 @@ class BrokerSession:
             self._caller,
             context.reply_to,
             self._post,
+            context.offer_token,
             message_bytes_max=lambda: context.config.max_message_size_bytes,
             write=self.pump,
         )

@@ -18,6 +18,7 @@ from amqp10broker.client.options import ClientOptions
 from amqp10broker.client.session import ClientSession
 from amqp10broker.config import Config
 from amqp10broker.queues.commands import ReplyTo
+from amqp10broker.security.grants import CatalogGrants
 from amqp10broker.service.sessions.open import check_open, open_properties, vhost_of
 from amqp10broker.service.sessions.session import BrokerSession
 from tests.support.askers import new_asker
@@ -62,7 +63,11 @@ class BrokerEnd:
                 good = event.mechanism == "ANONYMOUS" or event.initial_response == b"\0guest\0guest"
                 self.engine.sasl_outcome(SaslCode.OK if good else SaslCode.AUTH)
             case OpenReceived():
-                fault = check_open(vhost_of(event.performative, "/"), "guest", self.catalog)
+                fault = check_open(
+                    vhost_of(event.performative, "/"),
+                    CatalogGrants(self.catalog.users, "guest"),
+                    self.catalog,
+                )
                 if fault is not None:
                     self.engine.fail(fault)
                     return

@@ -39,8 +39,13 @@ def test_a_login_that_cannot_be_read_is_a_bad_request(header: str) -> None:
     assert credentials(header) == Answer(400)
 
 
+def test_a_bearer_token_is_a_password_without_a_name() -> None:
+    assert credentials("Bearer a.b.c") == Credentials(b"", b"a.b.c")
+    assert "a.b.c" not in repr(credentials("bearer a.b.c"))
+
+
 def test_another_scheme_is_a_wrong_login_without_a_question() -> None:
-    answer = credentials("Bearer token")
+    answer = credentials("Digest username=ann")
     assert isinstance(answer, Answer)
     assert answer.status == 401
     assert json.loads(answer.body) == {"error": "not_authorized", "reason": "Not_Authorized"}

@@ -10,6 +10,7 @@ from amqp10broker.catalog.users import Permission, TopicPermission, Users
 from amqp10broker.errors import NotAllowed, PermissionDenied
 from amqp10broker.security import authorise
 from amqp10broker.security.authorise import Access, check_vhost_access
+from amqp10broker.security.grants import CatalogGrants
 from tests.support.declaring import (
     add_user,
     clear_permission,
@@ -23,7 +24,7 @@ from tests.support.declaring import (
 @pytest.fixture
 def access(users: Users) -> Access:
     set_permission(users, "guest", "/", Permission("^c-", "^(w-|amq\\.default$)", "^r-"))
-    return Access(users, "guest", "/")
+    return Access(CatalogGrants(users, "guest"), "/")
 
 
 def refused(ask: Callable[[], None]) -> str:
@@ -66,7 +67,7 @@ def test_any_permission_is_enough_to_look(access: Access) -> None:
 def test_an_empty_pattern_allows_nothing(users: Users, pattern: str) -> None:
     """Searched for as it is, the empty pattern would be found in every name."""
     set_permission(users, "guest", "/", Permission(pattern, pattern, pattern))
-    access = Access(users, "guest", "/")
+    access = Access(CatalogGrants(users, "guest"), "/")
     for kind, name in (("queue", "q"), ("exchange", "")):
         assert not access.allows("read", kind, name)  # type: ignore[arg-type]
 
@@ -74,13 +75,13 @@ def test_an_empty_pattern_allows_nothing(users: Users, pattern: str) -> None:
 def test_patterns_are_searched_for_anywhere(users: Users) -> None:
     """Without anchors a part of the name is enough."""
     set_permission(users, "guest", "/", Permission(read="orders"))
-    Access(users, "guest", "/").read("queue", "eu.orders.new")
+    Access(CatalogGrants(users, "guest"), "/").read("queue", "eu.orders.new")
 
 
 def test_without_permission_nothing_is_allowed(users: Users, access: Access) -> None:
     """In another virtual host, for another user, after deletion."""
-    assert not Access(users, "guest", "v").allows("read", "queue", "r-1")
-    assert not Access(users, "rabbit", "/").allows("read", "queue", "r-1")
+    assert not Access(CatalogGrants(users, "guest"), "v").allows("read", "queue", "r-1")
+    assert not Access(CatalogGrants(users, "rabbit"), "/").allows("read", "queue", "r-1")
     delete_user(users, "guest")
     assert not access.allows("read", "queue", "r-1")
 
@@ -108,10 +109,10 @@ def test_entering_a_virtual_host_needs_a_permission_there(users: Users, access: 
     """530 with RabbitMQ's text; a permission that allows nothing is enough."""
     access.enter()
     set_permission(users, "rabbit", "/", Permission("", "", ""))
-    check_vhost_access(users, "rabbit", "/")
+    check_vhost_access(CatalogGrants(users, "rabbit"), "/")
     for user, vhost in (("guest", "v"), ("nobody", "/"), ("unknown", "/")):
         with pytest.raises(NotAllowed) as caught:
-            check_vhost_access(users, user, vhost)
+            check_vhost_access(CatalogGrants(users, user), vhost)
         assert caught.value.description == f"access to vhost '{vhost}' refused for user '{user}'"
     clear_permission(users, "guest", "/")
     with pytest.raises(NotAllowed):
@@ -152,7 +153,7 @@ def test_a_users_name_is_no_pattern(users: Users) -> None:
     """Otherwise a user called .* would have all of the tree."""
     add_user(users, ".*", None)
     set_topic_permission(users, ".*", "/", "amq.topic", TopicPermission("^{username}\\."))
-    access = Access(users, ".*", "/")
+    access = Access(CatalogGrants(users, ".*"), "/")
     access.write_topic("amq.topic", ".*.x")
     assert refused(lambda: access.write_topic("amq.topic", "rabbit.x"))
 

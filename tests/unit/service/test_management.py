@@ -26,6 +26,7 @@ from amqp10broker.amqp10.transfer import TransferFrame, TransferRun
 from amqp10broker.amqp10.types import Symbol
 from amqp10broker.config import Config
 from amqp10broker.security.authorise import Access
+from amqp10broker.security.grants import CatalogGrants
 from amqp10broker.service.sessions.session import BrokerSession
 from tests.support.askers import new_asker
 from tests.support.managing import Broker, read_response, request_message
@@ -53,7 +54,7 @@ class Peer:
         context = replace(
             make_context(self.broker.catalog, Config(), self.reply_to, self.connection),
             vhost=self.broker.vhost,
-            access=Access(self.broker.catalog.users, user, "/"),
+            access=Access(CatalogGrants(self.broker.catalog.users, user), "/"),
             user=user,
         )
         begin = Begin(next_outgoing_id=0, incoming_window=window, outgoing_window=UINT_MAX)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from amqp10broker.security.authorise import Access
+from amqp10broker.security.grants import CatalogGrants
 from amqp10broker.service.routes import HEAD_BYTES_MAX, HEADS_MAX, Routes
 from tests.support.channel_world import World
 
@@ -10,7 +11,7 @@ from tests.support.channel_world import World
 def make_routes() -> Routes:
     """Those of guest."""
     world = World()
-    return Routes(world.vhost, Access(world.catalog.users, "guest", "/"))
+    return Routes(world.vhost, Access(CatalogGrants(world.catalog.users, "guest"), "/"))
 
 
 def test_what_repeats_is_remembered_for_each_route() -> None:

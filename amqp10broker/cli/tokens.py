@@ -1,0 +1,73 @@
+"""``amqp10broker explain-token``: what a token allows, by the configuration that a broker would have."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from amqp10broker.cli.commands import STANDARD, Command, Parser
+from amqp10broker.cli.exits import EXIT_FAILED, EXIT_OK
+from amqp10broker.cli.passwords import first_line
+from amqp10broker.config.records import Config
+
+
+def _arguments(parser: Parser) -> None:
+    parser.add_argument(
+        "--config", metavar="FILE", help="the broker's configuration; environment variables count too"
+    )
+    parser.add_argument(
+        "--token-file",
+        metavar="FILE",
+        default=STANDARD,
+        help="a file whose first line is the token (default: standard input). On the command line others on "
+        "this machine could see it",
+    )
+    parser.add_argument(
+        "--formatter", choices=("text", "json"), default="text", help="how to print it (default: text)"
+    )
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from amqp10broker.tasks.key_sets import explained
+
+    config = Config.load(file=arguments.config, environ=os.environ)
+    found = explained(config, first_line(arguments.token_file).strip().encode(), time.time())
+    if arguments.formatter == "json":
+        print(json.dumps(found, indent=2, ensure_ascii=False))
+    else:
+        for line in _lines(found):
+            print(line)
+    return EXIT_OK if found["refused"] is None else EXIT_FAILED
+
+
+def _lines(found: dict[str, Any]) -> list[str]:
+    refused = found["refused"]
+    lines = ["accepted" if refused is None else f"refused: {refused}"]
+    if "user" in found:
+        lines += [f"user:    {found['user']}", f"expires: {_when(found['expires_at'])}"]
+        lines += [f"tags:    {', '.join(found['tags']) or 'none'}"]
+        lines += [f"allows:  {scope}" for scope in found["scopes"]] or ["allows:  nothing"]
+        lines += [f"dropped: {each['scope']}: {each['reason']}" for each in found["dropped"]]
+    return lines
+
+
+def _when(seconds: float | None) -> str:
+    if seconds is None:
+        return "never"
+    return datetime.fromtimestamp(min(max(seconds, 0), 253_402_300_799), UTC).isoformat()
+
+
+COMMANDS: Final = (
+    Command(
+        "explain-token",
+        _arguments,
+        _run,
+        "Say what a token allows, and why scopes of it allow nothing, with the settings oauth2_... of a "
+        "configuration. No broker is asked; the authority's key set is fetched where it is configured. Exit "
+        "code 1 if a broker would refuse it now.",
+    ),
+)
