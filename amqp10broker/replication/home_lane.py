@@ -14,10 +14,12 @@ from typing import Final
 
 from amqp10broker.queues.commands import (
     AttachPublisher,
+    Cancel,
     Command,
     ConsumerRef,
     Delete,
     DetachPublisher,
+    GiveBack,
     Inspect,
     Publish,
     PublisherRef,
@@ -31,6 +33,7 @@ from amqp10broker.queues.effects import (
     Answer,
     Confirmed,
     CreditReply,
+    Deliver,
     Effect,
     QueueDeleted,
     QueueDown,
@@ -40,6 +43,7 @@ from amqp10broker.queues.effects import (
     SubscribeRefused,
     Unconfirmed,
 )
+from amqp10broker.replication.held import Held
 from amqp10broker.replication.lane_messages import LeaderIs, LetterBatch, Resume, Resumed, Told
 from amqp10broker.replication.lanes import LanePort, Told_, add_effect
 from amqp10broker.replication.letters_codec import cut
@@ -107,7 +111,7 @@ class HomeClient:
         self._opening_ms = port.now_ms()
         self.down_ms: int | None = None if reachable else self._opening_ms
         self._waiting: list[Command] = []
-        self._consumers: dict[ConsumerRef, None] = {}
+        self._consumers: dict[ConsumerRef, Held] = {}
         self._publishers: dict[PublisherRef, None] = {}
         self._requests: dict[RequestRef, None] = {}
         # Of each publisher what is not confirmed: number -> whether it was published settled.
@@ -121,7 +125,7 @@ class HomeClient:
 
     @property
     def consumers(self) -> int:
-        """Consumers of this node."""
+        """Consumers of this node, with those that were cancelled and hold something still."""
         return len(self._consumers)
 
     @property
@@ -161,7 +165,12 @@ class HomeClient:
                 outstanding = self._unconfirmed.setdefault(command.publisher, {})
                 outstanding.update(dict.fromkeys(command.ids, command.settled))
             case Subscribe():
-                self._consumers[command.consumer] = None
+                self._consumers[command.consumer] = Held(command)
+            case Settle() | GiveBack() | Cancel():
+                held = self._consumers.get(command.consumer)
+                if held is not None:
+                    held.note(command)
+                    self._drop_gone(command.consumer, held)
             case Unsubscribe():
                 self._consumers.pop(command.consumer, None)
             case AttachPublisher():
@@ -173,6 +182,10 @@ class HomeClient:
                     self._requests[command.request] = None
             case _:
                 return
+
+    def _drop_gone(self, ref: ConsumerRef, held: Held) -> None:
+        if held.gone:
+            del self._consumers[ref]
 
     # --- the way there ----------------------------------------------------------------------------
 
@@ -255,6 +268,16 @@ class HomeClient:
         match effect:
             case Confirmed() | Unconfirmed() | Rejected():
                 return self._outstanding_of(effect)
+            case Deliver() | Settled():
+                held = self._consumers.get(effect.consumer)
+                if held is None:
+                    return None
+                if type(effect) is Deliver:
+                    held.delivered(effect)
+                else:
+                    held.answered()
+                    self._drop_gone(effect.consumer, held)
+                return effect
             case Answer():
                 known = effect.request in self._requests
                 self._requests.pop(effect.request, None)

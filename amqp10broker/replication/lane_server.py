@@ -19,13 +19,15 @@ from amqp10broker.queues.commands import (
     GiveBack,
     PeerId,
     PublisherRef,
+    Settle,
     Subscribe,
     Unsubscribe,
     Verdict,
 )
-from amqp10broker.queues.effects import Deliver, Effect, QueueDeleted, SubscribeRefused
+from amqp10broker.queues.effects import Deliver, Effect, QueueDeleted, Settled, SubscribeRefused
 from amqp10broker.queues.quorum.commands import Letters, NodeBack, NodeGone, NodeSuspect, QuorumCommand
 from amqp10broker.queues.quorum.queue import QuorumQueue
+from amqp10broker.replication.held import Held
 from amqp10broker.replication.lane_messages import LaneMessage, LeaderIs, LetterBatch, Resume, Resumed, Told
 
 Effects = Mapping[PeerId, list[Effect]]
@@ -308,16 +310,21 @@ class _Visitor:
 
     Attributes:
         done: letters that have come.
-        seen: of each consumer there, deliveries that it was sent.
+        consumers: those there, with what they hold.
         publishers: links that are attached there.
     """
 
-    __slots__ = ("done", "publishers", "seen")
+    __slots__ = ("consumers", "done", "publishers")
 
     def __init__(self) -> None:
         self.done = 0
-        self.seen: dict[ConsumerRef, int] = {}
+        self.consumers: dict[ConsumerRef, Held] = {}
         self.publishers: dict[PublisherRef, None] = {}
+
+    def drop_gone(self, ref: ConsumerRef, held: Held) -> None:
+        """A consumer that was cancelled and holds nothing any more is none for the queue."""
+        if held.gone:
+            del self.consumers[ref]
 
 
 class HomeServer:
@@ -349,7 +356,9 @@ class HomeServer:
         if visitor is None:
             return
         commands: list[Command] = [DetachPublisher(each) for each in visitor.publishers]
-        commands += [Unsubscribe(ref, (), (), seen, Verdict.REQUEUE) for ref, seen in visitor.seen.items()]
+        commands += [
+            Unsubscribe(ref, (), (), held.seen, Verdict.REQUEUE) for ref, held in visitor.consumers.items()
+        ]
         if commands:
             self._queue.post_all(commands)
 
@@ -371,17 +380,19 @@ class HomeServer:
         for command in batch.commands:
             match command:
                 case Subscribe():
-                    visitor.seen[command.consumer] = 0
+                    visitor.consumers[command.consumer] = Held(command)
                 case Unsubscribe():
-                    visitor.seen.pop(command.consumer, None)
-                case GiveBack():
-                    if command.consumer in visitor.seen:
-                        visitor.seen[command.consumer] = command.seen
+                    visitor.consumers.pop(command.consumer, None)
+                case Settle() | GiveBack() | Cancel():
+                    held = visitor.consumers.get(command.consumer)
+                    if held is not None:
+                        held.note(command)
+                        visitor.drop_gone(command.consumer, held)
                 case AttachPublisher():
                     visitor.publishers[command.publisher] = None
                 case DetachPublisher():
                     visitor.publishers.pop(command.publisher, None)
-                case Cancel() | _:
+                case _:
                     continue
         self._queue.post_all(list(batch.commands))
 
@@ -405,13 +416,19 @@ class HomeServer:
     def _note(self, visitor: _Visitor, effects: Sequence[Effect]) -> None:
         for effect in effects:
             if type(effect) is Deliver:
-                if effect.consumer in visitor.seen:
-                    visitor.seen[effect.consumer] += len(effect.keys)
+                held = visitor.consumers.get(effect.consumer)
+                if held is not None:
+                    held.delivered(effect)
+            elif type(effect) is Settled:
+                held = visitor.consumers.get(effect.consumer)
+                if held is not None:
+                    held.answered()
+                    visitor.drop_gone(effect.consumer, held)
             elif type(effect) is SubscribeRefused:
-                visitor.seen.pop(effect.consumer, None)
+                visitor.consumers.pop(effect.consumer, None)
             elif type(effect) is QueueDeleted:
                 ref = effect.ref
                 if isinstance(ref, ConsumerRef):
-                    visitor.seen.pop(ref, None)
+                    visitor.consumers.pop(ref, None)
                 else:
                     visitor.publishers.pop(ref, None)

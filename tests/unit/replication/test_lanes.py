@@ -381,6 +381,47 @@ def test_a_node_that_is_lost_has_lost_its_connection_to_the_queue(
     ]
 
 
+def test_a_consumer_that_was_cancelled_is_forgotten_when_it_holds_nothing() -> None:
+    """A channel that stays for years and gets consumers and cancels them costs nothing."""
+    client, port = home()
+    client.leader_is(2, LeaderIs(0))
+    client.post_all([c.Subscribe(CONSUMER, False)])
+    client.told(2, Told(0, 0, 1, {PEER: [e.Deliver(CONSUMER, [1, 2, 3], [MESSAGE] * 3, 0)]}))
+    client.post_all([c.GiveBack(CONSUMER, [2], [MESSAGE], 1, 2, 1), c.Cancel(CONSUMER)])
+    # What was on its way then went back.
+    client.told(2, Told(0, 0, 3, {PEER: [e.Deliver(CONSUMER, [4], [MESSAGE], 0)]}))
+    assert client.consumers == 1
+    client.post_all([c.Settle(CONSUMER, [1], c.Verdict.ACCEPT, answer=True)])
+    port.take()
+    assert client.consumers == 1, "its session waits for the answer"
+    settled = e.Settled(CONSUMER, [1])
+    client.told(2, Told(0, 0, 4, {PEER: [settled]}))
+    assert port.take() == [settled]
+    assert client.consumers == 0
+    client.post_all([c.Subscribe(CONSUMER, True), c.Cancel(CONSUMER)])
+    assert client.consumers == 0
+    client.node_down(2)
+    assert port.take() == []
+
+
+def test_of_a_consumer_that_was_cancelled_the_home_takes_back_what_it_holds() -> None:
+    """And forgets it when that is nothing."""
+    port, queue = Port(), Queue()
+    server = HomeServer(7, queue, port)
+    peer = c.PeerId(2, 1, 1)
+    holds, done, automatic = (c.ConsumerRef(peer, each) for each in (1, 2, 3))
+    subscribed = [c.Subscribe(each, each is automatic) for each in (holds, done, automatic)]
+    server.received(2, LetterBatch(0, 1, 0, subscribed))
+    delivered = [e.Deliver(each, [1, 2], [MESSAGE] * 2, 0) for each in (holds, done, automatic)]
+    server.tell({peer: list(delivered)})
+    settled = [c.Settle(done, [1, 2], c.Verdict.ACCEPT, answer=True), c.Settle(holds, [1], c.Verdict.ACCEPT)]
+    server.received(2, LetterBatch(0, 4, 0, [*settled, *map(c.Cancel, (holds, done, automatic))]))
+    server.tell({peer: [e.Settled(done, [1, 2])]})
+    queue.letters.clear()
+    server.node_down(2)
+    assert queue.letters == [c.Unsubscribe(holds, (), (), 2, c.Verdict.REQUEUE)]
+
+
 def test_sessions_of_the_home_and_of_others_are_told_apart() -> None:
     port, queue = Port(), Queue()
     server = HomeServer(7, queue, port)
