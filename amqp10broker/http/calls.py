@@ -21,6 +21,8 @@ from amqp10broker.http.messages import Answer, Refused, Request
 from amqp10broker.http.rights import SUFFICIENT, Tag
 from amqp10broker.http.routes import Endpoint, Route
 from amqp10broker.management.snapshot import BrokerView
+from amqp10broker.message.message import Message
+from amqp10broker.queues.commands import Verdict
 from amqp10broker.security.authorise import Access
 from amqp10broker.security.grants import Grants, account_of
 
@@ -51,6 +53,43 @@ class Door(Protocol):
 
     async def pause(self) -> None:
         """Let others run, within a long answer."""
+
+    async def publish(
+        self, access: Access, exchange: str, routing_key: str, properties: Mapping[str, Any], body: bytes
+    ) -> bool:
+        """Publish a message, and wait until its queues have taken it.
+
+        Args:
+            access: what the user may do in the virtual host.
+            exchange: its name, empty for the default one.
+            routing_key: of the message.
+            properties: by name, see `message.plain`.
+            body: of the message.
+
+        Returns:
+            Whether it went to any queue.
+
+        Raises:
+            BrokerError: it was refused, or not taken in time.
+        """
+
+    async def get(
+        self, access: Access, queue: str, most: int, verdict: Verdict
+    ) -> tuple[Sequence[Message], int]:
+        """Get messages from the head of a queue.
+
+        Args:
+            access: what the user may do in the virtual host.
+            queue: its name.
+            most: messages to get.
+            verdict: what becomes of them when all are there.
+
+        Returns:
+            The messages, and how many were ready behind the last one.
+
+        Raises:
+            BrokerError: it was refused, or not answered in time.
+        """
 
     async def run(
         self, operation: str, given: Mapping[str, Any], *, vhost: str | None, user: str, access: Access | None
@@ -135,9 +174,13 @@ class Call:
         every = self.door.catalog.vhosts
         return [every[name] for name in sorted(every) if self.sees(name)]
 
+    def access(self, vhost: str) -> Access:
+        """What this user may do in a virtual host."""
+        return Access(self.granted, vhost)
+
     async def act(self, operation: str, vhost: str, **given: Any) -> Any:
         """Run an operation with this user's permissions; see `Door.run`."""
-        access = Access(self.granted, vhost)
+        access = self.access(vhost)
         return await self.door.run(operation, given, vhost=vhost, user=self.who.name, access=access)
 
     async def administer(self, operation: str, vhost: str | None = None, **given: Any) -> Any:

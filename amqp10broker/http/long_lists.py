@@ -65,13 +65,27 @@ async def listed(
     else:
         everything = await _made(call, found, make, _wanted(listing, keys))
         items = listing.on_page(listing.sorted(everything))
-    written = []
-    for portion in _portions(items):
-        written.append(json_text([listing.pick(item) for item in portion])[1:-1])
-        await call.door.pause()
-    text = f"[{','.join(written)}]"
+    text = await written(call, items, listing.pick)
     facts = listing.facts(len(known), len(found), len(items))
     return Answer.of_json_text(text if facts is None else f'{json_text(facts)[:-1]},"items":{text}}}')
+
+
+async def written(
+    call: Call, things: Sequence[T], describe: Callable[[T], Item], size: int | None = None
+) -> str:
+    """A JSON array, written in portions.
+
+    Args:
+        call: asks for it.
+        things: its items.
+        describe: makes an item as it is written.
+        size: items of a portion; None: `PORTION`.
+    """
+    texts = []
+    for portion in _portions(things, size):
+        texts.append(json_text([describe(each) for each in portion])[1:-1])
+        await call.door.pause()
+    return f"[{','.join(texts)}]"
 
 
 def _wanted(listing: Listing, known: Collection[str]) -> Collection[str] | None:
@@ -96,5 +110,6 @@ async def _made(
     return made
 
 
-def _portions(items: Sequence[T]) -> list[Sequence[T]]:
-    return [items[begin : begin + PORTION] for begin in range(0, len(items), PORTION)]
+def _portions(items: Sequence[T], size: int | None = None) -> list[Sequence[T]]:
+    size = PORTION if size is None else size
+    return [items[begin : begin + size] for begin in range(0, len(items), size)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from amqp10broker.http.calls import RunEndpoint
-from amqp10broker.http.endpoints import bindings, exchanges, queues, whoami
+from amqp10broker.http.endpoints import bindings, exchanges, messages, queues, whoami
 from amqp10broker.http.routes import Route
 
 ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (
@@ -13,4 +13,5 @@ ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (
     *queues.ROUTES,
     *exchanges.ROUTES,
     *bindings.ROUTES,
+    *messages.ROUTES,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -20,10 +20,14 @@ from amqp10broker.http.rights import credentials, wrong_login
 from amqp10broker.http.routes import Router
 from amqp10broker.http.table import ROUTES
 from amqp10broker.management.snapshot import BrokerView
+from amqp10broker.message.message import Message
+from amqp10broker.queues.commands import ReplyTo, Verdict
 from amqp10broker.security.authorise import Access
 from amqp10broker.security.grants import CatalogGrants, Grants, account_of
 from amqp10broker.security.login import Crowded, Failure, Peer, Success
+from amqp10broker.service.errands import GetSome, PublishOne, check_gettable
 from amqp10broker.tasks.connection_log import host_of
+from amqp10broker.tasks.errands import post, run_errand
 from amqp10broker.tasks.http_connection import RunRequest
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.node import RunningNode, Served
@@ -140,6 +144,38 @@ class BrokerDoor:
 
     async def pause(self) -> None:
         await trio.lowlevel.checkpoint()
+
+    async def publish(
+        self, access: Access, exchange: str, routing_key: str, properties: Mapping[str, Any], body: bytes
+    ) -> bool:
+        broker = self._broker
+        vhost = broker.catalog.lookup_vhost(access.vhost)
+
+        def begin(reply_to: ReplyTo) -> PublishOne:
+            return PublishOne(
+                *(vhost, access, reply_to, post),
+                exchange=exchange,
+                routing_key=routing_key,
+                properties=properties,
+                body=body,
+                size_max=broker.config.max_message_size_bytes,
+            )
+
+        return (await run_errand(broker.askers, f"user '{access.user}' over HTTP", begin)).routed
+
+    async def get(
+        self, access: Access, queue: str, most: int, verdict: Verdict
+    ) -> tuple[Sequence[Message], int]:
+        access.read("queue", queue)
+        vhost = self._broker.catalog.lookup_vhost(access.vhost)
+        found = vhost.for_connection(vhost.lookup(queue), None)
+        check_gettable(found)
+
+        def begin(reply_to: ReplyTo) -> GetSome:
+            return GetSome(found, reply_to, post, most, verdict)
+
+        got = await run_errand(self._broker.askers, f"user '{access.user}' over HTTP", begin)
+        return got.messages, got.behind
 
     async def run(
         self, operation: str, given: Mapping[str, Any], *, vhost: str | None, user: str, access: Access | None

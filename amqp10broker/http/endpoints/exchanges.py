@@ -43,7 +43,7 @@ async def put_exchange(call: Call) -> Answer:
     answer = await call.act(
         "declare-exchange",
         call.vhost().name,
-        name=_name(call),
+        name=exchange_name(call),
         type=fields.text(body, "type", "direct"),
         durable=fields.flag(body, "durable", False),
         auto_delete=fields.flag(body, "auto_delete", False),
@@ -71,13 +71,14 @@ def exchange_of(call: Call, value: str = "name") -> Exchange:
     Raises:
         Refused: 404, there is none.
     """
-    found = call.vhost().topology.find_exchange(_name(call, value))
+    found = call.vhost().topology.find_exchange(exchange_name(call, value))
     if found is None:
         raise not_found()
     return found
 
 
-def _name(call: Call, value: str = "name") -> str:
+def exchange_name(call: Call, value: str = "name") -> str:
+    """The name of the exchange that a value of the path means."""
     name = call.values[value]
     return DEFAULT_EXCHANGE if name == DEFAULT_IN_PATHS else name
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from amqp10broker.amqp091 import methods
 from amqp10broker.amqp091.deliver import get_ok_frames
-from amqp10broker.errors import NotSupported, ResourceLocked, Unavailable
+from amqp10broker.errors import Unavailable
 from amqp10broker.message.convert import to_amqp091
 from amqp10broker.queues.commands import ConsumerRef
 from amqp10broker.queues.effects import CreditReply, QueueDeleted, QueueDown, SubscribeRefused
 from amqp10broker.service.channels.consumer import Consumer
 from amqp10broker.service.channels.part import Channel, usable
+from amqp10broker.service.errands import check_gettable
 
 
 class Fetching:
@@ -25,22 +26,7 @@ class Fetching:
         name = channel.queue_named(method.queue)
         channel.context.access.read("queue", name)
         queue = usable(channel, name)
-        if queue.kind.volatile:
-            raise NotSupported(
-                f"queue '{name}'",
-                f"basic.get not supported by volatile queue '{name}' in vhost '{queue.vhost}'",
-            )
-        if queue.kind.replays:
-            raise NotSupported(
-                f"queue '{name}'",
-                f"basic.get not supported by stream queues queue '{name}' in vhost '{queue.vhost}'",
-            )
-        if queue.effective.settings.single_active_consumer:
-            raise ResourceLocked(
-                f"queue '{name}'",
-                f"cannot obtain access to locked queue '{name}' in vhost '{queue.vhost}'. basic.get "
-                f"operations are not supported by {queue.type} queues with single active consumer",
-            )
+        check_gettable(queue)
         self._fetcher = channel.consuming.fetch(queue, no_ack=method.no_ack)
         channel.pause()
 

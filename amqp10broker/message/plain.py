@@ -1,0 +1,89 @@
+"""Messages for those that speak no AMQP: properties by name, in the words of AMQP 0-9-1, and a body."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from decimal import Decimal
+from typing import Any, Final
+
+from amqp10broker.amqp091.codec import decode_shortstr
+from amqp10broker.amqp091.properties import BasicProperties, decode_properties, encode_properties
+from amqp10broker.amqp091.types import EncodeError
+from amqp10broker.errors import BadRequest
+from amqp10broker.message.amqp091 import split_head
+from amqp10broker.message.convert import to_amqp091
+from amqp10broker.message.message import Message
+
+NAMES: Final = tuple(field.name for field in fields(BasicProperties))
+"""Of the properties."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlainMessage:
+    """One message.
+
+    Attributes:
+        exchange: it was published to.
+        routing_key: it was published with.
+        properties: those that it has; values are such as JSON has.
+        redelivered: a consumer had it before.
+        body: bytes; of a message of AMQP 1.0 whose body is not data the encoded body.
+    """
+
+    exchange: str
+    routing_key: str
+    properties: Mapping[str, Any]
+    redelivered: bool
+    body: bytes
+
+
+def plain_message(message: Message) -> PlainMessage:
+    """A message of either protocol."""
+    head, body = to_amqp091(message)
+    names, given, redelivered = split_head(head)
+    exchange, pos = decode_shortstr(names, 0)
+    routing_key, _ = decode_shortstr(names, pos)
+    properties = decode_properties(given)
+    shown = {name: _shown(value) for name in NAMES if (value := getattr(properties, name)) is not None}
+    return PlainMessage(_text(exchange), _text(routing_key), shown, redelivered, body)
+
+
+def encoded_properties(given: Mapping[str, Any]) -> bytes:
+    """Properties as a content header has them.
+
+    Args:
+        given: by name; unknown ones are left out.
+
+    Raises:
+        BadRequest: one has a value that it cannot have.
+    """
+    try:
+        return encode_properties(BasicProperties(**{name: given[name] for name in NAMES if name in given}))
+    except EncodeError as error:
+        raise BadRequest("message", f"a property cannot be encoded: {error}") from error
+
+
+def _shown(value: Any) -> Any:
+    """A value of a property, as JSON can have it."""
+    if isinstance(value, dict):
+        return {_text(key): _shown(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_shown(item) for item in value]
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else str(float(value))
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, Decimal):
+        return str(value)
+    return bytes(value).decode("utf-8", "replace")
+
+
+def _text(text: str) -> str:
+    """The text, with what was not UTF-8 replaced."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

@@ -1,0 +1,282 @@
+"""What is done at queues on behalf of somebody without a session: publish one message, get some.
+
+An errand posts to queues and hears their effects until it is done; then, or when it is given up, it must
+`end`. It waits for nothing itself: whoever runs it has a mailbox.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from amqp10broker.amqp091.types import EncodeError
+from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.catalog.vhost import VirtualHost
+from amqp10broker.errors import (
+    BadRequest,
+    LimitExceeded,
+    NotSupported,
+    PreconditionFailed,
+    ResourceLocked,
+    Unavailable,
+)
+from amqp10broker.message.amqp091 import read_content
+from amqp10broker.message.message import Message
+from amqp10broker.message.plain import encoded_properties
+from amqp10broker.message.routing_headers import routing_headers
+from amqp10broker.queues.commands import Publish, PublisherRef, ReplyTo, Settle, Subscribe, Verdict
+from amqp10broker.queues.counters import Consumption
+from amqp10broker.queues.effects import (
+    Confirmed,
+    CreditReply,
+    Deliver,
+    Effect,
+    QueueDeleted,
+    QueueDown,
+    Refusal,
+    Rejected,
+    SubscribeRefused,
+    Unconfirmed,
+)
+from amqp10broker.routing.declaration import DIRECT_REPLY_TO
+from amqp10broker.security.authorise import Access
+from amqp10broker.service.context import Post
+from amqp10broker.service.queue_credit import Mode, QueueCredit
+from amqp10broker.service.routes import Routes
+
+FETCHED_AT_ONCE: Final = 200
+"""Messages that one request to a queue asks for."""
+FETCHED_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Bodies that one errand gets; the message that reaches it is the last one."""
+
+
+class Errand(Protocol):
+    """See the module."""
+
+    @property
+    def done(self) -> bool:
+        """Whether there is a result."""
+
+    def hear(self, effect: Effect) -> None:
+        """A queue tells something.
+
+        Raises:
+            RefusedError: it cannot be done.
+        """
+
+    def end(self) -> None:
+        """It is over: nothing stays behind at a queue. Twice is fine."""
+
+
+class PublishOne:
+    """Publishes one message with AMQP 0-9-1's mandatory flag and a confirm.
+
+    Attributes:
+        routed: some queue takes it.
+    """
+
+    def __init__(
+        self,
+        vhost: VirtualHost,
+        access: Access,
+        reply_to: ReplyTo,
+        post: Post,
+        *,
+        exchange: str,
+        routing_key: str,
+        properties: Mapping[str, Any],
+        body: bytes,
+        size_max: int,
+    ) -> None:
+        """Publish it.
+
+        Args:
+            vhost: where the exchange is.
+            access: what the user may do.
+            reply_to: who publishes.
+            post: puts a letter to a queue.
+            exchange: name, empty for the default one.
+            routing_key: of the message.
+            properties: by name, see `message.plain`.
+            body: of the message.
+            size_max: bytes that a body may have.
+
+        Raises:
+            RefusedError: it cannot be published, of the class that says why.
+        """
+        self._outstanding: set[PublisherRef] = set()
+        self._name = vhost.name
+        routes = Routes(vhost, access)
+        route = routes.find(exchange, routing_key)
+        if len(body) > size_max:
+            text = f"message size {len(body)} is larger than configured max size {size_max}"
+            raise PreconditionFailed("message", text)
+        if properties.get("reply_to") == DIRECT_REPLY_TO:
+            raise PreconditionFailed("message", "fast reply consumer does not exist")
+        given = encoded_properties(properties)
+        try:
+            head, extra_keys = read_content(
+                route.exchange.name, routing_key, given, user=access.user, impersonator=access.impersonator
+            )
+        except EncodeError as error:
+            raise BadRequest("message", f"the routing key cannot be encoded: {error}") from error
+        message = (head, body)
+        queues = routes.queues(route, extra_keys, lambda: routing_headers(message))
+        self.routed = bool(queues)
+        route.exchange.count(1, routed=self.routed)
+        if not self.routed:
+            route.exchange.returned += 1
+        for queue in queues:
+            ref = reply_to.publisher()
+            self._outstanding.add(ref)
+            post(queue.handle, Publish(ref, (1,), (message,), settled=False))
+
+    @property
+    def done(self) -> bool:
+        """Every queue has taken it, or it went to none."""
+        return not self._outstanding
+
+    def hear(self, effect: Effect) -> None:
+        """A queue has taken it, or not.
+
+        Raises:
+            LimitExceeded: a queue is full.
+            Unavailable: a queue broke down.
+        """
+        match effect:
+            case Rejected():
+                queue = f"queue '{effect.queue}'"
+                raise LimitExceeded(
+                    queue, f"rejected: {queue} in vhost '{self._name}' is full and takes no more messages"
+                )
+            case Unconfirmed(failed=True):
+                queue = f"queue '{effect.queue}'"
+                raise Unavailable(queue, f"{queue} in vhost '{self._name}' broke down; try again")
+            case Confirmed() | Unconfirmed():
+                self._outstanding.discard(effect.publisher)
+            case _:
+                raise AssertionError(f"a publisher hears {effect}")
+
+    def end(self) -> None:
+        """Nothing stays behind."""
+
+
+class GetSome:
+    """Gets messages from the head of a queue, one after the other as with basic.get.
+
+    Attributes:
+        messages: so far, in order.
+        behind: messages that were ready behind the last one.
+    """
+
+    def __init__(
+        self, queue: DeclaredQueue, reply_to: ReplyTo, post: Post, most: int, verdict: Verdict
+    ) -> None:
+        """Begin.
+
+        Args:
+            queue: which may be used, see `check_gettable`.
+            reply_to: who gets them.
+            post: puts a letter to a queue.
+            most: messages to get.
+            verdict: what becomes of them when all are there.
+        """
+        self._verdict = verdict
+        self._left = most
+        self._bytes = 0
+        self._keys: list[int] = []
+        self._new = 0
+        self.messages: list[Message] = []
+        self.behind = 0
+        mode = Mode.GOT_SETTLED if verdict is Verdict.ACCEPT else Mode.GOT
+        ref = reply_to.consumer()
+        self._credit = QueueCredit(queue, ref, post, mode)
+        # Settled when all are there, whatever becomes of them: one who is given up has taken nothing.
+        self._credit.post(Subscribe(ref, False, counted=False, name=reply_to.name_of("get")))
+        self._ask()
+
+    @property
+    def done(self) -> bool:
+        """The queue has nothing more, or there are as many as were wanted."""
+        return not self._credit.in_flight
+
+    def hear(self, effect: Effect) -> None:
+        """The queue delivers, or answers.
+
+        Raises:
+            ResourceLocked: a consumer has the queue for itself.
+            Unavailable: the queue has no leader.
+            NotFound: the queue's node cannot be reached.
+        """
+        credit = self._credit
+        queue = credit.queue
+        match effect:
+            case Deliver():
+                if credit.on_deliver(effect):
+                    self._keys += effect.keys
+                    self.messages += effect.messages
+                    self._new += len(effect.keys)
+                    self._bytes += sum(len(body) for _, body in effect.messages)
+            case CreditReply():
+                credit.on_reply(effect)
+                credit.sent(self._new)
+                credit.answered(effect)
+                self.behind = effect.available
+                self._left -= self._new
+                if self._new and self._left > 0 and self._bytes < FETCHED_BYTES_MAX:
+                    self._ask()
+            case SubscribeRefused():
+                credit.closed = True
+                name = f"queue '{queue.name}'"
+                if effect.why is Refusal.NO_LEADER:
+                    text = f"{name} in vhost '{queue.vhost}' has had no leader for too long"
+                    raise Unavailable(name, text)
+                raise ResourceLocked(name, f"{name} in vhost '{queue.vhost}' in exclusive use")
+            case QueueDown():
+                credit.closed = True
+                raise queue.inaccessible()
+            case QueueDeleted():
+                credit.closed = True
+                credit.in_flight = False
+            case _:
+                # That a delivery was held for too long, for one: it is back in the queue.
+                pass
+
+    def end(self) -> None:
+        """Decide on what was got; what was not got by the end goes back."""
+        credit = self._credit
+        if credit.closed:
+            credit.retire(Consumption())
+            return
+        if self.done and self._keys:
+            credit.post(Settle(credit.ref, self._keys, self._verdict))
+            if credit.mode is Mode.GOT:
+                credit.counters.settled(self._verdict, len(self._keys))
+        credit.leave((), (), Verdict.REQUEUE)
+        credit.retire(Consumption())
+
+    def _ask(self) -> None:
+        self._new = 0
+        self._credit.request(min(self._left, FETCHED_AT_ONCE), FETCHED_AT_ONCE, drain=True)
+
+
+def check_gettable(queue: DeclaredQueue) -> None:
+    """Check that single messages can be got from a queue.
+
+    Raises:
+        NotSupported: not of this kind of queue.
+        ResourceLocked: it has a single active consumer.
+    """
+    resource = f"queue '{queue.name}'"
+    if queue.kind.volatile:
+        text = f"basic.get not supported by volatile queue '{queue.name}' in vhost '{queue.vhost}'"
+        raise NotSupported(resource, text)
+    if queue.kind.replays:
+        text = f"basic.get not supported by stream queues queue '{queue.name}' in vhost '{queue.vhost}'"
+        raise NotSupported(resource, text)
+    if queue.effective.settings.single_active_consumer:
+        raise ResourceLocked(
+            resource,
+            f"cannot obtain access to locked queue '{queue.name}' in vhost '{queue.vhost}'. basic.get "
+            f"operations are not supported by {queue.type} queues with single active consumer",
+        )
