@@ -68,6 +68,8 @@ class Groups:
 
     @backward.setter
     def backward(self, backward: bool) -> None:
+        if backward == self._backward:
+            return  # a member may stand back by itself
         self._backward = backward
         for member in self:
             member.raft.backward = backward

@@ -182,6 +182,7 @@ class Cluster:
         sockets = await bind_cluster(config, port)
         self.address = self._listed.get(self.name, Address(host, sockets[0].getsockname()[1]))
         known = data.membership
+        self._stands_back = False
         self._used = used_version(data.catalog_log)
         self._check_version()
         # Durable before the first hello: others refuse a start that is not above what they saw.
@@ -491,12 +492,19 @@ class Cluster:
         at = self._listed.get(member.name, member.address)
         self.peers.know(member.number, member.name, (at.host, at.port), incarnation)
 
+    def stand_back(self) -> None:
+        """The node is about to stop: from now on its members shall not lead."""
+        self._stands_back = True
+        self._nodes_changed()
+
     def _nodes_changed(self) -> None:
-        """Nodes are other ones, or elsewhere."""
+        """Nodes are other ones, elsewhere, or in maintenance or no more, which a start ends, too."""
         self._use_version()
         nodes = self._catalog.nodes
         if not nodes:
             return
+        here = nodes.get(self.name)
+        self.raft.groups.backward = self._stands_back or (here is not None and here.draining)
         members = tuple(
             MemberAt(node.number, node.name, Address(node.host, node.port)) for node in nodes.values()
         )

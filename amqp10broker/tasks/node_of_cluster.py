@@ -78,12 +78,6 @@ class NodeOfCluster:
         self._catalog.on_sizes = self._reconciler.trigger
         self._answers = NodeAnswers(self._catalog, self._groups, self.changes, partial(run_operation, broker))
         cluster.answers |= self._answers.by_what
-        self._groups.backward = self._drained
-
-    @property
-    def _drained(self) -> bool:
-        node = self._catalog.node_of(self.number)
-        return node is not None and node.draining
 
     # --- looking ------------------------------------------------------------------------------------
 
@@ -183,7 +177,6 @@ class NodeOfCluster:
     async def drain(self) -> None:
         """See `ClusterNode.drain`; the steps are RabbitMQ's, in its order."""
         await self._system.propose(SetDraining(self._cluster.name, True))
-        self._groups.backward = True
         stop_serving(self._broker)
         for line in await self._leaderships.hand_over():
             _log.warning("a drained node still leads", reason=line)
@@ -191,7 +184,6 @@ class NodeOfCluster:
     async def revive(self) -> None:
         """See `ClusterNode.revive`."""
         await self._system.propose(SetDraining(self._cluster.name, False))
-        self._groups.backward = False
         await serve_again(self._broker)
 
     async def leave(self) -> None:
@@ -199,7 +191,7 @@ class NodeOfCluster:
 
         It takes no longer than `LEAVE_S`; what is led here all the same is led by others after an election.
         """
-        self._groups.backward = True
+        self._cluster.stand_back()
         kept = await self._leaderships.hand_over(LEAVE_S)
         _log.info("leaderships were handed over", kept=len(kept))
         for line in kept:

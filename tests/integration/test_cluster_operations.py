@@ -205,6 +205,18 @@ def test_a_drained_node_has_no_clients_and_no_leaders_and_follows(nodes: Cluster
     assert drained(node, "kept") == [0, 1, 2]
 
 
+def test_a_start_ends_maintenance(nodes: ClusterProcess) -> None:
+    """V3: the node may lead again."""
+    declare(nodes, "led-again", 3)
+    node = nodes.node("a")
+    run(nodes, "a", "drain")
+    node.stop()
+    node.start()
+    nodes.wait_until_up()
+    run(nodes, leader(nodes, "led-again", "a"), "transfer_leadership", "led-again", "a")
+    assert leader(nodes, "led-again") == "a"
+
+
 def test_a_node_whose_disk_hangs_leads_no_more(nodes: ClusterProcess) -> None:
     """Its helper, which syncs, stands still: the others lead and confirm within seconds."""
     declare(nodes, "hangs", 3)
