@@ -85,6 +85,8 @@ class Catalog:
             catalog decides.
         on_sizes: called when a queue is new or a policy another: queues may want other numbers of members;
             must not raise.
+        queues_created, queues_deleted: how many queues came and went since the start, those included that
+            were there before it.
         changes: told of all that must outlive the process.
         relaxed_quorum_checks: a quorum queue may be declared again as a classic one.
         choose: where routing, and the ids of streams, leave something to chance; None takes turns.
@@ -115,6 +117,8 @@ class Catalog:
         self.global_parameters: dict[str, Any] = {}
         self.unknown: dict[str, Any] = {}
         self.highest_number = 0
+        self.queues_created = 0
+        self.queues_deleted = 0
         self.nodes: dict[str, NodeFacts] = {}
         self.highest_node = 0
         self.cluster: ClusterFacts | None = None
@@ -237,6 +241,7 @@ class Catalog:
                 # First: were it not run, by a fault, another one could have its number.
                 self.highest_number = max(self.highest_number, record.number)
                 if self.vhosts[key[1]].put_queue(record):
+                    self.queues_created += 1
                     self.on_sizes()
                 else:
                     self.on_members(self.vhosts[key[1]].queues[key[2]])
@@ -305,6 +310,7 @@ class Catalog:
         match key[0]:
             case "queue":
                 self.vhosts[key[1]].drop_queue(key[2], farewell=farewell)
+                self.queues_deleted += 1
             case "binding":
                 _, vhost, *names = key
                 topology = self.vhosts[vhost].topology

@@ -22,9 +22,14 @@ CHANNELS: Final = "channels"
 
 
 class Usage:
-    """Counts of what is open; kept by whoever opens and closes connections."""
+    """Counts of what is open; kept by whoever opens and closes connections.
+
+    Attributes:
+        queues_declared: how often clients have declared queues at this node, also some that were there.
+    """
 
     def __init__(self) -> None:
+        self.queues_declared = 0
         self._vhost_connections: Counter[str] = Counter()
         self._user_connections: Counter[str] = Counter()
         self._user_channels: Counter[str] = Counter()

@@ -29,7 +29,7 @@ class Argument:
     """One argument of an operation.
 
     Attributes:
-        name: as every door spells it.
+        name: as every door measures it.
         kind: its type.
         default: for requests without it, and those that give null.
         help: what it means, for people.

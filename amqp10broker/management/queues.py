@@ -92,6 +92,7 @@ def declare_queue(
     request = DeclareQueue(caller.vhost.named(), name, durable, owner, auto_delete, arguments, not named)
 
     def then(declared: Declared) -> dict[str, Any] | Ask:
+        caller.catalog.usage.queues_declared += 1
         queue = caller.vhost.lookup(declared.name)
         if declared.created:
             return {"created": True, "queue": describe(caller, queue, 0, 0, next_offset=0)}

@@ -19,7 +19,7 @@ class Operation:
     """One operation.
 
     Attributes:
-        name: as the command line spells it.
+        name: as the command line measures it.
         noun: what its arguments are properties of, for errors.
         arguments: in the order of the command line.
         permission: what the caller needs, for people.

@@ -185,7 +185,7 @@ def layout_of(payload: bytes, bare: int, head: bytes) -> MessageLayout | None:
     """The layout of a message that has been checked thoroughly.
 
     None if its body is something else than one data section or a binary or string as amqp-value, if
-    something follows the body, if it is too long, or if it spells descriptors in an unusual way.
+    something follows the body, if it is too long, or if it measures descriptors in an unusual way.
 
     Args:
         payload: the message.

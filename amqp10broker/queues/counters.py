@@ -42,11 +42,13 @@ class Consumption:
         acknowledged: accepted by the client.
         requeued: returned to the queue by the client.
         discarded: rejected by the client for good.
+        credit_requests: how often the queue was asked for messages. For metrics alone, so it is not shown.
     """
 
-    __slots__ = CONSUMING
+    __slots__ = (*CONSUMING, "credit_requests")
 
     names: ClassVar[tuple[str, ...]] = CONSUMING
+    unnamed: ClassVar[tuple[str, ...]] = ("credit_requests",)
 
     def __init__(self) -> None:
         self.delivered = 0
@@ -57,6 +59,7 @@ class Consumption:
         self.acknowledged = 0
         self.requeued = 0
         self.discarded = 0
+        self.credit_requests = 0
 
     @property
     def decided(self) -> int:
@@ -74,7 +77,7 @@ class Consumption:
 
     def add(self, other: Consumption) -> None:
         """Count what another one has counted, too."""
-        for name in other.names:
+        for name in (*other.names, *other.unnamed):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def document(self, names: Container[str] | None = None) -> dict[str, int | None]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Container, Iterable
 from itertools import chain
-from typing import ClassVar, Final, NamedTuple, Self
+from typing import ClassVar, Final, NamedTuple, Protocol, Self
 
+from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.queues.counters import CONSUMING, Consumption
 
 PUBLISHING: Final = ("published", "confirmed", "rejected", "unroutable", "returned")
@@ -26,6 +27,19 @@ class Whose(NamedTuple):
     user: str
 
 
+class Consuming(Protocol):
+    """What a consumer has of its queue.
+
+    Attributes:
+        queue: of which it is a consumer.
+    """
+
+    queue: DeclaredQueue
+
+    def counted(self) -> Consumption:
+        """What it got so far."""
+
+
 class ClientCounters(Consumption):
     """See the module, and `Consumption`.
 
@@ -35,11 +49,16 @@ class ClientCounters(Consumption):
         rejected: those that the client was told are not: a queue was full or broke down, or the address bad.
         unroutable: those for which there was no queue.
         returned: of these, those that the client got back (AMQP 0-9-1, mandatory).
+        published_settled: of those published, those on which the client wants no answer. For metrics alone,
+            as are the next ones.
+        copies: of messages that went to more than one queue, those beyond the first.
+        by_type: what is counted of consumers here, by the kind of their queue.
     """
 
-    __slots__ = PUBLISHING
+    __slots__ = (*PUBLISHING, "by_type", "copies", "published_settled")
 
     names: ClassVar[tuple[str, ...]] = (*PUBLISHING, *CONSUMING)
+    unnamed: ClassVar[tuple[str, ...]] = ("credit_requests", "published_settled", "copies")
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,6 +67,31 @@ class ClientCounters(Consumption):
         self.rejected = 0
         self.unroutable = 0
         self.returned = 0
+        self.published_settled = 0
+        self.copies = 0
+        self.by_type: dict[str, Consumption] = {}
+
+    def add(self, other: Consumption) -> None:
+        """Count what another one has counted, too."""
+        super().add(other)
+        if isinstance(other, ClientCounters):
+            for queue_type, consumption in other.by_type.items():
+                self.of_type(queue_type).add(consumption)
+
+    def of_type(self, queue_type: str) -> Consumption:
+        """What consumers of queues of this kind got; to be counted in."""
+        found = self.by_type.get(queue_type)
+        if found is None:
+            found = self.by_type[queue_type] = Consumption()
+        return found
+
+    def consumed(self, credits: Iterable[Consuming]) -> Self:
+        """Count what consumers that are there have counted, too."""
+        for credit in credits:
+            counted = credit.counted()
+            self.add(counted)
+            self.of_type(credit.queue.type).add(counted)
+        return self
 
     @classmethod
     def sum_of(cls, all_of_them: Iterable[Consumption]) -> Self:
@@ -108,6 +152,13 @@ class Totals:
                 if name:
                     total[name].add(counters)
         return tuple(map(dict, sums))
+
+    def by_protocol(self) -> dict[str, ClientCounters]:
+        """Of connections that have ended."""
+        sums: defaultdict[str, ClientCounters] = defaultdict(ClientCounters)
+        for whose, counters in self._gone.items():
+            sums[whose.protocol].add(counters)
+        return dict(sums)
 
     def _forget(self, users: Container[str], vhosts: Container[str]) -> None:
         for whose in [each for each in self._gone if each.user not in users or each.vhost not in vhosts]:

@@ -25,7 +25,6 @@ from amqp10broker.message.message import Message
 from amqp10broker.message.plain import encoded_properties
 from amqp10broker.message.routing_headers import routing_headers
 from amqp10broker.queues.commands import Publish, PublisherRef, ReplyTo, Settle, Subscribe, Verdict
-from amqp10broker.queues.counters import Consumption
 from amqp10broker.queues.effects import (
     Confirmed,
     CreditReply,
@@ -41,6 +40,7 @@ from amqp10broker.queues.effects import (
 from amqp10broker.routing.declaration import DIRECT_REPLY_TO
 from amqp10broker.security.authorise import Access
 from amqp10broker.service.context import Post
+from amqp10broker.service.counters import ClientCounters
 from amqp10broker.service.queue_credit import Mode, QueueCredit
 from amqp10broker.service.routes import Routes
 
@@ -246,14 +246,14 @@ class GetSome:
         """Decide on what was got; what was not got by the end goes back."""
         credit = self._credit
         if credit.closed:
-            credit.retire(Consumption())
+            credit.retire(ClientCounters())
             return
         if self.done and self._keys:
             credit.post(Settle(credit.ref, self._keys, self._verdict))
             if credit.mode is Mode.GOT:
                 credit.counters.settled(self._verdict, len(self._keys))
         credit.leave((), (), Verdict.REQUEUE)
-        credit.retire(Consumption())
+        credit.retire(ClientCounters())
 
     def _ask(self) -> None:
         self._new = 0

@@ -1,6 +1,8 @@
-"""The time of the present wake."""
+"""The time of the present wake, and what is measured of its connection."""
 
 from __future__ import annotations
+
+from amqp10broker.service.measures import Measures
 
 
 class Moment:
@@ -8,9 +10,11 @@ class Moment:
 
     Attributes:
         ms: milliseconds.
+        measures: of the connection.
     """
 
-    __slots__ = ("ms",)
+    __slots__ = ("measures", "ms")
 
-    def __init__(self, ms: int = 0) -> None:
+    def __init__(self, ms: int = 0, measures: Measures | None = None) -> None:
         self.ms = ms
+        self.measures = measures or Measures()

@@ -36,6 +36,7 @@ from amqp10broker.queues.commands import (
 from amqp10broker.queues.counters import Consumption
 from amqp10broker.queues.effects import CreditReply, Deliver
 from amqp10broker.service.context import Post
+from amqp10broker.service.counters import ClientCounters
 
 
 class Mode(StrEnum):
@@ -66,6 +67,7 @@ class QueueCredit:
         granted: deliveries that the queue may still hand out. Negative when it has handed out more, before it
             heard of less.
         forfeited: credit that the queue gave up with its last answer, which was to a drain.
+        requests: how often the queue was asked.
     """
 
     __slots__ = (
@@ -83,6 +85,7 @@ class QueueCredit:
         "mode",
         "queue",
         "ref",
+        "requests",
         "returned",
         "seen",
         "waiting",
@@ -116,6 +119,7 @@ class QueueCredit:
         self.available = 0
         self.forfeited = 0
         self.granted = 0
+        self.requests = 0
         # How far the queue's count is ahead of `seen`: what drains have made it give up.
         self._ahead = 0
         queue.consumption.join(self)
@@ -157,6 +161,7 @@ class QueueCredit:
         credit = min(wanted, most)
         self.granted = credit - waiting
         self.in_flight = True
+        self.requests += 1
         count = (seen + self._ahead - waiting) & MASK
         self._post(self.queue.handle, Credit(self.ref, count, credit, drain, seen, room))
 
@@ -274,10 +279,27 @@ class QueueCredit:
     def counted(self) -> Consumption:
         """What was written, and what the client decided."""
         setattr(self.counters, self.mode, self.written)
+        self.counters.credit_requests = self.requests
         return self.counters
 
-    def retire(self, into: Consumption) -> None:
+    def retire(self, into: ClientCounters) -> None:
         """It gets no more: `into` takes over what it has counted, and what it still will. Twice is fine."""
         if self.queue.consumption.leave(self):
-            into.add(self.counted())
-            self.counters = into
+            into.consumed([self])
+            self.counters = _Late(into, into.of_type(self.queue.type))
+
+
+class _Late(Consumption):
+    """What a client decides on deliveries of a consumer that is counted elsewhere already."""
+
+    __slots__ = ("_into",)
+
+    def __init__(self, *into: Consumption) -> None:
+        super().__init__()
+        self._into = into
+
+    def settled(self, verdict: Verdict, deliveries: int) -> None:
+        """See `Consumption`."""
+        super().settled(verdict, deliveries)
+        for each in self._into:
+            each.settled(verdict, deliveries)

@@ -224,7 +224,7 @@ class Channels(RunningParts[RunningChannel]):
             new_id=surroundings.new_id,
             volatile=surroundings.make_volatile,
             log=connection.log,
-            moment=Moment(surroundings.clock.now_ms()),
+            moment=Moment(surroundings.clock.now_ms(), self.measures),
         )
         service = BrokerChannel(number, context)
         channel = RunningChannel(service, inbox, self._lane(inbox), self._flow, surroundings.clock)

@@ -8,7 +8,7 @@ writer and the order of the end are in `connection_lifecycle`.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from enum import Enum
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
@@ -31,6 +31,7 @@ from amqp10broker.security.login import (
 from amqp10broker.service.circumstances import Circumstances
 from amqp10broker.service.counters import ClientCounters
 from amqp10broker.service.mail import ACCESS_CHANGED, AccessChanged, AlarmChanged, ConfigChanged, Stop
+from amqp10broker.service.measures import Measures
 from amqp10broker.tasks.channel import RunningChannel
 from amqp10broker.tasks.connection_lifecycle import ConnectionLifecycle, Speaker
 from amqp10broker.tasks.connection_log import ConnectionLog
@@ -81,12 +82,14 @@ class Parts(Protocol[PartT]):
 
     by_number: dict[int, PartT]
     no_alarm: trio.Event | None
+    begun: int
+    measures: Measures
 
     @property
     def full(self) -> bool: ...
 
     @property
-    def working(self) -> Iterable[PartT]: ...
+    def working(self) -> Collection[PartT]: ...
 
     def counted(self) -> ClientCounters: ...
 
@@ -198,6 +201,21 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
     def counted(self) -> ClientCounters:
         """What its sessions or channels did and got, those that are gone included."""
         return self._parts.counted()
+
+    @property
+    def begun(self) -> int:
+        """How many sessions or channels there have been."""
+        return self._parts.begun
+
+    @property
+    def working(self) -> int:
+        """How many sessions or channels are at work."""
+        return len(self._parts.working)
+
+    @property
+    def measures(self) -> Measures:
+        """Of its sessions or channels."""
+        return self._parts.measures
 
     def around(self, part: PartT) -> Circumstances:
         """What it does for one of its sessions or channels at present."""

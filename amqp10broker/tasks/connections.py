@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Protocol, TypeAlias
 
@@ -9,13 +11,35 @@ import trio
 
 from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.management.snapshot import TotalsView
-from amqp10broker.service.counters import Totals, Whose
+from amqp10broker.service.counters import ClientCounters, Totals, Whose
 from amqp10broker.service.mail import AccessChanged, AlarmChanged, ConfigChanged
+from amqp10broker.service.measures import Measures
 from amqp10broker.tasks.connection091 import Connection091
 from amqp10broker.tasks.connection10 import Connection10
 from amqp10broker.tasks.surroundings import Surroundings
 
 Connection: TypeAlias = Connection10 | Connection091
+
+
+@dataclass(slots=True)
+class Past:
+    """Of connections that have ended.
+
+    Attributes:
+        connections: how many.
+        parts: sessions or channels that they had, by protocol.
+        measures: of them, by protocol.
+        blocked_s: for how long bytes waited for their sockets.
+        bytes_in: from their clients.
+        bytes_out: to their clients.
+    """
+
+    connections: int = 0
+    parts: Counter[str] = field(default_factory=Counter)
+    measures: defaultdict[str, Measures] = field(default_factory=lambda: defaultdict(Measures))
+    blocked_s: float = 0.0
+    bytes_in: int = 0
+    bytes_out: int = 0
 
 
 class Connections(dict[int, Connection]):
@@ -24,6 +48,7 @@ class Connections(dict[int, Connection]):
     Attributes:
         greetings: of clients that have not said what they speak; cancelled when the broker stops.
         stopping: no new connection is served.
+        past: what those that have ended leave to be counted, beside what their clients did.
     """
 
     def __init__(self, catalog: Catalog) -> None:
@@ -31,6 +56,7 @@ class Connections(dict[int, Connection]):
         self._catalog = catalog
         self._numbers = count(1)
         self._totals = Totals()
+        self.past = Past()
         self.greetings: set[trio.CancelScope] = set()
         self.stopping = False
 
@@ -47,6 +73,13 @@ class Connections(dict[int, Connection]):
         """One is over: what it did stays counted."""
         connection = self.pop(number)
         self._totals.add(_whose(connection), connection.counted(), self._catalog.users, self._catalog.vhosts)
+        past = self.past
+        past.connections += 1
+        past.parts[connection.protocol] += connection.begun
+        past.measures[connection.protocol].add(connection.measures)
+        past.blocked_s += connection.line.writer.blocked_s
+        past.bytes_in += connection.line.bytes_received
+        past.bytes_out += connection.line.writer.bytes_sent
 
     def stop(self, reason: str) -> None:
         """Serve no new one, and end those that there are in order."""
@@ -73,6 +106,10 @@ class Connections(dict[int, Connection]):
             users,
             queues={name: vhost.counted() for name, vhost in sorted(self._catalog.vhosts.items())},
         )
+
+    def past_counters(self) -> dict[str, ClientCounters]:
+        """What clients of connections that have ended did and got, by protocol."""
+        return self._totals.by_protocol()
 
 
 class Occupied(Surroundings, Protocol):

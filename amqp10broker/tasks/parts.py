@@ -16,6 +16,7 @@ from amqp10broker.security.grants import account_of
 from amqp10broker.service.circumstances import Circumstances
 from amqp10broker.service.counters import ClientCounters
 from amqp10broker.service.mail import AccessChanged, AlarmChanged, ConfigChanged, SessionLetter
+from amqp10broker.service.measures import Measures
 from amqp10broker.tasks.connection_shell import ConnectionShell, PartT
 from amqp10broker.tasks.mailbox import Mailbox
 from amqp10broker.tasks.surroundings import ConnectionSurroundings
@@ -30,6 +31,8 @@ class RunningParts(ABC, Generic[PartT]):
         working: those whose task is not over.
         held_by: the one for which the connection is not read.
         no_alarm: the reader waits for it; None while it does not wait out an alarm.
+        begun: how many there have been.
+        measures: of them.
     """
 
     word: ClassVar[str]
@@ -46,6 +49,8 @@ class RunningParts(ABC, Generic[PartT]):
         self.held_by: PartT | None = None
         self.no_alarm: trio.Event | None = None
         self._blocked_at = 0.0
+        self.begun = 0
+        self.measures = Measures()
 
     @abstractmethod
     async def _work(self, number: int, part: PartT) -> None:
@@ -116,6 +121,7 @@ class RunningParts(ABC, Generic[PartT]):
 
     def _start(self, number: int, part: PartT, reply_to: ReplyTo, *, counted: bool) -> None:
         """Begin its task; `counted`: it counts among the user's."""
+        self.begun += 1
         self.by_number[number] = part
         self.working.add(part)
         self._surroundings.part_begun(self._connection.number, number)

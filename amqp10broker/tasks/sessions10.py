@@ -156,7 +156,7 @@ class Sessions(RunningParts[RunningSession]):
             node=surroundings.config.node_name or surroundings.container_id,
             log=connection.log,
             offer_token=partial(self._offer_token, inbox) if connection.credential.is_token else None,
-            moment=Moment(surroundings.clock.now_ms()),
+            moment=Moment(surroundings.clock.now_ms(), self.measures),
         )
         service = BrokerSession(
             event.channel,

@@ -140,6 +140,8 @@ class Writer:
         self.bytes_sent = 0
         self.waiting_bytes = 0
         self._waits_at = 0.0
+        self._blocked_at = 0.0
+        self._blocked_s = 0.0
         self.broken = False
         self.on_put: Callable[[bytes | memoryview], None] | None = None
 
@@ -148,6 +150,12 @@ class Writer:
         """When the socket took something last while bytes waited, by Trio's clock; if it never did, since
         when they wait. Under TLS only whole sends count."""
         return self._waits_at if self._direct is None else max(self._waits_at, self._direct.moved_at)
+
+    @property
+    def blocked_s(self) -> float:
+        """For how long, in all, bytes have waited for the socket."""
+        waits = self.waiting_bytes and not self.broken
+        return self._blocked_s + (trio.current_time() - self._blocked_at if waits else 0.0)
 
     def put(self, letter: Write) -> None:
         """Take bytes to send.
@@ -173,7 +181,7 @@ class Writer:
             data = data[sent:]
         letter.pieces = [data]
         if not self.waiting_bytes:
-            self._waits_at = trio.current_time()
+            self._waits_at = self._blocked_at = trio.current_time()
         self.waiting_bytes += len(data)
         self._lanes.add(letter.lane)
         letter.lane.count(letter, len(data))
@@ -196,6 +204,8 @@ class Writer:
                     self.bytes_sent += len(data)
                     self.waiting_bytes -= len(data)
                     self._waits_at = trio.current_time()
+                    if not self.waiting_bytes:
+                        self._blocked_s += self._waits_at - self._blocked_at
                 finished = False
                 for letter, size in letters:
                     if letter.pieces:

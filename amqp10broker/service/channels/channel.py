@@ -141,7 +141,7 @@ class BrokerChannel:
 
     def counted(self) -> ClientCounters:
         """What its client did and got."""
-        return ClientCounters.sum_of([self._counters, *self.consuming.counted()])
+        return ClientCounters.sum_of([self._counters]).consumed(self.consuming.credits())
 
     # --- letters in -------------------------------------------------------------------------------
 

@@ -11,7 +11,6 @@ from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.message.convert import all_to_amqp091
 from amqp10broker.message.message import Message
 from amqp10broker.queues.commands import ConsumerRef, Subscribe, Verdict
-from amqp10broker.queues.counters import Consumption
 from amqp10broker.queues.effects import CreditReply, Deliver
 from amqp10broker.service.channels.consumer import Consumer, Terms
 from amqp10broker.service.channels.consumer_arguments import ConsumerOptions
@@ -342,9 +341,9 @@ class Consuming:
         # Consumers that were cancelled come last: what they hold is older, and queues sort it anyway.
         return iter(list(self._by_ref.values()))
 
-    def counted(self) -> Iterator[Consumption]:
-        """What its consumers got and decided, those that are gone left out."""
-        return (consumer.credit.counted() for consumer in self._by_ref.values())
+    def credits(self) -> Iterator[QueueCredit]:
+        """Of its consumers, those that are gone left out."""
+        return (consumer.credit for consumer in self._by_ref.values())
 
     @property
     def unacked(self) -> int:

@@ -136,6 +136,7 @@ class Declaring:
         if name == DIRECT_REPLY_TO or name.startswith(DIRECT_REPLY_TO + "."):
             self._declare_direct_reply_to(name, method.no_wait)
         elif method.passive:
+            self._context.catalog.usage.queues_declared += 1
             self._perform(
                 "get-queue", method.no_wait, self._declared, name=self.queue_named(name), for_use=True
             )

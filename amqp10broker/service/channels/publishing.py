@@ -151,7 +151,9 @@ class Publishing:
         Raises:
             RefusedError: the channel must be closed with it; the contents before it are published.
         """
-        self.published_ms = self._context.moment.ms
+        moment = self._context.moment
+        self.published_ms = moment.ms
+        moment.measures.message_sizes.count(run.bodies)
         route = self._find(run.exchange, run.routing_key, immediate=run.immediate)
         queues = route.queues
         if queues is None or self.transactional:
@@ -259,9 +261,15 @@ class Publishing:
                     self._give_back(message)
             if self.confirming:
                 self._tracker.published(ids[0], 0, count)
+            else:
+                self._counters.published_settled += count
             return
         if self.confirming:
             self._tracker.published(ids[0], len(queues), count)
+        else:
+            self._counters.published_settled += count
+        if len(queues) > 1:
+            self._counters.copies += (len(queues) - 1) * count
         for queue in queues:
             self._deliver_to(queue, ids, messages)
 

@@ -70,9 +70,9 @@ class ClientLinks:
 
     def counted(self) -> ClientCounters:
         """What they did and got, those that are gone included."""
-        consumers = (consumer.credit.counted() for consumer in self.consumers.values())
         publishers = (publisher.counters for publisher in self.publishers.values())
-        return ClientCounters.sum_of(chain([self._gone], consumers, publishers))
+        total = ClientCounters.sum_of(chain([self._gone], publishers))
+        return total.consumed(consumer.credit for consumer in self.consumers.values())
 
     # --- they come --------------------------------------------------------------------------------
 

@@ -197,6 +197,7 @@ class Publisher:
             return
         if self._read_at != self._context.access.version:
             self._renew_readers()
+        self._context.moment.measures.message_sizes.count(event.payloads)
         if self.queue is None and self.exchange is None:
             self._route_each(event)
             return
@@ -219,6 +220,8 @@ class Publisher:
             if self._permitted_at != self._context.access.version:
                 self._check_permission()
             self.counters.published += len(ids)
+            if settled:
+                self.counters.published_settled += len(ids)
             self._default_exchange.count(len(ids), routed=True)
             self._post(self.queue.handle, Publish(self.ref, ids, messages, settled))
             return
@@ -278,6 +281,8 @@ class Publisher:
         settled: bool,
     ) -> None:
         self.counters.published += len(ids)
+        if settled:
+            self.counters.published_settled += len(ids)
         exchange.count(len(ids), routed=bool(queues))
         if not queues:
             self.counters.unroutable += len(ids)
@@ -285,6 +290,7 @@ class Publisher:
             return
         if len(queues) > 1:
             count = len(queues)
+            self.counters.copies += (count - 1) * len(ids)
             for delivery_id in ids:
                 self._pending[delivery_id] = (count, RELEASED)
         self._last_queues = queues

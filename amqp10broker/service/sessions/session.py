@@ -203,6 +203,8 @@ class BrokerSession:
         is_open = self.session.outgoing.remote_incoming_window > 0
         if is_open is not self._window_open:
             self._window_open = is_open
+            if is_open:
+                self.moment.measures.remote_window_zero.count(self.moment.ms - self.window_ms)
             self.window_ms = self.moment.ms
 
     def on_effects(self, effects: Sequence[Effect]) -> None:

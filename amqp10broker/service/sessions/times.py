@@ -72,7 +72,10 @@ class ConsumerTimes:
         has_credit = credit.link_credit > 0
         if has_credit is not self._has_credit:
             self._has_credit = has_credit
-            self.credit_ms = self._moment.ms
+            now_ms = self._moment.ms
+            if has_credit:
+                self._moment.measures.receiver_credit_zero.count(now_ms - self.credit_ms)
+            self.credit_ms = now_ms
 
     def handed_over(self) -> None:
         """The first delivery that waits in the session has come."""
@@ -153,4 +156,7 @@ class PublisherTimes:
         has_credit = credit.link_credit > 0
         if has_credit is not self._has_credit:
             self._has_credit = has_credit
-            self.credit_ms = self._moment.ms
+            now_ms = self._moment.ms
+            if has_credit:
+                self._moment.measures.sender_credit_zero.count(now_ms - self.credit_ms)
+            self.credit_ms = now_ms

@@ -1,0 +1,100 @@
+"""Histograms of one connection: how long it was held up, and the sizes of messages that its client sends.
+
+A spell is counted when it ends, where the change is noticed anyway: what does not change costs nothing.
+Sizes are counted once a batch.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Sequence, Sized
+from typing import Final
+
+DURATIONS_MS: Final = (1, 10, 100, 1_000, 10_000, 60_000, 600_000)
+SIZES: Final = (100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 50_000_000, 100_000_000)
+"""Of messages, in bytes: RabbitMQ's."""
+_SIZES_APART_MAX: Final = 256
+"""So many different sizes are counted each by itself before they are sorted into buckets."""
+
+
+class Histogram:
+    """How often values were how large.
+
+    Attributes:
+        bounds: upper ends of the buckets, ascending; larger values are in a last bucket without an end.
+        counts: of each bucket alone.
+        sum: of all values.
+    """
+
+    __slots__ = ("bounds", "counts", "sum")
+
+    def __init__(self, bounds: Sequence[int]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0
+
+    def count(self, value: int, times: int = 1) -> None:
+        """A value has occurred."""
+        self.counts[bisect_left(self.bounds, value)] += times
+        self.sum += value * times
+
+    def add(self, other: Histogram) -> None:
+        """Count what another one of the same bounds has counted, too."""
+        self.counts = [mine + its for mine, its in zip(self.counts, other.counts, strict=True)]
+        self.sum += other.sum
+
+
+class MessageSizes:
+    """Of messages. Sizes repeat: a batch is counted by size, and sorted into buckets when somebody looks."""
+
+    __slots__ = ("_apart", "_histogram")
+
+    def __init__(self) -> None:
+        self._apart: Counter[int] = Counter()
+        self._histogram = Histogram(SIZES)
+
+    def count(self, messages: Iterable[Sized]) -> None:
+        """Messages have come."""
+        self._apart.update(map(len, messages))
+        if len(self._apart) > _SIZES_APART_MAX:
+            self._sort()
+
+    @property
+    def histogram(self) -> Histogram:
+        """Of all that have come."""
+        self._sort()
+        return self._histogram
+
+    def add(self, other: MessageSizes) -> None:
+        """Count what another one has counted, too."""
+        self._histogram.add(other.histogram)
+
+    def _sort(self) -> None:
+        for size, times in self._apart.items():
+            self._histogram.count(size, times)
+        self._apart.clear()
+
+
+class Measures:
+    """Those of one connection, or of all; times are in ms.
+
+    Attributes:
+        receiver_credit_zero: a client that receives had granted no credit; the first is since its attach.
+        sender_credit_zero: a client that sends had used up its credit.
+        remote_window_zero: a client's session window was closed.
+        message_sizes: of what the client sent: AMQP 1.0 all sections, AMQP 0-9-1 the body.
+    """
+
+    __slots__ = ("message_sizes", "receiver_credit_zero", "remote_window_zero", "sender_credit_zero")
+
+    def __init__(self) -> None:
+        self.receiver_credit_zero = Histogram(DURATIONS_MS)
+        self.sender_credit_zero = Histogram(DURATIONS_MS)
+        self.remote_window_zero = Histogram(DURATIONS_MS)
+        self.message_sizes = MessageSizes()
+
+    def add(self, other: Measures) -> None:
+        """Count what another one has counted, too."""
+        for name in self.__slots__:
+            getattr(self, name).add(getattr(other, name))
