@@ -135,8 +135,13 @@ class JournalBodies:
             self._dropped.clear()
 
     def abandon(self) -> None:
-        """Whatever is dropped from now on, the journal is to keep."""
+        """Whatever is dropped from now on, the journal is to keep, until all is deleted."""
         self._abandoned = True
+
+    def delete(self) -> None:
+        """Nobody wants them any more, nor the journal."""
+        self._abandoned = False
+        self.clear()
 
     # --- where they are -----------------------------------------------------------------------------
 

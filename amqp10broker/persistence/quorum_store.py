@@ -570,7 +570,7 @@ class QuorumStore:
     def delete(self) -> None:
         """The queue is gone."""
         self._drop_staged()
-        self.bodies.clear()
+        self.bodies.delete()
         if self._snapshot is not None:
             self._log.add_dead(*self._snapshot)
             self._snapshot = None

@@ -388,10 +388,15 @@ class Journal:
             after: the ticket that must be durable first; None takes all that was appended. That is right
                 for whoever cannot do without a record that is dead only because of one behind it, as
                 quorum queues: if the later one were lost, they would miss the earlier one. 0: at once.
+
+        Raises:
+            ValueError: it is another one, or something in it lives.
         """
         assert self._current is not None, "recover first"
         if file != next(iter(self._files)) or file >= self._current.number:
             raise ValueError(f"file {file} is not the oldest full file")
+        if self._live[file]:
+            raise ValueError(f"{self._live[file]} bytes of file {file} are needed still")
         dropped = self._files.pop(file)
         self.live_bytes -= self._live.pop(file)
         self._full_bytes -= dropped.end

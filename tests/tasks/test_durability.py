@@ -347,14 +347,18 @@ async def test_a_quorum_queue_that_failed_may_be_deleted_and_the_journal_is_clea
 ) -> None:
     async with broker_on(folder) as broker:
         client = queue_of(broker, arguments={"x-queue-type": "quorum"})
+        client.publish(0)
+        await client.listen(until=1)
         with monkeypatch.context() as patch:
             break_quorum_queues(patch)
             client.publish(1)
-            await client.listen(until=1)
+            await client.listen(until=2)
         assert broker.journal_task is not None
         assert broker.journal_task._abandoned
+        assert broker.journal_task.journal.live_bytes > 0
         client.queue.handle.post(DELETE)
         assert not broker.journal_task._abandoned
+        assert broker.journal_task.journal.live_bytes == 0
 
 
 @pytest.mark.rabbitmq("queue_parallel_SUITE", "trigger_message_store_compaction")

@@ -324,6 +324,19 @@ def test_only_the_oldest_full_file_can_be_dropped(file: int) -> None:
         world.journal.drop(file)
 
 
+def test_a_file_in_which_something_lives_is_not_dropped() -> None:
+    """Who has lost count of its own ends the broker, and not a message."""
+    world = _filled(2)
+    lives = world.copies[world.live[min(world.live)]]
+    for message in sorted(world.live)[1:]:
+        world.consume(message)
+    with pytest.raises(ValueError, match=f"{lives.length} bytes of file 1 are needed still"):
+        world.journal.drop(1)
+    world.read_all()
+    world.consume(min(world.live))
+    world.journal.drop(1)
+
+
 def test_a_file_that_cannot_be_removed_is_tried_again() -> None:
     world = _filled(2)
     for message in list(world.live):
