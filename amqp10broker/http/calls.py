@@ -91,6 +91,15 @@ class Door(Protocol):
             BrokerError: it was refused, or not answered in time.
         """
 
+    def begin(self, operation: str, given: Mapping[str, Any], *, user: str) -> None:
+        """Have an operation run behind the answer; how it ends, the log says.
+
+        Args:
+            operation: its name, see `run`; it is about no virtual host.
+            given: its arguments by name.
+            user: who asks, for the log.
+        """
+
     async def run(
         self, operation: str, given: Mapping[str, Any], *, vhost: str | None, user: str, access: Access | None
     ) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from amqp10broker.http.calls import RunEndpoint
-from amqp10broker.http.endpoints import bindings, exchanges, messages, queues, whoami
+from amqp10broker.http.endpoints import bindings, exchanges, messages, old_checks, queues, quorum, whoami
 from amqp10broker.http.routes import Route
 
 ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (
@@ -14,4 +14,6 @@ ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (
     *exchanges.ROUTES,
     *bindings.ROUTES,
     *messages.ROUTES,
+    *quorum.ROUTES,
+    *old_checks.ROUTES,
 )

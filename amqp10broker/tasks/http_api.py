@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeAlias
 
 import trio
 
@@ -36,17 +36,21 @@ from amqp10broker.tasks.operations import Actor, run_operation
 _log = Log("amqp10broker.http")
 
 
+Start: TypeAlias = Callable[[Callable[[], Awaitable[None]]], None]
+
+
 class HttpApi:
     """Answers requests."""
 
-    def __init__(self, broker: Served) -> None:
+    def __init__(self, broker: Served, start: Start) -> None:
         """Take a broker.
 
         Args:
             broker: that runs; its present settings of HTTP stay.
+            start: starts a task that ends with it.
         """
         self._broker = broker
-        self._door = BrokerDoor(broker)
+        self._door = BrokerDoor(broker, start)
         config = broker.config
         self._front: Front[RunEndpoint] = Front(
             Router(ROUTES),
@@ -124,8 +128,9 @@ class HttpApi:
 class BrokerDoor:
     """What endpoints may ask of a broker: see the protocol `http.calls.Door`."""
 
-    def __init__(self, broker: Served) -> None:
+    def __init__(self, broker: Served, start: Start) -> None:
         self._broker = broker
+        self._start = start
         self._node = RunningNode(broker)
 
     @property
@@ -176,6 +181,15 @@ class BrokerDoor:
 
         got = await run_errand(self._broker.askers, f"user '{access.user}' over HTTP", begin)
         return got.messages, got.behind
+
+    def begin(self, operation: str, given: Mapping[str, Any], *, user: str) -> None:
+        self._start(partial(self._behind, operation, given, user))
+
+    async def _behind(self, operation: str, given: Mapping[str, Any], user: str) -> None:
+        try:
+            await self.run(operation, given, vhost=None, user=user, access=None)
+        except BrokerError as error:
+            _log.warning("what HTTP began was not done", operation=operation, user=user, reason=str(error))
 
     async def run(
         self, operation: str, given: Mapping[str, Any], *, vhost: str | None, user: str, access: Access | None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+from collections.abc import Awaitable, Callable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
@@ -48,6 +49,7 @@ class HttpListener:
         self._tls: ssl.SSLContext | None = None
         self._open = 0
         self._api: HttpApi | None = None
+        self._nursery: trio.Nursery | None = None
 
     async def bind(self, config: Config, tls: ssl.SSLContext | None) -> None:
         """Bind to the address of the configuration, if it has one.
@@ -87,6 +89,7 @@ class HttpListener:
                 "HTTP API", address=", ".join(f"{scheme}://{peer_text(each)}/" for each in self.addresses)
             )
         async with trio.open_nursery() as nursery:
+            self._nursery = nursery
             for sock in self._sockets:
                 sock.listen(BACKLOG)
                 nursery.start_soon(
@@ -95,6 +98,12 @@ class HttpListener:
                     taken,
                     lambda error: _log.error("cannot accept an HTTP connection", reason=str(error)),
                 )
+            # What requests begin runs here, also those that come over no socket of ours.
+            await trio.sleep_forever()
+
+    def _start(self, work: Callable[[], Awaitable[None]]) -> None:
+        assert self._nursery is not None, "it does not run"
+        self._nursery.start_soon(work)
 
     def close(self) -> None:
         """Listen no more."""
@@ -142,7 +151,7 @@ class HttpListener:
         from amqp10broker.tasks.http_connection import HttpConnection, HttpLimits
 
         if self._api is None:
-            self._api = HttpApi(broker)
+            self._api = HttpApi(broker, self._start)
         limits = HttpLimits(body_bytes=broker.config.http_body_bytes_max)
         await HttpConnection(stream, peer, self._api.answering(origin, peer), limits).serve()
 
