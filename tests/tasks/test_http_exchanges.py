@@ -117,6 +117,22 @@ async def test_a_binding_is_made_found_by_its_location_and_undone(autojump_clock
         assert [key for (key,) in await named(user, between, "routing_key")] == ["other"]
 
 
+async def test_a_key_that_a_client_did_not_encode_once_more_is_found_too(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    """As amqpstorm does it."""
+    async with running_broker() as broker, http_user(broker) as user:
+        declare(broker.catalog, "/", "q")
+        between = "/bindings/%2F/e/amq.topic/q/q"
+        for key in ("a.#", "", "~"):
+            await user.ask("POST", between, {"routing_key": key})
+        (one, none, tilde) = [key for (key,) in await named(user, between, "properties_key")]
+        assert (one, none, tilde) == ("a.%23", "~", "%7E")
+        assert await user.delete(f"{between}/{one}") == 204
+        assert await user.delete(f"{between}/{none}") == 204
+        assert await named(user, between, "routing_key") == [("~",)]
+
+
 async def test_exchanges_are_bound_to_each_other(autojump_clock: trio.abc.Clock) -> None:
     async with running_broker() as broker, http_user(broker) as user:
         declare_exchange(broker.catalog, "/", "from")

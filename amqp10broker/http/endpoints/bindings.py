@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from http import HTTPStatus
 from typing import Final, Literal
+from urllib.parse import unquote_plus
 
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.http import fields
@@ -131,11 +132,15 @@ def _named(call: Call) -> Binding:
     Raises:
         Refused: 404, there is none.
     """
-    found = (each for each in _between(call) if properties_key(each) == call.values["properties"])
-    binding = next(found, None)
-    if binding is None:
-        raise not_found()
-    return binding
+    wanted = call.values["properties"]
+    found = {properties_key(each): each for each in _between(call)}
+    if wanted in found:
+        return found[wanted]
+    # Some clients put the key into the path as they had it from a list.
+    for key, binding in found.items():
+        if unquote_plus(key) == wanted:
+            return binding
+    raise not_found()
 
 
 ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (
