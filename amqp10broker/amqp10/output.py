@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from amqp10broker.amqp10.performatives import Attach, Begin, Detach, End, Flow
+from amqp10broker.amqp10.tap import FrameTap
 
 
 class Output:
@@ -11,18 +12,30 @@ class Output:
     Attributes:
         pieces: in order; whoever writes transfers adds to it directly.
         frame_tail: doff, type and channel, which follow the size in every frame's header.
+        tap: listens to the session; None: nothing does.
     """
 
-    __slots__ = ("frame_tail", "pieces")
+    __slots__ = ("frame_tail", "pieces", "tap")
 
     def __init__(self, channel: int) -> None:
         self.pieces: list[bytes | memoryview] = []
         self.frame_tail = b"\x02\x00" + channel.to_bytes(2, "big")
+        self.tap: FrameTap | None = None
 
     def write(self, performative: Begin | Attach | Flow | Detach | End) -> None:
         """Add one frame without payload."""
         body = performative.encode()
-        self.pieces.append((8 + len(body)).to_bytes(4, "big") + self.frame_tail + body)
+        frame = (8 + len(body)).to_bytes(4, "big") + self.frame_tail + body
+        self.pieces.append(frame)
+        if self.tap is not None:
+            self.tap.sent(frame)
+
+    def extend(self, frames: list[bytes]) -> None:
+        """Add frames without payload that are encoded already."""
+        self.pieces.extend(frames)
+        if self.tap is not None:
+            for frame in frames:
+                self.tap.sent(frame)
 
     def take(self) -> list[bytes | memoryview]:
         """Hand the pieces over."""

@@ -100,7 +100,9 @@ class Outbound:
         peer_max = link.peer_max_message_size
         if peer_max:
             size_max = min(size_max, peer_max + head_bytes)
-        add = self._output.pieces.append
+        pieces = self._output.pieces
+        add = pieces.append
+        begins_at = len(pieces)
         spent = 0
         for key, (head, bare) in zip(keys, batch.messages[position : position + limit], strict=True):
             size = head_bytes + len(head) + len(bare)
@@ -124,6 +126,8 @@ class Outbound:
             batch.position = position + sent
             self._window.spend(sent)
             link.credit.spend(sent)
+            if self._output.tap is not None:
+                self._output.tap.sent_run(link, first_id, sent, bytes(pieces[begins_at]))
         return spent, sent
 
     def _send_large(self, link: SenderLink, batch: DeliveryBatch) -> int:
@@ -155,6 +159,7 @@ class Outbound:
         )
         transfer = performative.encode()
         room = self._frame_size_max - 8 - len(transfer)
+        first = not partial.position
         piece = partial.payload[partial.position : partial.position + room]
         partial.position += len(piece)
         more = partial.position < len(partial.payload)
@@ -162,9 +167,12 @@ class Outbound:
             performative.more = False
             transfer = performative.encode()
         size = 8 + len(transfer) + len(piece)
-        self._output.pieces.append(size.to_bytes(4, "big") + self._output.frame_tail + transfer)
+        head = size.to_bytes(4, "big") + self._output.frame_tail + transfer
+        self._output.pieces.append(head)
         self._output.pieces.append(piece)
         self._window.spend(1)
+        if self._output.tap is not None:
+            self._output.tap.sent_piece(link, partial.delivery_id, head, first=first, last=not more)
         if not more:
             link.partial = None
         return size

@@ -52,6 +52,7 @@ from amqp10broker.amqp10.sending import Outbound
 from amqp10broker.amqp10.serial import diff
 from amqp10broker.amqp10.session_state import SESSION_TRANSITIONS, SessionInput, SessionState
 from amqp10broker.amqp10.settling import Settling
+from amqp10broker.amqp10.tap import FrameTap
 from amqp10broker.amqp10.transfer import TransferFrame, TransferRun
 from amqp10broker.amqp10.unfinished import Unfinished
 from amqp10broker.amqp10.windows import OUTGOING_WINDOW, IncomingWindow, OutgoingWindow
@@ -128,6 +129,20 @@ class Session:
     def has_pending(self) -> bool:
         """Whether any link has deliveries or markers that are not written."""
         return bool(self.outbound.turns)
+
+    @property
+    def tap(self) -> FrameTap | None:
+        """What listens to this session; None: nothing does."""
+        return self._output.tap
+
+    @tap.setter
+    def tap(self, tap: FrameTap | None) -> None:
+        self._output.tap = tap
+
+    @property
+    def unsettled(self) -> int:
+        """Deliveries that are not settled, in both directions."""
+        return len(self.inbound.unsettled) + len(self.outbound.unsettled)
 
     def take_output(self) -> list[bytes | memoryview]:
         """The bytes to write now, in pieces to be joined: dispositions first, then the rest.
@@ -243,6 +258,8 @@ class Session:
                 yield SessionEnded(to_error(session_fault), session_fault)
 
     def _handle(self, item: object, events: list[SessionEvent]) -> None:
+        if self._output.tap is not None:
+            self._output.tap.received(item)
         match item:
             case TransferRun():
                 self._on_run(item, events)

@@ -124,9 +124,9 @@ class Settling:
     def flush(self) -> None:
         """Write the outcomes decided so far."""
         if self._of_received:
-            self._output.pieces.extend(self._of_received.take())
+            self._output.extend(self._of_received.take())
         if self._of_sent:
-            self._output.pieces.extend(self._of_sent.take())
+            self._output.extend(self._of_sent.take())
 
 
 def _known(unsettled: dict[int, Any], first: int, last: int) -> Iterable[int]:

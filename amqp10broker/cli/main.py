@@ -47,6 +47,7 @@ HOMES: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "looking": {
         **_told("waiting"),
+        "timeline": "print what one link does, frame by frame, as JSON",
     },
     "ping": {
         "ping": "log in to a broker as a client does, and say how long it took to answer",

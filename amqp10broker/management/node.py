@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from amqp10broker.management.cluster_node import ClusterNode
-from amqp10broker.management.snapshot import BrokerView, RecordingsView, RecordingView, TraceView
+from amqp10broker.management.snapshot import BrokerView, RecordingsView, RecordingView, TraceView, WatchView
 
 
 class Sink(Protocol):
@@ -114,4 +114,27 @@ class Node(Protocol):
 
         Raises:
             NotFound: there is no such trace.
+        """
+
+    def watch_link(self, connection: int, link: str, channel: int | None, role: str | None) -> WatchView:
+        """Record the frames of a link from now on; what is shown of that.
+
+        Raises:
+            NotFound: there is no such link.
+            NotAllowed: it is not clear which is meant, or too many are watched.
+            NotSupported: the connection has no links.
+        """
+
+    def unwatch_link(self, watch: int) -> WatchView:
+        """Record them no more; what was shown of that.
+
+        Raises:
+            NotFound: there is no such watch, or it is over.
+        """
+
+    def timeline(self, watch: int, since: int | None, limit: int, *, frames: bool) -> dict[str, Any]:
+        """What a link did since it is watched, or since a cursor; see `service.timeline.document`.
+
+        Raises:
+            NotFound: there is no such watch, or it is over.
         """

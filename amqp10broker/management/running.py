@@ -177,6 +177,38 @@ def trace(caller: Caller, what: str, on: bool, file: str | None) -> dict[str, An
     return document(node.trace_into_file(what, _path("trace", file)))
 
 
+def watch_link(
+    caller: Caller, connection: int, link: str, channel: int | None, role: str | None
+) -> dict[str, Any]:
+    """Record the frames of a link, for its timeline.
+
+    Raises:
+        NotFound, NotAllowed, NotSupported: see `Node.watch_link`.
+        PermissionDenied: the caller is no administrator.
+    """
+    return document(caller.administered("watch-link").watch_link(connection, link, channel, role))
+
+
+def unwatch_link(caller: Caller, watch: int) -> dict[str, Any]:
+    """Record them no more, if nobody else looks.
+
+    Raises:
+        NotFound: there is no such watch, or it is over.
+        PermissionDenied: the caller is no administrator.
+    """
+    return document(caller.administered("unwatch-link").unwatch_link(watch))
+
+
+def timeline(caller: Caller, watch: int, since: int | None, limit: int, frames: bool) -> dict[str, Any]:
+    """What a link did, since it is watched or since a cursor.
+
+    Raises:
+        NotFound: there is no such watch, or it is over.
+        PermissionDenied: the caller is no administrator.
+    """
+    return caller.administered("timeline").timeline(watch, since, limit, frames=frames)
+
+
 def _path(noun: str, path: str) -> str:
     if not path or "\0" in path:
         raise BadRequest(noun, f"{noun}: {path!r} is no path of a file or folder: give one")

@@ -480,6 +480,35 @@ class TraceView:
 
 
 @dataclass(frozen=True, slots=True)
+class WatchView:
+    """A link whose frames are recorded for its timeline.
+
+    Attributes:
+        watch: its number, which asks for the timeline.
+        connection: number of the connection.
+        channel: of the session.
+        link: name of the link.
+        role: of the client: ``sender`` or ``receiver``.
+        handle: the client's.
+        address: of the source or target, None: the anonymous terminus.
+        queue: the queue's name, None: it has none, or any.
+        began_ns: when it began, by the clock of its steps' ``at_ns``.
+        began_at_ns: the same by the wall clock, since 1970.
+    """
+
+    watch: int
+    connection: int
+    channel: int
+    link: str
+    role: str
+    handle: int | None
+    address: str | None
+    queue: str | None
+    began_ns: int
+    began_at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class NodeView:
     """The broker itself.
 

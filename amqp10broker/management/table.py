@@ -88,6 +88,7 @@ _PATTERNS: Final = (
     Argument("vhost_pattern", Kind.TEXT, "regular expression, found anywhere in the name", ".*"),
     Argument("queue_pattern", Kind.TEXT, "regular expression, found anywhere in the name", ".*"),
 )
+_WATCH: Final = Argument("watch", Kind.INTEGER, "the number that watch-link gave")
 _ERRORS_ONLY: Final = Argument("errors_only", Kind.FLAG, "leave out what went well", False)
 
 
@@ -357,6 +358,29 @@ _TABLE: Final = (
          Argument("on", Kind.FLAG, "begin, or end what was begun"),
          Argument("file", Kind.TEXT, "into which the broker writes; none: lines follow the answer", None)),
         _ADMINISTRATOR, "Show the frames of some connections.", changes=False,
+    ),
+    Operation(
+        "watch-link", "watch",
+        (Argument("connection", Kind.INTEGER, "number of its connection, see list-links"),
+         Argument("link", Kind.TEXT, "its name"),
+         Argument("channel", Kind.INTEGER, "of its session, if the connection has several", None),
+         Argument("role", Kind.TEXT, "of the client, if it has two links of that name", None,
+                  choices=("sender", "receiver"))),
+        _ADMINISTRATOR, "Record the frames of a link, for its timeline.", changes=False,
+    ),
+    Operation(
+        "unwatch-link", "watch", (_WATCH,), _ADMINISTRATOR,
+        "Record the frames of a link no more, unless others look at it, too.", changes=False,
+    ),
+    Operation(
+        "timeline", "watch",
+        (_WATCH,
+         Argument("since", Kind.INTEGER, "the first step that is told, the 'next' of the last answer; none: "
+                  "the oldest", None),
+         Argument("limit", Kind.INTEGER, "so many steps at most", 1000, bounds=(1, 5000)),
+         Argument("frames", Kind.FLAG, "with the frame of each step, not curves alone", True)),
+        _ADMINISTRATOR, "Tell each frame of a link that is watched, and what it did to credit and windows.",
+        changes=False,
     ),
     Operation(
         "add-member", "queue", (_NAME, _NODE, _MEMBERSHIP, _WITHIN), _ADMINISTRATOR,

@@ -74,6 +74,7 @@ from amqp10broker.tasks.rights import Rights
 from amqp10broker.tasks.socket_transport import Stream
 from amqp10broker.tasks.sockets import BoundSockets, addresses_of, peer_text
 from amqp10broker.tasks.tracing import Tracing
+from amqp10broker.tasks.watches import Watches
 
 if TYPE_CHECKING:
     from amqp10broker.tasks.afterwards import Afterwards
@@ -114,6 +115,7 @@ class Broker:
         dead_letters: hands on what queues give up, while it runs.
         recordings: of flow events.
         tracing: who is traced.
+        watches: links that somebody looks at.
         log_limits: how many warnings clients may cause.
         doors: where clients come in; None before it serves.
         http: where those of HTTP do.
@@ -165,7 +167,8 @@ class Broker:
         self.doors: Doors | None = None
         self.http = HttpListener()
         self.as_member: NodeAlone | NodeOfCluster = NodeAlone(self)
-        self._listener = Listener(self, self.connections, self.tracing, self.resource_monitor)
+        self.watches = Watches(self.connections)
+        self._listener = Listener(self, self.connections, self.tracing, self.watches, self.resource_monitor)
         self._queues: Queues | None = None
         self._connections_nursery: trio.Nursery | None = None
         self._context: Any = None

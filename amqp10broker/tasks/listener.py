@@ -23,6 +23,7 @@ from amqp10broker.tasks.socket_transport import SocketTransport, Stream
 from amqp10broker.tasks.sockets import Address, BoundSockets, accept_forever, is_loopback, peer_text
 from amqp10broker.tasks.surroundings import ConnectionSurroundings
 from amqp10broker.tasks.tracing import Tracing
+from amqp10broker.tasks.watches import Watches
 
 _log = Log("amqp10broker.listener")
 
@@ -37,6 +38,7 @@ class Listener:
         surroundings: ConnectionSurroundings,
         connections: Connections,
         tracing: Tracing,
+        watches: Watches,
         monitor: ResourceMonitor,
     ) -> None:
         """Accept nothing yet.
@@ -45,11 +47,13 @@ class Listener:
             surroundings: for the connections.
             connections: where they are entered.
             tracing: told of those that begin and end.
+            watches: told of those that end.
             monitor: woken when one begins.
         """
         self._surroundings = surroundings
         self._connections = connections
         self._tracing = tracing
+        self._watches = watches
         self._monitor = monitor
 
     def listen(self, sockets: BoundSockets, listeners: trio.Nursery, connections: trio.Nursery) -> None:
@@ -168,6 +172,7 @@ class Listener:
             finally:
                 self._connections.ended(number)
                 self._tracing.leave(connection)
+                self._watches.leave(connection)
                 if connection.user:
                     connection.log.info("connection closed", reason=connection.end)
                 connection.release()

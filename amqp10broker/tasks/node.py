@@ -16,6 +16,7 @@ from amqp10broker.management.snapshot import (
     RecordingsView,
     RecordingView,
     TraceView,
+    WatchView,
 )
 from amqp10broker.security.passwords import Passwords
 from amqp10broker.service.survey import Selection
@@ -27,6 +28,7 @@ from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.surroundings import ConnectionSurroundings, Surroundings
 from amqp10broker.tasks.trace_sinks import FileSink
 from amqp10broker.tasks.tracing import Tracing
+from amqp10broker.tasks.watches import Watches
 
 _log = Log("amqp10broker.admin")
 
@@ -64,6 +66,7 @@ class Administered(Surroundings, QueueHost, Protocol):
         passwords: makes records of passwords.
         connections: by number, of both protocols.
         tracing: who is traced.
+        watches: links that somebody looks at.
         doors: where clients come in; None before it serves.
         afterwards: what is to be done with the folder when the broker has stopped.
     """
@@ -75,6 +78,7 @@ class Administered(Surroundings, QueueHost, Protocol):
     passwords: Passwords
     connections: Connections
     tracing: Tracing
+    watches: Watches
     doors: Doors | None
     afterwards: Afterwards | None
 
@@ -189,3 +193,12 @@ class RunningNode:
     def end_trace(self, what: str, reason: str | None = None) -> TraceView:
         tracing = self._broker.tracing
         return (tracing.end(what) if reason is None else tracing.end(what, reason)).view
+
+    def watch_link(self, connection: int, link: str, channel: int | None, role: str | None) -> WatchView:
+        return self._broker.watches.begin(connection, link, channel, role)
+
+    def unwatch_link(self, watch: int) -> WatchView:
+        return self._broker.watches.end(watch)
+
+    def timeline(self, watch: int, since: int | None, limit: int, *, frames: bool) -> dict[str, Any]:
+        return self._broker.watches.timeline(watch, since, limit, frames=frames)

@@ -26,10 +26,11 @@ class RunningSession:
         reads: the reader's share of the inbox.
         lane: its way to the writer.
         on_wake: called at the end of each wake, for who observes it; must not raise.
+        on_turn: called at the end of each wake, for who watches a link of it; likewise.
         on_end: called when it is over, before what it holds goes back; likewise.
     """
 
-    __slots__ = ("_clock", "inbox", "lane", "on_end", "on_wake", "reads", "service")
+    __slots__ = ("_clock", "inbox", "lane", "on_end", "on_turn", "on_wake", "reads", "service")
 
     def __init__(
         self, service: BrokerSession, inbox: Mailbox[SessionLetter], lane: Lane, clock: WallClock
@@ -40,6 +41,7 @@ class RunningSession:
         self.reads = Bound(READS_MAX)
         self.lane = lane
         self.on_wake: Callable[[], None] | None = None
+        self.on_turn: Callable[[], None] | None = None
         self.on_end: Callable[[], None] | None = None
 
     async def run(self, fail: Callable[[AmqpError], None]) -> None:
@@ -67,6 +69,8 @@ class RunningSession:
                 post_mail(service.take_mail())
                 if self.on_wake is not None:
                     self.on_wake()
+                if self.on_turn is not None:
+                    self.on_turn()
                 if lane.overfull:
                     await lane.wait_drained()
         finally:

@@ -1,0 +1,68 @@
+"""What a ring keeps of a frame: a plain tuple, because there is one for every run of frames while it is on.
+
+Each begins with the time in nanoseconds by a clock that never goes back, and its `Kind`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum, auto
+from typing import Any
+
+from amqp10broker.amqp10.serial import ranges
+
+HEAD_BYTES = 64
+"""Of the first frame of a run, and of a payload, so many bytes are kept."""
+Span = tuple[int, int]
+
+
+class Kind(IntEnum):
+    """Of a record, and what stands behind time and kind."""
+
+    MARK = auto()
+    """A `Mark`: what is no frame."""
+    TRANSFERS_IN = auto()
+    """handle, spans of delivery-ids, how many, settled, first tag, first payload's beginning."""
+    TRANSFER_IN = auto()
+    """handle, the `Transfer`, payload's beginning, payload's bytes."""
+    DISPOSITIONS_IN = auto()
+    """role, settled, state as text, spans, how many frames."""
+    FLOW_IN = auto()
+    """The `Flow`, its text if that is already made, else None."""
+    OTHER_IN = auto()
+    """Text."""
+    SENT = auto()
+    """The frame."""
+    TRANSFERS_OUT = auto()
+    """handle, first delivery-id, how many, settled, beginning of the first frame."""
+    TRANSFER_OUT = auto()
+    """handle, delivery-id, settled, beginning of the frame, whether it is the first, the last."""
+
+
+Record = tuple[Any, ...]
+
+
+Mark = tuple[int, int, int, bool]
+"""What can be seen of a link without a frame, when its session has had its turn: what its queue may still
+hand out and what it has handed out that is not written (`QueueCredit.granted`, `waiting`), bytes that the
+socket of the connection does not take, and whether transfers of the session wait for that."""
+
+
+def spans_of(delivery_ids: Sequence[int]) -> tuple[Span, ...]:
+    """Delivery-ids as inclusive ranges."""
+    first, last = delivery_ids[0], delivery_ids[-1]
+    if len(delivery_ids) == 1:
+        return ((first, first),)
+    if last - first == len(delivery_ids) - 1 and list(range(first, last + 1)) == delivery_ids:
+        return ((first, last),)
+    return tuple(ranges(delivery_ids))
+
+
+def joined(spans: Sequence[Span]) -> tuple[Span, ...]:
+    """Spans as one, if they are of one delivery each and follow each other; else as they are."""
+    first, last = spans[0][0], spans[-1][1]
+    if len(spans) > 1 and last - first == len(spans) - 1:
+        ids = list(range(first, last + 1))
+        if [each[0] for each in spans] == ids and [each[1] for each in spans] == ids:
+            return ((first, last),)
+    return tuple(spans)
