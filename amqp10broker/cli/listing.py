@@ -137,6 +137,8 @@ LISTINGS: Final = (
             messages_unacknowledged: delivered and not settled
             messages_dlx: of a quorum queue: dead letters that are not yet at their target
             consumers
+            single_active_consumer_tag: of the one that gets messages, if only one may
+            delivery_limit: of a quorum queue: so often may a message be delivered in vain
             publishers: links of AMQP 1.0 with this target
             leader: the node that leads it, or has it
             members: nodes that have it
@@ -156,7 +158,7 @@ LISTINGS: Final = (
             +expired
             {_DELIVERIES}
             +discarded: rejected by consumers
-            +delivery_limit: delivered too often
+            +over_delivery_limit: delivered too often
             +dead_lettered: handed to its dead-letter exchange
         """),
         ("name", "type", "messages", "consumers"),

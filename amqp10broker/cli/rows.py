@@ -15,6 +15,9 @@ Document = Mapping[str, Any]
 def queue_row(queue: Document) -> Row:
     """A queue of `list-queues`."""
     ready, unsettled = queue["message_count"], queue["messages_unsettled"]
+    counters = dict(queue["counters"])
+    if "delivery_limit" in counters:  # the column of this name is RabbitMQ's: the limit
+        counters["over_delivery_limit"] = counters.pop("delivery_limit")
     return {
         **queue,
         # A stream keeps what it has delivered: that is among the ready messages.
@@ -22,7 +25,7 @@ def queue_row(queue: Document) -> Row:
         "messages_ready": ready,
         "messages_unacknowledged": unsettled,
         "consumers": queue["consumer_count"],
-        **queue["counters"],
+        **counters,
     }
 
 

@@ -196,10 +196,10 @@ def list_queues(
     The counts are those of this moment; commands on their way to a queue are not in them. Beside what
     `describe` gives there are ``members``, ``online``, ``state``, ``owner`` (number of the connection that
     has it exclusively, at its node), ``delivery_limit`` of a quorum queue, and where the queue can be asked
-    ``messages_unsettled``, ``messages_dlx``, ``messages_delayed``, ``publishers``, ``counters``, ``full``,
-    ``dead_lettered``, ``limits``, ``segments``; and what policies make of it: ``policy``,
-    ``operator_policy``, ``effective_policy_definition``, ``ineffective_policy_keys``. Of a queue whose
-    leader does not answer the counts are None.
+    ``messages_unsettled``, ``messages_dlx``, ``messages_delayed``, ``single_active_consumer_tag``,
+    ``publishers``, ``counters``, ``full``, ``dead_lettered``, ``limits``, ``segments``; and what policies
+    make of it: ``policy``, ``operator_policy``, ``effective_policy_definition``,
+    ``ineffective_policy_keys``. Of a queue whose leader does not answer the counts are None.
 
     Args:
         caller: on whose behalf.
@@ -257,6 +257,7 @@ def _listed(caller: Caller, queue: DeclaredQueue, *, known: bool) -> dict[str, A
     described["messages_unsettled"] = None
     described["messages_dlx"] = None if figures is None else figures.messages_dlx
     described["counters"] = {}
+    described["single_active_consumer_tag"] = None if figures is None else figures.single_active_consumer_tag
     described["owner"] = queue.owner.connection if isinstance(queue.owner, Owner) else None
     if queue.kind.replicated:
         described["delivery_limit"] = queue.effective.settings.delivery_limit

@@ -97,6 +97,11 @@ class ReplyTo:
         return f"{self.label}, {what}"
 
 
+def tag_in(name: str) -> str:
+    """The consumer's tag, or the link's name, in what `name_of` made of it; empty if there is none."""
+    return name.partition("'")[2].removesuffix("'")
+
+
 class Verdict(Enum):
     """What becomes of a delivery, in words of no protocol."""
 

@@ -37,6 +37,7 @@ class QueueFigures:
         next_offset: of a stream: of the next message that is published.
         segments: of a stream: its files.
         size_bytes: of a stream: their bytes.
+        single_active_consumer_tag: of the consumer that gets messages, if only one may; None: there is none.
         full: whether a limit of length is reached.
         limits: limits of length, None: there are none.
     """
@@ -51,6 +52,7 @@ class QueueFigures:
     next_offset: int | None = None
     segments: int | None = None
     size_bytes: int | None = None
+    single_active_consumer_tag: str | None = None
     full: bool = False
     limits: LengthLimits | None = None
 

@@ -41,6 +41,7 @@ from amqp10broker.queues.commands import (
     Touch,
     Unsubscribe,
     Verdict,
+    tag_in,
 )
 from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.effects import (
@@ -143,12 +144,13 @@ class ClassicQueue(QueueMachine):
 
     def figures(self) -> QueueFigures:
         """See `QueueMachine`."""
-        limits = length_limits(self.settings)
+        limits, active = length_limits(self.settings), self._consumers.active
         return QueueFigures(
             messages_ready=self.ready,
             messages_unsettled=self.unsettled,
             consumers=self.consumers,
             publishers=self.publishers,
+            single_active_consumer_tag=None if active is None else tag_in(active.name),
             full=is_full(limits, self.waiting.count, self.waiting.size),
             limits=limits,
         )

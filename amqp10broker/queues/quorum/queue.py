@@ -37,6 +37,7 @@ from amqp10broker.queues.commands import (
     Subscribe,
     Tick,
     Unsubscribe,
+    tag_in,
 )
 from amqp10broker.queues.effects import (
     Answer,
@@ -176,6 +177,7 @@ class QuorumQueue(QueueMachine):
     def figures(self) -> QueueFigures:
         """See `QueueMachine`. One that rejects, and was full, is so until it is down to 80 %."""
         messages, limits = self._messages, length_limits(self.settings)
+        holder = self._consumers.activity.holder if self.settings.single_active_consumer else None
         return QueueFigures(
             messages_ready=self.ready,
             messages_unsettled=self.unsettled,
@@ -183,6 +185,7 @@ class QuorumQueue(QueueMachine):
             publishers=self.publishers,
             messages_delayed=self.delayed,
             messages_dlx=self.dlx,
+            single_active_consumer_tag=None if holder is None else tag_in(holder.name),
             full=messages.full or is_full(limits, *messages.counted()),
             limits=limits,
         )

@@ -113,6 +113,8 @@ QUEUE = {
     "message_count": 3,
     "messages_unsettled": 4,
     "messages_dlx": 2,
+    "delivery_limit": 20,
+    "single_active_consumer_tag": "ctag1",
     "consumer_count": 1,
     "publishers": 0,
     "leader": "n",
@@ -126,7 +128,12 @@ QUEUE = {
     "ineffective_policy_keys": ["max-age"],
     "full": True,
     "limits": {"messages": 5, "bytes": None, "overflow": "reject-publish"},
-    "counters": {**tally(QueueCounters(), QueueConsumption()), "rejected": 12, "dead_lettered": 5},
+    "counters": {
+        **tally(QueueCounters(), QueueConsumption()),
+        "rejected": 12,
+        "delivery_limit": 9,
+        "dead_lettered": 5,
+    },
     "dead_lettered": {"expired": 3, "maxlen": 2},
 }
 
@@ -184,6 +191,12 @@ def test_a_queue_has_every_column() -> None:
     """Likewise of the operation's answer."""
     of_streams = {"declaration_id", "first_offset", "next_offset"}
     assert set(BY_NOUN["queues"].columns) - of_streams <= set(rows.queue_row(QUEUE))
+
+
+def test_the_limit_of_deliveries_is_not_the_count_of_messages_beyond_it() -> None:
+    """I2: RabbitMQ's column has the name that a counter of queues has elsewhere."""
+    row = rows.queue_row(QUEUE)
+    assert (row["delivery_limit"], row["over_delivery_limit"]) == (20, 9)
 
 
 def test_queues_whose_leader_does_not_answer_are_listed_without_counts(

@@ -306,6 +306,8 @@ def test_queues_of_all_nodes_are_listed_with_counts_of_their_leaders() -> None:
     rows = {each["name"]: each for each in world.run("list-queues")}
     assert rows["there"] == row
     assert rows["here"]["message_count"] == 2
+    assert rows["here"]["delivery_limit"] == 20
+    assert rows["here"]["single_active_consumer_tag"] is None
     assert [rows["here"][each] for each in ("leader", "members", "online", "state")] == [
         *("a", ["a", "b"], ["a", "b"], "running")
     ]

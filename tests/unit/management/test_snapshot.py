@@ -34,6 +34,7 @@ def test_what_a_queue_does_not_have_is_null_and_its_figures_are_its_own() -> Non
         "publishers": 0,
         "messages_delayed": None,
         "messages_dlx": None,
+        "single_active_consumer_tag": None,
         "dead_lettered": {},
         "first_offset": None,
         "next_offset": None,

@@ -85,6 +85,19 @@ def test_only_the_first_gets_messages() -> None:
     assert (first.got, second.got, bench.ready()) == (["a"], [], 1)
 
 
+def test_listings_have_its_tag() -> None:
+    """I2."""
+    bench = Bench(SINGLE)
+    assert bench.queue.figures().single_active_consumer_tag is None
+    first, _ = (bench.consumer(1, name=f"connection 1, channel 1, consumer '{tag}'") for tag in "ab")
+    assert bench.queue.figures().single_active_consumer_tag == "a"
+    first.leave()
+    assert bench.queue.figures().single_active_consumer_tag == "b"
+    many = Bench()
+    many.consumer(1, name="connection 1, channel 1, consumer 'a'")
+    assert many.queue.figures().single_active_consumer_tag is None
+
+
 def test_when_it_goes_the_next_gets_everything_in_order() -> None:
     """Seed 003: detaching leads to the next consumer, which gets messages in their original order."""
     bench = Bench(SINGLE)

@@ -25,6 +25,20 @@ def test_the_first_consumer_is_active_and_each_hears_what_it_is(bench: Bench) ->
     assert active(bench.told) == [(first, True), (second, False)]
 
 
+def test_listings_have_the_tag_of_the_active_one(bench: Bench) -> None:
+    """I2: of the one that quiesces, too; without a single active consumer there is none."""
+    assert bench.queue.figures().single_active_consumer_tag is None
+    names = (bench.reply_to.name_of(what) for what in ("consumer 'it's'", "link 'second'"))
+    first = bench.consumer(1, name=next(names))
+    bench.consumer(1, name=next(names))
+    assert bench.queue.figures().single_active_consumer_tag == "it's"
+    bench.leave(first, Verdict.REQUEUE)
+    assert bench.queue.figures().single_active_consumer_tag == "second"
+    many = Bench()
+    many.consumer(1, name="link 'x'")
+    assert many.queue.figures().single_active_consumer_tag is None
+
+
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "single_active_consumer_test")
 def test_only_the_active_one_gets_messages(bench: Bench) -> None:
     first, second = bench.consumer(1), bench.consumer(5)
