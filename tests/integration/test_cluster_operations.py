@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -377,3 +380,54 @@ def test_a_member_that_is_down_is_removed_and_the_lost_are_left_behind(nodes: Cl
     assert set(states(nodes, "lost", "c")) == {other}
     run(nodes, "c", "add_member", "lost", "c", "--membership", "voter")
     publish(nodes.node("c"), "lost", 1)
+
+
+def http(at: ClusterNode, method: str, path: str, /, **body: Any) -> Any:
+    """What a node answers over HTTP, below its API; None without a body."""
+    request = urllib.request.Request(
+        f"http://{at.host}:{at.port + 10_000}/api{path}",
+        method=method,
+        data=json.dumps(body).encode(),
+        headers={"authorization": f"Basic {base64.b64encode(b'guest:guest').decode()}"},
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        said = answer.read()
+    return json.loads(said) if said else None
+
+
+def test_every_node_serves_every_queue_over_http(nodes: ClusterProcess) -> None:
+    """Wherever it lives: declared, published to, shown, got from, and its members changed."""
+    every = [nodes.node(name) for name in "abc"]
+    quorum = {"x-queue-type": "quorum", "x-quorum-initial-group-size": 2}
+    http(every[1], "PUT", "/queues/%2F/web-quorum", durable=True, arguments=quorum)
+    http(every[0], "PUT", "/queues/%2F/web-classic", durable=True)
+    names = ["web-classic", "web-quorum"]
+    for node in every:
+        nodes.wait_until(lambda at=node: len(shown(at)) == 2, "both are known")
+        for name in names:
+            message = {"routing_key": name, "payload_encoding": "string", "properties": {}}
+            path = "/exchanges/%2F/amq.default/publish"
+            assert http(node, "POST", path, payload=node.name, **message) == {"routed": True}
+    for node in every:
+        rows = shown(node)
+        assert [row["messages"] for row in rows] == [3, 3]
+        assert rows == shown(every[0])
+    (free,) = {node.name for node in every} - set(shown(every[0])[1]["members"])
+    http(every[2], "POST", "/queues/quorum/%2F/web-quorum/replicas/add", node=free, membership="voter")
+    rows = http(every[0], "GET", "/queues/quorum/%2F/web-quorum/status")
+    assert sorted(row["Node Name"] for row in rows) == ["a", "b", "c"]
+    for name in names:
+        wanted = {"count": -1, "encoding": "auto"}
+        for mode in ("ack_requeue_true", "ack_requeue_false"):
+            got = http(every[2], "POST", f"/queues/%2F/{name}/get", ackmode=mode, **wanted)
+            assert [(each["payload"], each["message_count"]) for each in got] == [
+                *(("a", 2), ("b", 1), ("c", 0)),
+            ]
+        http(every[1], "DELETE", f"/queues/%2F/{name}")
+
+
+def shown(node: ClusterNode) -> list[Any]:
+    """The queues of the test before, as a node shows them."""
+    columns = "columns=name,node,members,messages,messages_ready"
+    page: Any = http(node, "GET", f"/queues/%2F?page=1&name=web-&{columns}")
+    return list(page["items"])

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import partial
 from http import HTTPStatus
-from typing import Final, Literal
+from typing import Any, Final, Literal
 from urllib.parse import unquote_plus
 
 from amqp10broker.catalog.vhost import VirtualHost
@@ -26,7 +26,9 @@ async def list_bindings(call: Call) -> Answer:
     """Bindings of all virtual hosts that the user sees, or of one; those of the default exchange too."""
     known = []
     for vhost in call.vhosts():
-        known += await described(call, list(_all(vhost)), partial(binding_object, vhost=vhost.name))
+        # Those of the default exchange are kept nowhere: there is one for each queue.
+        known += await described(call, _names(vhost), partial(_default_object, vhost.name))
+        known += await described(call, vhost.topology.bindings(), partial(binding_object, vhost=vhost.name))
     return await listed(call, known, paged=False)
 
 
@@ -40,7 +42,7 @@ async def list_bindings_from_exchange(call: Call) -> Answer:
     """Bindings of which an exchange is the source."""
     vhost, exchange = call.vhost(), exchange_of(call)
     if exchange.name == DEFAULT_EXCHANGE:
-        return await _listed(call, _defaults(vhost))
+        return await _listed(call, map(_default, _names(vhost)))
     return await _listed(call, vhost.topology.bindings(source=exchange.name))
 
 
@@ -98,15 +100,18 @@ async def _listed(call: Call, bindings: Iterable[Binding]) -> Answer:
     return await listed(call, known, paged=False)
 
 
-def _all(vhost: VirtualHost) -> Iterator[Binding]:
-    yield from _defaults(vhost)
-    yield from vhost.topology.bindings()
+def _names(vhost: VirtualHost) -> list[str]:
+    """Of its queues."""
+    return sorted(queue.name for queue in vhost)
 
 
-def _defaults(vhost: VirtualHost) -> Iterator[Binding]:
-    """Those of the default exchange, which are kept nowhere."""
-    for name in sorted(queue.name for queue in vhost):
-        yield Binding(DEFAULT_EXCHANGE, Destination("queue", name), name)
+def _default(name: str) -> Binding:
+    """The binding of the default exchange that every queue has."""
+    return Binding(DEFAULT_EXCHANGE, Destination("queue", name), name)
+
+
+def _default_object(vhost: str, name: str) -> dict[str, Any]:
+    return binding_object(_default(name), vhost)
 
 
 def _ends(call: Call) -> tuple[str, Destination]:
