@@ -187,12 +187,12 @@ class Call:
         """What this user may do in a virtual host."""
         return Access(self.granted, vhost)
 
-    async def act(self, operation: str, vhost: str, **given: Any) -> Any:
+    async def act(self, operation: str, vhost: str, /, **given: Any) -> Any:
         """Run an operation with this user's permissions; see `Door.run`."""
         access = self.access(vhost)
         return await self.door.run(operation, given, vhost=vhost, user=self.who.name, access=access)
 
-    async def administer(self, operation: str, vhost: str | None = None, **given: Any) -> Any:
+    async def administer(self, operation: str, vhost: str | None = None, /, **given: Any) -> Any:
         """Run an operation that the tag of the endpoint is enough for; see `Door.run`."""
         return await self.door.run(operation, given, vhost=vhost, user=self.who.name, access=None)
 

@@ -5,7 +5,19 @@ from __future__ import annotations
 from typing import Final
 
 from amqp10broker.http.calls import RunEndpoint
-from amqp10broker.http.endpoints import bindings, exchanges, messages, old_checks, queues, quorum, whoami
+from amqp10broker.http.endpoints import (
+    bindings,
+    definitions,
+    exchanges,
+    messages,
+    old_checks,
+    policies,
+    queues,
+    quorum,
+    users,
+    vhosts,
+    whoami,
+)
 from amqp10broker.http.routes import Route
 
 ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (
@@ -16,4 +28,8 @@ ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (
     *messages.ROUTES,
     *quorum.ROUTES,
     *old_checks.ROUTES,
+    *users.ROUTES,
+    *vhosts.ROUTES,
+    *policies.ROUTES,
+    *definitions.ROUTES,
 )

@@ -5,8 +5,12 @@ They are for administrators: users with that tag, and the machine's owner at the
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
 
+from amqp10broker.catalog.definition_entries import DefinitionEntry, password_of
+from amqp10broker.catalog.entry_codec import read_user, read_vhost
 from amqp10broker.catalog.patterns import check_bounded
 from amqp10broker.catalog.plan import VhostFacts
 from amqp10broker.catalog.user_requests import (
@@ -14,15 +18,19 @@ from amqp10broker.catalog.user_requests import (
     ClearPermission,
     ClearTopicPermission,
     DeleteUser,
+    PutUser,
     SetPassword,
     SetPermission,
     SetTags,
     SetTopicPermission,
 )
 from amqp10broker.catalog.users import PasswordRecord, Permission, TopicPermission, User
-from amqp10broker.catalog.vhost_requests import AddVhost, DeleteVhost
-from amqp10broker.errors import NotSupported
+from amqp10broker.catalog.vhost_requests import AddVhost, DeleteVhost, PutVhost
+from amqp10broker.errors import BadRequest, ConfigError, NotSupported, PreconditionFailed
 from amqp10broker.management.caller import Caller, Proposal
+
+PROTECTED: Final = "protected_from_deletion"
+"""Among the metadata of a virtual host."""
 
 # --- users ----------------------------------------------------------------------------------------
 
@@ -36,8 +44,34 @@ def add_user(caller: Caller, user: str, password: str | None, tags: list[str]) -
         PermissionDenied: the caller is no administrator.
     """
     caller.may_administer("add-user")
-    wanted = User(user, _record(caller, password), frozenset(tags))
+    wanted = User(user, _optional(caller, password), frozenset(tags))
     return Proposal(AddUser(wanted), lambda added: {"user": added.name, "tags": sorted(added.tags)})
+
+
+def put_user(caller: Caller, user: str, entry: dict[str, Any]) -> Proposal:
+    """Add a user, or replace all that is known of it but its permissions.
+
+    Args:
+        caller: on whose behalf.
+        user: its name.
+        entry: as in a definitions document: password or password_hash, tags, limits.
+
+    Returns:
+        ``{"created": bool}``.
+
+    Raises:
+        BadRequest: the entry cannot be read.
+        InvalidArgument: name, password or a limit is not allowed.
+        PermissionDenied: the caller is no administrator.
+    """
+    caller.may_administer("put-user")
+    given = DefinitionEntry(f"user '{user}'", {**entry, "name": user})
+    created = user not in caller.catalog.users
+    try:
+        wanted = read_user(given, password_of(given, partial(_record, caller)))
+    except ConfigError as error:
+        raise BadRequest(f"user '{user}'", str(error)) from error
+    return Proposal(PutUser(wanted), lambda put: {"created": created})
 
 
 def change_password(caller: Caller, user: str, password: str | None) -> Proposal:
@@ -50,7 +84,7 @@ def change_password(caller: Caller, user: str, password: str | None) -> Proposal
     """
     caller.may_administer("change-password")
     caller.catalog.users.lookup(user)
-    return Proposal(SetPassword(user, _record(caller, password)))
+    return Proposal(SetPassword(user, _optional(caller, password)))
 
 
 def delete_user(caller: Caller, user: str) -> Proposal:
@@ -207,6 +241,33 @@ def add_vhost(
     return Proposal(AddVhost(facts), lambda answer: {"name": name})
 
 
+def put_vhost(caller: Caller, name: str, entry: dict[str, Any]) -> Proposal:
+    """Add a virtual host, or change what is said of it; what is in it, and its limits, stay.
+
+    Args:
+        caller: on whose behalf.
+        name: its name.
+        entry: as in a definitions document: description, tags, default_queue_type, metadata.
+
+    Returns:
+        ``{"created": bool}``.
+
+    Raises:
+        BadRequest: the entry cannot be read.
+        InvalidArgument: the name is not allowed, or the type is no kind of queue.
+        PermissionDenied: the caller is no administrator.
+    """
+    caller.may_administer("put-vhost")
+    there = caller.catalog.find_vhost(name)
+    try:
+        facts = read_vhost(DefinitionEntry(f"vhost '{name}'", {**entry, "name": name}))
+    except ConfigError as error:
+        raise BadRequest(f"vhost '{name}'", str(error)) from error
+    if there is not None:
+        facts = replace(facts, limits=there.limits)
+    return Proposal(PutVhost(facts), lambda put: {"created": there is None})
+
+
 def delete_vhost(caller: Caller, name: str) -> Proposal:
     """Delete a virtual host with all that is in it; connections to it are closed.
 
@@ -215,9 +276,16 @@ def delete_vhost(caller: Caller, name: str) -> Proposal:
 
     Raises:
         NotFound: there is none.
+        PreconditionFailed: it is protected from deletion.
         PermissionDenied: the caller is no administrator.
     """
     node = caller.administered("delete-vhost")
+    there = caller.catalog.find_vhost(name)
+    if there is not None and there.facts.metadata.get(PROTECTED):
+        raise PreconditionFailed(
+            f"vhost '{name}'",
+            f"vhost '{name}' is protected from deletion; take the protection away first",
+        )
 
     def then(queues: int) -> dict[str, Any]:
         node.close_connections(f"vhost '{name}' is deleted", vhost=name)
@@ -253,9 +321,11 @@ def _vhost(caller: Caller, name: str | None) -> str:
     return caller.vhost.name if name is None else name
 
 
-def _record(caller: Caller, password: str | None) -> PasswordRecord | None:
-    if password is None:
-        return None
+def _optional(caller: Caller, password: str | None) -> PasswordRecord | None:
+    return None if password is None else _record(caller, password)
+
+
+def _record(caller: Caller, password: str) -> PasswordRecord:
     if caller.passwords is None:
         raise NotSupported("password", "passwords cannot be set here: use the command line's local socket")
     return caller.passwords.make(password)

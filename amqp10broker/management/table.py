@@ -180,6 +180,12 @@ _TABLE: Final = (
         _ADMINISTRATOR, "Add a user, who may do nothing yet.",
     ),
     Operation(
+        "put-user", "user",
+        (_USER, Argument("entry", Kind.TABLE, "as in a definitions document: password or password_hash, "
+                         "hashing_algorithm, tags, limits", {})),
+        _ADMINISTRATOR, "Add a user, or replace all that is known of it but its permissions.",
+    ),
+    Operation(
         "change-password", "user",
         (_USER, _PASSWORD), _ADMINISTRATOR, "Give a user another password.",
     ),
@@ -233,6 +239,12 @@ _TABLE: Final = (
          Argument("default_queue_type", Kind.TEXT, "of queues that are declared without a type", None,
                   choices=QUEUE_TYPES)),
         _ADMINISTRATOR, "Add a virtual host, which nobody may enter yet.",
+    ),
+    Operation(
+        "put-vhost", "vhost",
+        (_NAME, Argument("entry", Kind.TABLE, "as in a definitions document: description, tags, "
+                         "default_queue_type, metadata", {})),
+        _ADMINISTRATOR, "Add a virtual host, or change what is said of it.",
     ),
     Operation(
         "delete-vhost", "vhost", (_NAME,), _ADMINISTRATOR,

@@ -49,6 +49,9 @@ def passwords_in(operation: str, given: Mapping[str, Any]) -> list[str]:
     if operation in ("add-user", "change-password"):
         password = given.get("password")
         return [password] if isinstance(password, str) else []
+    if operation == "put-user":
+        entry = given.get("entry")
+        return list(_plain_passwords({"users": [entry]}))
     if operation == "import-definitions":
         return list(_plain_passwords(given.get("document")))
     return []

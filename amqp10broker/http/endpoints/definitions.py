@@ -1,0 +1,137 @@
+"""Everything that is declared, as one document."""
+
+from __future__ import annotations
+
+import json
+from email.parser import BytesParser
+from email.policy import HTTP
+from http import HTTPStatus
+from typing import Any, Final
+
+from amqp10broker.catalog.vhost import VirtualHost
+from amqp10broker.http.calls import NO_CONTENT, Call, RunEndpoint, route
+from amqp10broker.http.front import not_found
+from amqp10broker.http.messages import Answer, Refused
+from amqp10broker.http.rights import Tag
+from amqp10broker.http.routes import Route
+
+_OF_VHOST: Final = ("parameters", "policies", "queues", "exchanges", "bindings")
+"""Parts of the document whose entries name a virtual host, but for permissions."""
+
+
+async def get_definitions(call: Call) -> Answer:
+    """The document of the whole broker."""
+    document = await call.administer("export-definitions")
+    return _offered(call, {**document, "original_cluster_name": call.door.node_name})
+
+
+async def get_definitions_of_vhost(call: Call) -> Answer:
+    """The document of one virtual host; it can be brought into another one."""
+    vhost = _vhost(call)
+    document = await call.administer("export-definitions")
+    facts = next(each for each in document["vhosts"] if each["name"] == vhost.name)
+    header = {key: value for key, value in document.items() if isinstance(value, str)}
+    return _offered(
+        call,
+        {
+            **header,
+            "rabbitmq_definition_format": "single_virtual_host",
+            "original_vhost_name": vhost.name,
+            "description": facts["description"],
+            "metadata": facts["metadata"],
+            "limits": facts["limits"],
+            **{
+                part: [
+                    {key: value for key, value in entry.items() if key != "vhost"}
+                    for entry in document[part]
+                    if entry["vhost"] == vhost.name
+                ]
+                for part in _OF_VHOST
+            },
+        },
+    )
+
+
+async def post_definitions(call: Call) -> Answer:
+    """Declare what a document says, or nothing of it."""
+    await call.administer("import-definitions", document=_document(call))
+    return NO_CONTENT
+
+
+async def post_definitions_of_vhost(call: Call) -> Answer:
+    """Declare what a document says in one virtual host, whatever virtual hosts it names."""
+    vhost = _vhost(call)
+    document = _document(call)
+    within: dict[str, Any] = {
+        part: [
+            {**entry, "vhost": vhost.name} if isinstance(entry, dict) else entry for entry in document[part]
+        ]
+        for part in _OF_VHOST
+        if isinstance(document.get(part), list)
+    }
+    await call.administer("import-definitions", vhost.name, document=within)
+    return NO_CONTENT
+
+
+def _vhost(call: Call) -> VirtualHost:
+    found = call.door.catalog.find_vhost(call.values["vhost"])
+    if found is None:
+        raise not_found()
+    return found
+
+
+def _offered(call: Call, document: dict[str, Any]) -> Answer:
+    answer = call.shown(document)
+    name = call.request.query.get("download")
+    if name is None:
+        return answer
+    safe = "".join(each for each in name if each.isascii() and (each.isalnum() or each in "._-"))
+    return answer.with_headers(("content-disposition", f"attachment; filename={safe}"))
+
+
+def _document(call: Call) -> dict[str, Any]:
+    """What was sent, as JSON or as a file of a form.
+
+    Raises:
+        Refused: 415, it is neither; 400, it is no JSON object.
+    """
+    request = call.request
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == "multipart/form-data":
+        body = _file_of(request.headers["content-type"], request.body)
+    elif kind == "application/json":
+        body = request.body
+    else:
+        raise Refused(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+            "unsupported_media_type",
+            "send application/json, or multipart/form-data with a field 'file'",
+        )
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        raise Refused(HTTPStatus.BAD_REQUEST, "bad_request", "failed_to_parse_json") from None
+    if not isinstance(document, dict):
+        raise Refused(HTTPStatus.BAD_REQUEST, "bad_request", "the document must be a JSON object")
+    return document
+
+
+def _file_of(content_type: str, body: bytes) -> bytes:
+    """The field 'file' of a form."""
+    head = f"content-type: {content_type}\r\n\r\n".encode("latin-1", "replace")
+    form = BytesParser(policy=HTTP).parsebytes(head + body)
+    for part in form.iter_parts() if form.is_multipart() else ():
+        if part.get_param("name", header="content-disposition") == "file":
+            content = part.get_payload(decode=True)
+            if isinstance(content, bytes):
+                return content
+    raise Refused(HTTPStatus.BAD_REQUEST, "bad_request", "the form has no field 'file'")
+
+
+_A: Final = Tag.ADMINISTRATOR
+
+ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (
+    route("/definitions", _A, get=get_definitions, post=post_definitions),
+    route("/all-configuration", _A, get=get_definitions, post=post_definitions),
+    route("/definitions/{vhost}", _A, get=get_definitions_of_vhost, post=post_definitions_of_vhost),
+)

@@ -1,0 +1,323 @@
+"""Users, permissions, virtual hosts, limits, policies and definitions over HTTP, against a running broker."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import trio
+
+from tests.support.http_user import add_login, http_user
+from tests.support.trioclient import running_broker
+
+NOT_FOUND = {"error": "Object Not Found", "reason": "Not Found"}
+SHA256 = "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR"
+
+
+async def refusal(user: Any, method: str, path: str, body: Any = None, status: int = 400) -> str:
+    """The reason of a refusal."""
+    heard = await user.ask(method, path, body)
+    assert heard.status == status, heard
+    assert isinstance(heard.json["reason"], str)
+    return heard.json["reason"]
+
+
+async def test_a_user_is_added_shown_changed_and_deleted(autojump_clock: trio.abc.Clock) -> None:
+    async with running_broker() as broker, http_user(broker) as user:
+        body = {"password": "pw", "tags": "management,custom", "limits": {"max-channels": 5}}
+        assert await user.put("/users/ann", body) == 201
+        shown = await user.get("/users/ann")
+        assert sorted(shown) == ["hashing_algorithm", "limits", "name", "password_hash", "tags"]
+        assert (shown["name"], shown["tags"]) == ("ann", ["custom", "management"])
+        assert shown["limits"] == {"max-channels": 5}
+        assert shown["password_hash"] != "pw"
+        assert [each["name"] for each in await user.get("/users")] == ["ann", "guest"]
+        page = await user.get("/users?page=1&page_size=1")
+        assert (page["total_count"], page["items"][0]["name"]) == (2, "ann")
+        assert [each["name"] for each in await user.get("/users/without-permissions")] == ["ann"]
+        async with http_user(broker, "ann:pw") as ann:
+            assert (await ann.get("/whoami"))["name"] == "ann"
+        assert await user.put("/users/ann", {"password_hash": SHA256, "tags": ["management"]}) == 204
+        assert (await user.get("/users/ann"))["password_hash"] == SHA256
+        assert await user.delete("/users/ann") == 204
+        assert (await user.ask("GET", "/users/ann")).json == NOT_FOUND
+        assert (await user.ask("DELETE", "/users/ann")).status == 404
+
+
+async def test_a_user_without_a_password_cannot_log_in_with_one(autojump_clock: trio.abc.Clock) -> None:
+    async with running_broker(auth_failure_delay_ms=0) as broker, http_user(broker) as user:
+        assert await user.put("/users/ann", {"password_hash": "", "tags": "management"}) == 201
+        assert await user.put("/users/bob", {"tags": "management"}) == 201
+        for login in ("ann:", "bob:"):
+            async with http_user(broker, login) as other:
+                assert (await other.ask("GET", "/whoami")).status == 401
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ({"password": "pw"}, "tags_not_present"),
+        ({"password": "pw", "password_hash": SHA256, "tags": ""}, "both_password_and_password_hash"),
+        ({"password_hash": "%%%", "tags": ""}, "password_hash cannot be read"),
+        ({"password": 7, "tags": ""}, "'password' must be a string"),
+        ({"password": "pw", "tags": 7}, "must be a list of strings"),
+        ({"password_hash": SHA256, "hashing_algorithm": "rot13", "tags": ""}, "must be one of"),
+        ({"password": "pw", "tags": "", "limits": {"max-cats": 1}}, "there is no limit 'max-cats'"),
+    ],
+)
+async def test_what_is_wrong_with_a_user_is_told(
+    autojump_clock: trio.abc.Clock, body: Any, reason: str
+) -> None:
+    async with running_broker() as broker, http_user(broker) as user:
+        assert reason in await refusal(user, "PUT", "/users/ann", body)
+        assert "ann" not in broker.catalog.users
+
+
+async def test_several_users_are_deleted_at_once(autojump_clock: trio.abc.Clock) -> None:
+    async with running_broker() as broker, http_user(broker) as user:
+        for name in ("a", "b", "c"):
+            assert await user.put(f"/users/{name}", {"tags": ""}) == 201
+        assert (await user.ask("POST", "/users/bulk-delete", {"users": ["a", "nobody", "b"]})).status == 204
+        assert {each["name"] for each in await user.get("/users")} == {"c", "guest"}
+        assert "array of names" in await refusal(user, "POST", "/users/bulk-delete", {"users": "c"})
+
+
+async def test_permissions_are_set_listed_and_cleared(autojump_clock: trio.abc.Clock) -> None:
+    async with running_broker() as broker, http_user(broker) as user:
+        await user.put("/users/ann", {"tags": "", "password": "pw"})
+        patterns = {"configure": "^a", "write": ".*", "read": ""}
+        assert await user.put("/permissions/%2F/ann", patterns) == 201
+        assert await user.put("/permissions/%2F/ann", patterns) == 204
+        row = {"user": "ann", "vhost": "/", **patterns}
+        assert await user.get("/permissions/%2F/ann") == row
+        assert await user.get("/users/ann/permissions") == [row]
+        assert row in await user.get("/permissions")
+        assert row in await user.get("/vhosts/%2F/permissions")
+        assert await user.delete("/permissions/%2F/ann") == 204
+        assert (await user.ask("GET", "/permissions/%2F/ann")).status == 404
+        assert await user.delete("/permissions/%2F/ann") == 404
+        missing = await refusal(user, "PUT", "/permissions/%2F/ann", {"configure": ""})
+        assert "{key_missing,write}" in missing
+        assert "{key_missing,read}" in missing
+        unknown = {"configure": "", "write": "", "read": ""}
+        for path in ("/permissions/nowhere/ann", "/permissions/%2F/nobody"):
+            assert await refusal(user, "PUT", path, unknown) == "vhost_or_user_not_found"
+        await refusal(user, "PUT", "/permissions/%2F/ann", {**unknown, "read": "("})
+        assert (await user.ask("GET", "/users/nobody/permissions")).status == 404
+
+
+async def test_topic_permissions_are_set_listed_and_cleared(autojump_clock: trio.abc.Clock) -> None:
+    async with running_broker() as broker, http_user(broker) as user:
+        await user.put("/users/ann", {"tags": "", "password": "pw"})
+        body = {"exchange": "amq.topic", "write": "^a", "read": "^b"}
+        assert await user.put("/topic-permissions/%2F/ann", body) == 201
+        assert await user.put("/topic-permissions/%2F/ann", body) == 204
+        row = {"user": "ann", "vhost": "/", **body}
+        for path in ("", "/%2F/ann"):
+            assert await user.get(f"/topic-permissions{path}") == [row]
+        assert await user.get("/topic-permissions/%2F/ann/amq.topic") == row
+        assert await user.get("/users/ann/topic-permissions") == [row]
+        assert await user.get("/vhosts/%2F/topic-permissions") == [row]
+        wrong = {**body, "exchange": "nowhere"}
+        assert "no exchange 'nowhere'" in await refusal(user, "PUT", "/topic-permissions/%2F/ann", wrong)
+        assert await user.delete("/topic-permissions/%2F/ann/amq.topic") == 204
+        assert await user.delete("/topic-permissions/%2F/ann/amq.topic") == 404
+        assert await user.put("/topic-permissions/%2F/ann", body) == 201
+        assert await user.delete("/topic-permissions/%2F/ann") == 204
+        assert await user.get("/topic-permissions") == []
+
+
+async def test_a_virtual_host_is_added_shown_changed_and_deleted(autojump_clock: trio.abc.Clock) -> None:
+    async with running_broker() as broker, http_user(broker) as user:
+        body = {"description": "of tests", "tags": "a,b", "default_queue_type": "quorum", "tracing": False}
+        assert await user.put("/vhosts/v%2Fw", body) == 201
+        shown = await user.get("/vhosts/v%2Fw")
+        assert shown["name"] == "v/w"
+        assert shown["description"] == "of tests"
+        assert shown["tags"] == ["a", "b"]
+        assert shown["default_queue_type"] == "quorum"
+        assert shown["protected_from_deletion"] is False
+        assert shown["cluster_state"] == {"broker": "running"}
+        assert shown["metadata"] == {
+            "description": "of tests",
+            "tags": ["a", "b"],
+            "default_queue_type": "quorum",
+        }
+        assert (await user.get("/permissions/v%2Fw/guest"))["configure"] == ".*", "its creator may use it"
+        assert await user.put("/vhosts/v%2Fw", {"description": "other"}) == 204
+        changed = await user.get("/vhosts/v%2Fw")
+        assert (changed["description"], changed["tags"]) == ("other", ["a", "b"])
+        assert [each["name"] for each in await user.get("/vhosts")] == ["/", "v/w"]
+        assert "valid" in await refusal(user, "PUT", "/vhosts/x", {"default_queue_type": "foo"})
+        assert (await user.ask("POST", "/vhosts/v%2Fw/start/broker")).status == 204
+        assert "no node" in await refusal(user, "POST", "/vhosts/v%2Fw/start/other")
+        assert await user.delete("/vhosts/v%2Fw") == 204
+        assert (await user.ask("GET", "/vhosts/v%2Fw")).json == NOT_FOUND
+        assert await user.delete("/vhosts/v%2Fw") == 404
+
+
+async def test_a_protected_virtual_host_is_not_deleted(autojump_clock: trio.abc.Clock) -> None:
+    async with running_broker() as broker, http_user(broker) as user:
+        assert await user.put("/vhosts/v", {"protected_from_deletion": True, "description": "d"}) == 201
+        reason = await refusal(user, "DELETE", "/vhosts/v", status=412)
+        assert "protected from deletion" in reason
+        assert await user.delete("/vhosts/v/deletion/protection") == 204
+        shown = await user.get("/vhosts/v")
+        assert (shown["protected_from_deletion"], shown["description"]) == (False, "d")
+        assert (await user.ask("POST", "/vhosts/v/deletion/protection")).status == 204
+        assert (await user.ask("DELETE", "/vhosts/v")).status == 412
+        assert await user.delete("/vhosts/v/deletion/protection") == 204
+        assert await user.delete("/vhosts/v") == 204
+
+
+async def test_limits_are_set_listed_and_lifted(autojump_clock: trio.abc.Clock) -> None:
+    async with running_broker() as broker, http_user(broker) as user:
+        assert await user.put("/user-limits/guest/max-connections", {"value": 50}) == 204
+        assert await user.get("/user-limits") == [{"user": "guest", "value": {"max-connections": 50}}]
+        assert await user.get("/user-limits/guest") == [{"user": "guest", "value": {"max-connections": 50}}]
+        assert await user.put("/vhost-limits/%2F/max-queues", {"value": "7"}) == 204
+        assert await user.get("/vhost-limits/%2F") == [{"vhost": "/", "value": {"max-queues": 7}}]
+        assert await user.get("/vhost-limits") == [{"vhost": "/", "value": {"max-queues": 7}}]
+        for path in ("/user-limits/guest/max-cats", "/vhost-limits/%2F/max-cats"):
+            assert "there is no limit 'max-cats'" in await refusal(user, "PUT", path, {"value": 1})
+        wrong = await refusal(user, "PUT", "/user-limits/guest/max-channels", {"value": "many"})
+        assert "whole number" in wrong
+        for _ in range(2):
+            assert await user.delete("/vhost-limits/%2F/max-queues") == 204
+            assert await user.delete("/user-limits/guest/max-connections") == 204
+        assert await user.get("/vhost-limits") == []
+        assert (await user.ask("GET", "/user-limits/nobody")).status == 404
+
+
+@pytest.mark.parametrize("kind", ["policies", "operator-policies"])
+async def test_policies_are_set_listed_and_forgotten(autojump_clock: trio.abc.Clock, kind: str) -> None:
+    async with running_broker() as broker, http_user(broker) as user:
+        body = {"pattern": "^a", "definition": {"max-length": 10}, "apply-to": "queues", "priority": "3"}
+        assert await user.put(f"/{kind}/%2F/p", body) == 201
+        assert await user.put(f"/{kind}/%2F/p", body) == 204
+        row = {**body, "vhost": "/", "name": "p", "priority": 3}
+        assert await user.get(f"/{kind}/%2F/p") == row
+        assert await user.get(f"/{kind}") == [row]
+        assert await user.get(f"/{kind}/%2F") == [row]
+        wrong: list[tuple[Any, str]] = [
+            ({"pattern": "x"}, "{key_missing,definition}"),
+            ({"pattern": "(", "definition": {"max-length": 1}}, "Validation failed"),
+            ({"pattern": "x", "definition": {}}, "Validation failed"),
+            ({"pattern": "x", "definition": {"max-lenght": 1}}, "'max-lenght' is no setting"),
+            ({"pattern": "x", "definition": {"max-length": "a"}}, "Validation failed"),
+            ({**body, "apply-to": "cats"}, "Validation failed"),
+        ]
+        for bad, reason in wrong:
+            assert reason in await refusal(user, "PUT", f"/{kind}/%2F/q", bad)
+        assert await user.delete(f"/{kind}/%2F/p") == 204
+        assert await user.delete(f"/{kind}/%2F/p") == 404
+        assert (await user.ask("GET", f"/{kind}/%2F/p")).status == 404
+
+
+async def test_what_is_declared_goes_out_and_comes_back(autojump_clock: trio.abc.Clock) -> None:
+    async with running_broker() as broker, http_user(broker) as user:
+        await user.put("/vhosts/v", {"description": "d"})
+        await user.put("/queues/v/q", {"durable": True})
+        await user.put("/policies/v/p", {"pattern": "q", "definition": {"max-length": 3}})
+        heard = await user.ask("GET", "/definitions?download=all.json")
+        assert heard.headers["content-disposition"] == "attachment; filename=all.json"
+        document = heard.json
+        assert document["rabbitmq_definition_format"] == "cluster"
+        assert [each["name"] for each in document["queues"]] == ["q"]
+        one = await user.get("/definitions/v")
+        assert (one["rabbitmq_definition_format"], one["original_vhost_name"]) == ("single_virtual_host", "v")
+        assert [sorted(each)[:2] for each in one["queues"]] == [["arguments", "auto_delete"]]
+        assert all("vhost" not in each for part in ("queues", "policies") for each in one[part])
+        assert (await user.ask("GET", "/definitions/nowhere")).status == 404
+    async with running_broker() as broker, http_user(broker) as user:
+        json_type = {"content_type": "application/json"}
+        assert (await user.ask("POST", "/definitions", document, **json_type)).status == 204
+        assert (await user.get("/queues/v/q"))["durable"] is True
+        await user.put("/vhosts/w")
+        assert (await user.ask("POST", "/definitions/w", one, **json_type)).status == 204
+        assert (await user.get("/policies/w/p"))["definition"] == {"max-length": 3}
+        assert (await user.get("/queues/w/q"))["durable"] is True
+        assert (await user.ask("POST", "/definitions/nowhere", one, **json_type)).status == 404
+        assert (await user.ask("POST", "/all-configuration", {}, **json_type)).status == 204
+        assert (await user.ask("GET", "/all-configuration")).status == 200
+
+
+async def test_definitions_come_as_a_file_of_a_form(autojump_clock: trio.abc.Clock) -> None:
+    async with running_broker() as broker, http_user(broker) as user:
+        document = json.dumps({"vhosts": [{"name": "v"}]})
+        form = (
+            '--b\r\ncontent-disposition: form-data; name="mode"\r\n\r\nupload\r\n'
+            '--b\r\ncontent-disposition: form-data; name="file"; filename="d.json"\r\n'
+            f"content-type: application/json\r\n\r\n{document}\r\n--b--\r\n"
+        ).encode()
+        kind = "multipart/form-data; boundary=b"
+        assert (await user.ask("POST", "/definitions", form, content_type=kind)).status == 204
+        assert broker.catalog.find_vhost("v") is not None
+        other = await user.ask("POST", "/definitions", b"--b--\r\n", content_type=kind)
+        assert (other.status, other.json["reason"]) == (400, "the form has no field 'file'")
+
+
+async def test_what_is_wrong_with_definitions_is_told(autojump_clock: trio.abc.Clock) -> None:
+    async with running_broker() as broker, http_user(broker) as user:
+        assert (await user.ask("POST", "/definitions", b"{}", content_type="text/plain")).status == 415
+        kind = {"content_type": "application/json"}
+        heard = await user.ask("POST", "/definitions", b"{", **kind)
+        assert (heard.status, heard.json["reason"]) == (400, "failed_to_parse_json")
+        queues = {"queues": [{"name": "q", "vhost": "nowhere", "durable": True}]}
+        heard = await user.ask("POST", "/definitions", queues, **kind)
+        assert heard.status == 400
+        assert "nowhere" in heard.json["reason"]
+
+
+# --- rights ---------------------------------------------------------------------------------------
+
+_ALL = ("management", "policymaker", "monitoring", "administrator")
+_MATRIX: list[tuple[str, str, Any, tuple[str, ...]]] = [
+    ("GET", "/vhosts", None, _ALL),
+    ("GET", "/policies", None, _ALL),
+    ("GET", "/policies/%2F", None, _ALL),
+    ("GET", "/operator-policies", None, _ALL),
+    ("GET", "/vhost-limits", None, _ALL),
+    ("GET", "/vhosts/%2F", None, ("administrator",)),
+    ("GET", "/users", None, ("administrator",)),
+    ("GET", "/users/guest", None, ("administrator",)),
+    ("GET", "/permissions", None, ("administrator",)),
+    ("GET", "/users/guest/permissions", None, ("administrator",)),
+    ("GET", "/user-limits", None, ("administrator",)),
+    ("GET", "/definitions", None, ("administrator",)),
+    ("GET", "/definitions/%2F", None, ("administrator",)),
+    ("PUT", "/policies/%2F/p", {"pattern": "a", "definition": {"max-length": 1}}, _ALL[1:2] + _ALL[3:]),
+    ("DELETE", "/policies/%2F/nowhere", None, _ALL[1:2] + _ALL[3:]),
+    ("PUT", "/operator-policies/%2F/p", {"pattern": "a", "definition": {"max-length": 1}}, _ALL[3:]),
+    ("PUT", "/vhost-limits/%2F/max-queues", {"value": 9}, _ALL[3:]),
+    ("PUT", "/users/new", {"tags": ""}, _ALL[3:]),
+    ("PUT", "/vhosts/new", {}, _ALL[3:]),
+]
+
+
+async def test_each_tag_may_what_it_may(autojump_clock: trio.abc.Clock) -> None:
+    async with running_broker() as broker:
+        for tag in _ALL:
+            add_login(broker, f"{tag}:pw", tag, vhosts=["/"])
+            async with http_user(broker, f"{tag}:pw") as user:
+                for method, path, body, may in _MATRIX:
+                    heard = await user.ask(method, path, body)
+                    assert (heard.status == 401) is (tag not in may), (tag, method, path, heard)
+
+
+async def test_virtual_hosts_of_others_are_not_there(autojump_clock: trio.abc.Clock) -> None:
+    """Those who monitor see that they exist; their objects are for those who may enter."""
+    async with running_broker() as broker:
+        add_login(broker, "ann:pw", "policymaker")
+        add_login(broker, "mon:pw", "monitoring")
+        async with http_user(broker, "ann:pw") as ann:
+            assert await ann.get("/vhosts") == []
+            assert await ann.get("/policies") == []
+            heard = await ann.ask("GET", "/policies/%2F")
+            assert (heard.status, heard.json) == (404, {"error": "not_found", "reason": "Not Found"})
+            body = {"pattern": "a", "definition": {"max-length": 1}}
+            assert await ann.put("/policies/%2F/p", body) == 404
+        async with http_user(broker, "mon:pw") as mon:
+            assert [each["name"] for each in await mon.get("/vhosts")] == ["/"]
+            assert (await mon.ask("GET", "/vhost-limits/%2F")).status == 404
