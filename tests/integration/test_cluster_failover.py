@@ -71,6 +71,13 @@ def wait_for(cluster: ClusterProcess, clients: Iterable[ClusterClient], conditio
     cluster.wait_until(holds, what)
 
 
+@pytest.mark.rabbitmq(
+    "quorum_queue_SUITE",
+    "confirm_availability_on_leader_change",
+    "recover_from_single_failure",
+    "simple_confirm_availability_on_leader_change",
+)
+@pytest.mark.rabbitmq("amqp_client_SUITE", "leader_transfer_quorum_queue_send")
 @pytest.mark.parametrize("lose", [ClusterNode.kill, ClusterNode.stop], ids=["killed", "stopped"])
 def test_clients_elsewhere_see_a_pause_and_nothing_else(
     cluster: ClusterProcess, queue: str, lose: Callable[[ClusterNode], None]
@@ -327,6 +334,7 @@ def _active(client: RawSocket) -> bool:
             return bool(properties[Symbol("rabbitmq:active")])
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "reject_publish_down_target_quorum_queue")
 def test_dead_letters_wait_for_their_target_and_move_with_the_leader(
     cluster: ClusterProcess, queue: str
 ) -> None:
@@ -366,6 +374,9 @@ def _dead(cluster: ClusterProcess, node: ClusterNode, queue: str) -> int | None:
     return next(row["messages_dlx"] for row in rows if row["name"] == queue)
 
 
+@pytest.mark.rabbitmq(
+    "quorum_queue_SUITE", "publishing_to_unavailable_queue", "recover_from_multiple_failures"
+)
 def test_without_a_majority_all_waits_and_nothing_is_lost(cluster: ClusterProcess, queue: str) -> None:
     """C2, C6, M4: publishes and settlements are kept; what is there is used."""
     a, b, c = cluster.nodes

@@ -53,6 +53,8 @@ def refusal(node: ClusterNode, call: Callable[[Any], Any]) -> str:
         return closed.value.reply_text
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "consume_in_minority", "get_in_minority")
+@pytest.mark.rabbitmq("amqp_client_SUITE", "attach_to_down_quorum_queue")
 def test_without_a_majority_what_must_have_one_is_refused(nodes: ClusterProcess) -> None:
     """C3, C4, C5, C7, M5, Q8; of what was refused nothing happens when there is a majority again."""
     a, b, c = nodes.nodes

@@ -312,6 +312,8 @@ def test_a_user_of_one_node_is_one_of_all(nodes: ClusterProcess, tmp_path: Path)
         connection.process_data_events(time_limit=5)
 
 
+@pytest.mark.rabbitmq("per_vhost_connection_limit_SUITE", "cluster_single_vhost_limit")
+@pytest.mark.rabbitmq("vhost_SUITE", "cluster_vhost_deletion_forces_connection_closure")
 def test_rights_and_limits_count_at_every_node(nodes: ClusterProcess) -> None:
     """U4, W3: who is connected elsewhere loses what is taken away, and counts."""
     for words in (
@@ -357,6 +359,7 @@ def test_queues_grow_by_themselves(tmp_path: Path) -> None:
         nodes.check_logs()
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "delete_member_during_node_down")
 def test_a_member_that_is_down_is_removed_and_the_lost_are_left_behind(nodes: ClusterProcess) -> None:
     """G3, Z2, L5: the last test of the module, since it loses a node."""
     declare(nodes, "two", 3)

@@ -102,6 +102,7 @@ def test_definitions_are_those_of_all_nodes(nodes: ClusterProcess, tmp_path: Pat
     assert drained(nodes.node("b"), "defined") == [1]
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "declare_during_node_down", "policy_repair")
 def test_a_node_that_is_stopped_says_so_and_hands_over_and_comes_back(nodes: ClusterProcess) -> None:
     """F7, S4, S6, Q7, U2: what clients of it hear, and what is done to its queues while it is down."""
     a, c = nodes.node("a"), nodes.node("c")

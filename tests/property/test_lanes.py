@@ -29,6 +29,13 @@ def run(seed: int, settings: QueueSettings) -> World:
     return world
 
 
+@pytest.mark.rabbitmq(
+    "rabbit_fifo_int_SUITE",
+    "duplicate_delivery",
+    "lost_return_is_resent_on_applied_after_leader_change",
+    "resends_after_lost_applied",
+    "resends_lost_command",
+)
 @pytest.mark.parametrize(
     "settings", [PLAIN, SHORT, SINGLE, HASTY, AWAY], ids=["plain", "short", "single", "hasty", "away"]
 )

@@ -17,6 +17,7 @@ from tests.tasks.test_admin_door import ask
 REASON = "Node was put into maintenance mode"
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "maintenance")
 async def test_a_drained_node_closes_its_clients_with_the_reason(autojump_clock: object) -> None:
     """V1, V4: the only node, too."""
     async with running_broker() as broker:

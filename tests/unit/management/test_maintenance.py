@@ -9,6 +9,7 @@ from tests.support.declaring import add_vhost
 from tests.unit.management.test_members import World
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "node_removal_is_not_quorum_critical")
 def test_a_node_that_can_be_spared_is_not_critical() -> None:
     """L5."""
     world = World()
@@ -16,6 +17,7 @@ def test_a_node_that_can_be_spared_is_not_critical() -> None:
     assert world.run("check-if-node-is-quorum-critical")["result"] == "ok"
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "node_removal_is_quorum_critical")
 def test_a_node_whose_loss_ends_a_majority_is_critical() -> None:
     """L5: each group has a line; the metadata is one."""
     world = World()
@@ -78,6 +80,7 @@ def test_one_waits_until_nothing_is_critical() -> None:
     assert "queue 'q' in vhost '/' still needs node 'a' after 3 s" in late["message"]
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "leader_health_check")
 def test_queues_without_leader_are_found_by_pattern() -> None:
     """L6: after 5 s."""
     world = World()

@@ -44,6 +44,7 @@ class World(Broker):
         return sorted(map(node_of, self.vhost.lookup(name).members))
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "add_member")
 def test_a_member_is_added_on_a_node() -> None:
     world = World()
     world.cluster.declare("q", 1)
@@ -54,6 +55,7 @@ def test_a_member_is_added_on_a_node() -> None:
     assert world.nodes("q") == [1, 2, 3]
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "add_member_already_a_member")
 def test_a_member_that_is_there_is_not_added_again() -> None:
     world = World()
     world.cluster.declare("q", 1, 2)
@@ -61,6 +63,13 @@ def test_a_member_that_is_there_is_not_added_again() -> None:
     assert world.cluster.done == []
 
 
+@pytest.mark.rabbitmq(
+    "quorum_queue_SUITE",
+    "add_member_classic",
+    "add_member_not_found",
+    "add_member_not_running",
+    "add_member_wrong_type",
+)
 @pytest.mark.parametrize(
     ("given", "error", "word"),
     [
@@ -81,6 +90,33 @@ def test_members_are_added_where_they_can_be(given: dict[str, str], error: Any, 
         world.run("add-member", **given)
 
 
+@pytest.mark.rabbitmq(
+    "quorum_queue_SUITE", "delete_member_classic", "delete_member_queue_not_found", "delete_member_wrong_type"
+)
+@pytest.mark.parametrize(
+    ("given", "error", "word"),
+    [
+        ({"name": "q", "node": "z"}, NotFound, "no node 'z'"),
+        ({"name": "classic", "node": "a"}, NotSupported, "classic_queue_not_supported"),
+        ({"name": "s", "node": "a"}, NotSupported, "not_quorum_queue"),
+        ({"name": "no", "node": "a"}, NotFound, "no queue 'no'"),
+    ],
+)
+def test_members_are_removed_from_what_has_some(given: dict[str, str], error: Any, word: str) -> None:
+    world = World()
+    world.cluster.declare("q", 1)
+    world.cluster.declare_at("classic", 1)
+    declare(world.catalog, "/", "s", arguments={"x-queue-type": "stream"})
+    with pytest.raises(error, match=word):
+        world.run("delete-member", **given)
+
+
+@pytest.mark.rabbitmq(
+    "quorum_queue_SUITE",
+    "delete_member",
+    "delete_member_member_already_deleted",
+    "delete_member_not_a_member",
+)
 def test_a_member_is_removed_also_of_a_node_that_is_down() -> None:
     world = World()
     world.cluster.declare("q", 1, 2, 3)
@@ -108,6 +144,7 @@ def test_a_leadership_is_handed_over() -> None:
     assert world.cluster.done == [("transfer", "q", 2)]
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "force_shrink_members_to_local_member")
 def test_a_queue_is_shrunk_by_force_to_the_member_that_is_here() -> None:
     world = World(number=2)
     world.cluster.declare("q", 1, 2, 3)
@@ -119,6 +156,7 @@ def test_a_queue_is_shrunk_by_force_to_the_member_that_is_here() -> None:
         world.run("force-shrink-member-to-current-member", name="elsewhere")
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "status")
 def test_each_member_has_a_row_in_the_status() -> None:
     """I1; the error stands in Raft State of a node that does not answer."""
     world = World()
@@ -143,6 +181,7 @@ def test_each_member_has_a_row_in_the_status() -> None:
 # --- many queues ------------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "grow_queue")
 def test_grow_adds_a_member_to_every_queue_that_has_none_there() -> None:
     world = World()
     for name, nodes in (("one", (1,)), ("two", (1, 2)), ("there", (1, 3)), ("skipped", (1,))):
@@ -238,6 +277,7 @@ def test_shrink_tries_again_where_another_change_was_under_way() -> None:
 # --- leaders ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "rebalance")
 def test_rebalance_moves_leaders_until_none_has_more_than_its_share() -> None:
     world = World()
     for number in range(6):

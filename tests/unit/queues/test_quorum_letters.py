@@ -73,6 +73,7 @@ def test_letters_are_carried_out_and_numbered() -> None:
     assert bench.queue.lane_last(NODE, START + 1) == 0
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "duplicate_enqueue_test")
 @pytest.mark.parametrize("first", [0, 1, 2, 4, 5])
 def test_what_comes_twice_or_too_early_changes_nothing(first: int) -> None:
     """Mutants 28 and 29. Indexes are used up, for places are known before the queue decides."""

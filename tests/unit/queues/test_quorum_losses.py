@@ -27,6 +27,8 @@ def test_letters_are_carried_out_once() -> None:
     )
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "lost_deliveries_quorum_queue")
+@pytest.mark.rabbitmq("rabbit_fifo_int_SUITE", "detects_lost_delivery", "lost_delivery")
 def test_deliveries_on_their_way_are_sent_again_as_they_were() -> None:
     check(
         "what_was_seen_is_not_sent_again",
@@ -36,6 +38,11 @@ def test_deliveries_on_their_way_are_sent_again_as_they_were() -> None:
     )
 
 
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE",
+    "leader_transfer_quorum_queue_credit_batches",
+    "leader_transfer_quorum_queue_credit_single",
+)
 def test_credit_survives_a_leader() -> None:
     check("credit_counts_once")
 

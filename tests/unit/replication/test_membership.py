@@ -80,6 +80,12 @@ def test_only_the_leader_makes_a_step_and_one_change_is_under_way(goal: Goal) ->
     assert next_step(goal, replace(THREE, settled=False)) == Verdict.WAIT
 
 
+@pytest.mark.rabbitmq(
+    "quorum_queue_SUITE",
+    "repair_metadata_nodes_added_member",
+    "repair_metadata_nodes_added_removed_member",
+    "repair_metadata_nodes_removed_member",
+)
 @pytest.mark.parametrize(
     ("standing", "step"),
     [

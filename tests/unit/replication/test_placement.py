@@ -67,6 +67,7 @@ class Cluster:
         ]
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "leader_locator_client_local", "quorum_cluster_size_3")
 def test_a_quorum_queue_has_three_members_and_leads_where_it_is_declared() -> None:
     placed = Cluster().place()
     assert len(set(placed.members)) == 3
@@ -74,6 +75,7 @@ def test_a_quorum_queue_has_three_members_and_leads_where_it_is_declared() -> No
     assert (placed.home, placed.incarnation) == (0, 0)
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "quorum_cluster_size_7")
 @pytest.mark.parametrize(("size", "members"), [(1, 1), (2, 2), (5, 5), (9, 5)])
 def test_the_group_is_never_larger_than_the_cluster(size: int, members: int) -> None:
     assert len(Cluster().members(size)) == members
@@ -85,6 +87,7 @@ def test_the_group_size_of_the_configuration_counts_without_an_argument() -> Non
     assert len(cluster.members(1)) == 1
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "select_nodes_with_least_replicas")
 def test_the_others_are_the_nodes_with_the_fewest_members() -> None:
     cluster = Cluster()
     for _ in range(2):
@@ -95,6 +98,7 @@ def test_the_others_are_the_nodes_with_the_fewest_members() -> None:
     assert set(cluster.members(3)) == {1, 4, 5}
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "select_nodes_with_least_replicas_node_down")
 def test_running_nodes_come_before_stopped_ones_which_are_taken_when_there_are_too_few() -> None:
     cluster = Cluster()
     cluster.down = {2, 3}
@@ -111,6 +115,7 @@ def test_members_are_even_over_many_declarations() -> None:
     assert set(counts.values()) == {20}
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "leader_locator_balanced")
 def test_a_balanced_leader_is_where_the_fewest_are() -> None:
     cluster = Cluster(3)
     leaders = [node_of(cluster.place(arguments=EVEN).members[0]) for _ in range(6)]
@@ -123,6 +128,8 @@ def test_what_leads_counts_and_not_what_should() -> None:
     assert {node_of(cluster.place(arguments=EVEN).members[0]) for _ in range(5)} <= {1, 3}
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "leader_locator_policy")
+@pytest.mark.rabbitmq("classic_queue_SUITE", "leader_locator_balanced", "leader_locator_client_local")
 def test_the_policy_counts_before_the_argument_and_this_before_the_configuration() -> None:
     cluster = Cluster(3, locator="balanced")
     for _ in range(5):
@@ -134,6 +141,9 @@ def test_the_policy_counts_before_the_argument_and_this_before_the_configuration
     assert cluster.place("classic", EVEN, {"queue-leader-locator": "no-such"}).home == 1
 
 
+@pytest.mark.rabbitmq(
+    "quorum_queue_SUITE", "leader_locator_balanced_maintenance", "leader_locator_balanced_random_maintenance"
+)
 def test_stopped_and_drained_nodes_lead_only_if_there_is_no_other() -> None:
     cluster = Cluster(3)
     cluster.down, cluster.draining = {2}, {3}

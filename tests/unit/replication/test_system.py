@@ -89,6 +89,7 @@ def _handle(node: Node, name: str) -> IdleHandle:
     return handle
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "start_queue_concurrent")
 def test_of_two_that_declare_one_name_one_finds_what_the_other_made(world: World) -> None:
     one, other = world.nodes[1:]
     refs = [
