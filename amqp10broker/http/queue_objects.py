@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from amqp10broker.http import message_stats
+
 DECLARED: Final = ("name", "vhost", "type", "durable", "auto_delete", "exclusive", "arguments")
 """What is known of a queue without asking anybody."""
 STATIC: Final = frozenset(
@@ -62,7 +64,13 @@ def figures(row: Row) -> dict[str, Any]:
         }
     elif row["segments"] is not None:
         shown["segments"] = row["segments"]
-    return shown
+    stats = message_stats.of_queue(row["counters"])
+    return {**shown, "message_stats": stats} if stats else shown
+
+
+def details(row: Row) -> dict[str, Any]:
+    """What lists leave out."""
+    return {"single_active_consumer_tag": row["single_active_consumer_tag"]}
 
 
 def _state(row: Row) -> str:

@@ -12,7 +12,7 @@ from amqp10broker.http import long_lists
 from amqp10broker.tasks.http_api import BrokerDoor
 from tests.support.declaring import add_vhost, declare, set_permission
 from tests.support.http_user import add_login, http_user
-from tests.support.trio091 import Basic, commands, connect091
+from tests.support.trio091 import Basic, Delivered, commands, connect091
 from tests.support.trioclient import running_broker, settle_down
 
 ACCESS_REFUSED = {"error": "not_authorised", "reason": "Access refused."}
@@ -149,6 +149,29 @@ async def test_messages_and_consumers_are_counted(autojump_clock: trio.abc.Clock
         assert await user.get(f"/queues?columns={columns}") == [counted]
         assert await user.get(f"/queues/%2F/q?columns={columns}") == counted
         assert await user.get(f"/queues/detailed?columns={columns}") == [counted]
+
+
+async def test_what_became_of_messages_is_counted(autojump_clock: trio.abc.Clock) -> None:
+    """Nothing is said where nothing happened."""
+    async with running_broker() as broker, http_user(broker) as user:
+        declare(broker.catalog, "/", "q", arguments={"x-single-active-consumer": True})
+        declare(broker.catalog, "/", "quiet")
+        client = await connect091(broker).open()
+        await client.publish("", "q", b"x")
+        await client.send(Basic.Consume(queue="q", consumer_tag="t", no_ack=True))
+        await client.expect(Basic.ConsumeOk)
+        await client.expect(Delivered)
+        rows = {each["name"]: each for each in await user.get("/queues")}
+        assert "message_stats" not in rows["quiet"]
+        stats = rows["q"]["message_stats"]
+        assert (stats["publish"], stats["deliver_no_ack"], stats["deliver_get"], stats["ack"]) == (1, 1, 1, 0)
+        assert "single_active_consumer_tag" not in rows["q"]
+        tags = [each["single_active_consumer_tag"] for each in await user.get("/queues/detailed")]
+        assert tags == ["t", None]
+        assert (await user.get("/queues/%2F/q"))["single_active_consumer_tag"] == "t"
+        default = await user.get("/exchanges/%2F/amq.default")
+        assert default["message_stats"] == {"publish_in": 1, "publish_out": 1}
+        assert "message_stats" not in await user.get("/exchanges/%2F/amq.topic")
 
 
 async def test_without_statistics_only_what_is_declared_is_shown(autojump_clock: trio.abc.Clock) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from amqp10broker.catalog.policy_keys import EXCHANGE
 from amqp10broker.catalog.vhost import VirtualHost
-from amqp10broker.http import fields
+from amqp10broker.http import fields, message_stats
 from amqp10broker.http.calls import CREATED, NO_CONTENT, Call, RunEndpoint, route
 from amqp10broker.http.front import not_found
 from amqp10broker.http.long_lists import described, listed
@@ -94,7 +94,10 @@ def _object(vhost: VirtualHost, exchange: Exchange) -> dict[str, Any]:
         "arguments": dict(exchange.arguments),
     }
     policy = vhost.policies.effective(exchange.name, EXCHANGE) if exchange.name else None
-    return shown if policy is None else {**shown, "policy": policy.name}
+    if policy is not None:
+        shown["policy"] = policy.name
+    stats = message_stats.of_exchange(exchange.counted())
+    return {**shown, "message_stats": stats} if stats else shown
 
 
 ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (

@@ -14,25 +14,33 @@ from amqp10broker.http.front import not_found
 from amqp10broker.http.lists import Listing
 from amqp10broker.http.long_lists import Item, described, listed
 from amqp10broker.http.messages import Answer, Refused
-from amqp10broker.http.queue_objects import STATIC, TOTALS, Row, counts, figures, static
+from amqp10broker.http.queue_objects import STATIC, TOTALS, Row, counts, details, figures, static
 from amqp10broker.http.rights import Tag
 from amqp10broker.http.routes import Route
 
 
 async def list_queues(call: Call) -> Answer:
     """Queues of all virtual hosts that the user sees, or of one."""
+    return await _listed(call)
+
+
+async def list_queues_in_detail(call: Call) -> Answer:
+    """The same, with what that list leaves out."""
+    return await _listed(call, detailed=True)
+
+
+async def _listed(call: Call, *, detailed: bool = False) -> Answer:
     known = []
     for vhost in call.vhosts():
         known += await described(call, sorted(vhost, key=lambda each: each.name), _known)
-
-    return await listed(call, known, partial(_objects, call))
+    return await listed(call, known, partial(_objects, call, detailed=detailed))
 
 
 async def get_queue(call: Call) -> Answer:
     """One queue, with all that is known of it."""
     queue = queue_of(call)
     listing = Listing.read(call.request.query, paged=False)
-    found = await _objects(call, [_known(queue)], None)
+    found = await _objects(call, [_known(queue)], None, detailed=True)
     if not found:
         raise not_found()
     shown = {**found[0]}
@@ -135,7 +143,9 @@ def _known(queue: DeclaredQueue) -> dict[str, Any]:
     }
 
 
-async def _objects(call: Call, items: Sequence[Item], wanted: Collection[str] | None) -> list[dict[str, Any]]:
+async def _objects(
+    call: Call, items: Sequence[Item], wanted: Collection[str] | None, *, detailed: bool = False
+) -> list[dict[str, Any]]:
     """Queues as they are shown; one that is deleted meanwhile is left out."""
     query = call.request.query
     totals = query.get("disable_stats") == "true" and query.get("enable_queue_totals") == "true"
@@ -153,7 +163,7 @@ async def _objects(call: Call, items: Sequence[Item], wanted: Collection[str] | 
         return [static(row) for row in found]
     if totals:
         return [_totals(row) for row in found]
-    return [static(row) | figures(row) for row in found]
+    return [static(row) | figures(row) | (details(row) if detailed else {}) for row in found]
 
 
 def _totals(row: Row) -> dict[str, Any]:
@@ -162,7 +172,7 @@ def _totals(row: Row) -> dict[str, Any]:
 
 ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (
     route("/queues", get=list_queues),
-    route("/queues/detailed", get=list_queues),
+    route("/queues/detailed", get=list_queues_in_detail),
     route("/queues/{vhost}", get=list_queues),
     route("/queues/{vhost}/{name}", get=get_queue, put=put_queue, delete=delete_queue),
     route("/queues/{vhost}/{name}/contents", delete=purge_queue),
