@@ -47,7 +47,9 @@ from amqp10broker.service.routes import Routes
 FETCHED_AT_ONCE: Final = 200
 """Messages that one request to a queue asks for."""
 FETCHED_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Bodies that one errand gets; the message that reaches it is the last one."""
+"""Messages that one errand gets, in bytes; when they reach it, it asks for no more."""
+MESSAGE_BYTES: Final = 200
+"""What a message counts beside its head and body: there may be many that are empty."""
 
 
 class Errand(Protocol):
@@ -216,7 +218,9 @@ class GetSome:
                     self._keys += effect.keys
                     self.messages += effect.messages
                     self._new += len(effect.keys)
-                    self._bytes += sum(len(body) for _, body in effect.messages)
+                    self._bytes += sum(
+                        MESSAGE_BYTES + len(head) + len(body) for head, body in effect.messages
+                    )
             case CreditReply():
                 credit.on_reply(effect)
                 credit.sent(self._new)

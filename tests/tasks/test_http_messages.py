@@ -156,7 +156,7 @@ async def test_many_messages_are_got_in_several_goes(
         assert [(each["payload"], each["message_count"]) for each in got] == [
             (str(number), 9 - number) for number in range(8)
         ]
-        monkeypatch.setattr(errands, "FETCHED_BYTES_MAX", 5)
+        monkeypatch.setattr(errands, "FETCHED_BYTES_MAX", 4 * errands.MESSAGE_BYTES)
         assert await payloads(user, "ack_requeue_false", -1) == list("012345")
         monkeypatch.undo()
         assert await payloads(user, "ack_requeue_false", -1) == list("6789")

@@ -172,6 +172,8 @@ async def test_what_became_of_messages_is_counted(autojump_clock: trio.abc.Clock
         default = await user.get("/exchanges/%2F/amq.default")
         assert default["message_stats"] == {"publish_in": 1, "publish_out": 1}
         assert "message_stats" not in await user.get("/exchanges/%2F/amq.topic")
+        bare = await user.get("/exchanges?disable_stats=true")
+        assert [each for each in bare if "message_stats" in each] == []
 
 
 async def test_without_statistics_only_what_is_declared_is_shown(autojump_clock: trio.abc.Clock) -> None:

@@ -25,14 +25,14 @@ async def list_exchanges(call: Call) -> Answer:
     known = []
     for vhost in call.vhosts():
         exchanges = sorted(vhost.topology, key=lambda each: each.name)
-        known += await described(call, exchanges, partial(_object, vhost))
+        known += await described(call, exchanges, partial(_object, call, vhost))
     return await listed(call, known)
 
 
 async def get_exchange(call: Call) -> Answer:
     """One exchange."""
-    shown = _object(call.vhost(), exchange_of(call))
-    if call.request.query.get("disable_stats") != "true":
+    shown = _object(call, call.vhost(), exchange_of(call))
+    if _with_stats(call):
         shown |= {"incoming": [], "outgoing": []}
     return call.shown(shown)
 
@@ -83,7 +83,11 @@ def exchange_name(call: Call, value: str = "name") -> str:
     return DEFAULT_EXCHANGE if name == DEFAULT_IN_PATHS else name
 
 
-def _object(vhost: VirtualHost, exchange: Exchange) -> dict[str, Any]:
+def _with_stats(call: Call) -> bool:
+    return call.request.query.get("disable_stats") != "true"
+
+
+def _object(call: Call, vhost: VirtualHost, exchange: Exchange) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "name": exchange.name,
         "vhost": vhost.name,
@@ -96,7 +100,7 @@ def _object(vhost: VirtualHost, exchange: Exchange) -> dict[str, Any]:
     policy = vhost.policies.effective(exchange.name, EXCHANGE) if exchange.name else None
     if policy is not None:
         shown["policy"] = policy.name
-    stats = message_stats.of_exchange(exchange.counted())
+    stats = message_stats.of_exchange(exchange.counted()) if _with_stats(call) else {}
     return {**shown, "message_stats": stats} if stats else shown
 
 

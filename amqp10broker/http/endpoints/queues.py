@@ -44,7 +44,7 @@ async def get_queue(call: Call) -> Answer:
     if not found:
         raise not_found()
     shown = {**found[0]}
-    if "disable_stats" not in call.request.query:
+    if call.request.query.get("disable_stats") != "true":
         shown |= {"incoming": [], "deliveries": []}
     return Answer.of_json(listing.pick(shown))
 
