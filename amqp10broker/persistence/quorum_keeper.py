@@ -10,7 +10,6 @@ for that, so a follower carries out a few entries at a time, with one wake (docs
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import ClassVar, Final, NamedTuple, Protocol
@@ -229,9 +228,9 @@ class QuorumInLog(QuorumInMemory):
         self._waiting: list[QuorumCommand] = []
         """Cannot be proposed now."""
         self._waits_since_ms: int | None = None
-        self._questions: deque[tuple[int, list[QuorumCommand]]] = deque()
+        self._questions: list[tuple[int, list[QuorumCommand]]] = []
         """To be answered when the entry of this index has been applied."""
-        self._told: deque[Told] = deque()
+        self._told: list[Told] = []
         self._carried_out: list[QuorumCommand] = []
         self._newer_state = 0
         self._seen = 0  # the ticket of which `keep` has heard
@@ -486,7 +485,7 @@ class QuorumInLog(QuorumInMemory):
             self._carried_out += entry.commands or ()
             self._note(entry.index)
             while self._questions and self._questions[0][0] <= entry.index:
-                super()._decide(self._questions.popleft()[1], now_ms)
+                super()._decide(self._questions.pop(0)[1], now_ms)
                 self._note(entry.index)
             size += len(entry.payload)
             if size > APPLIED_BYTES_MAX:
@@ -524,9 +523,9 @@ class QuorumInLog(QuorumInMemory):
         """
         if not self._told:
             return
-        index, effects, dead_letters, dead = self._told.popleft()
-        while self._told:
-            more = self._told.popleft()
+        (index, effects, dead_letters, dead), *rest = self._told
+        self._told.clear()
+        for more in rest:
             index = more.index
             for peer, some in more.effects.items():
                 effects.setdefault(peer, []).extend(some)
@@ -542,7 +541,7 @@ class QuorumInLog(QuorumInMemory):
             asked += entry.commands or ()
             entry.commands = ()
             while self._questions and self._questions[0][0] <= entry.index:
-                asked += self._questions.popleft()[1]
+                asked += self._questions.pop(0)[1]
         asked += self._waiting
         self._waiting = []
         return asked

@@ -235,7 +235,7 @@ class LaneClient:
         # Publishes for which the leader has no room, in order; they are no letters yet.
         self._held: list[Publish] = []
         # Letters for which nobody waits for ever, in the order in which they were put.
-        self._timed: deque[_Letter] = deque()
+        self._timed: list[_Letter] = []
         self._consumers: dict[ConsumerRef, _Consumer] = {}
         self._publishers: dict[PublisherRef, None] = {}
         # Publishers of which a publish was carried out.
@@ -469,7 +469,7 @@ class LaneClient:
             self._next = number + len(others)
             self._kept = others
             self._held = publishes + self._held
-            self._timed = deque(each for each in self._timed if not each.done)
+            self._timed = [each for each in self._timed if not each.done]
 
     def _hold_no_more(self) -> None:
         """There is room, or another leader."""
@@ -557,8 +557,8 @@ class LaneClient:
             if type(letter.command) is Publish:
                 self._know(letter.command.publisher)
         timed = self._timed
-        while timed and timed[0].done:
-            timed.popleft()
+        if timed and timed[0].done:
+            del timed[: next((at for at, each in enumerate(timed) if not each.done), len(timed))]
         for ref in [ref for ref, number in self._refused.items() if number <= done] if self._refused else ():
             del self._refused[ref]
 
@@ -768,7 +768,7 @@ class LaneClient:
         for letter in late:
             self._give_up(letter, out, now_ms)
         if late:
-            self._timed = deque(each for each in self._timed if each.waits)
+            self._timed = [each for each in self._timed if each.waits]
             self._port.tell(out)
 
     def _give_up(self, letter: _Letter, out: Told_, now_ms: int) -> None:

@@ -40,6 +40,10 @@ class Block:
         return [NEVER] * (stop - start) if self.expiries is None else self.expiries[start:stop].tolist()
 
 
+_NO_BLOCKS: Final[deque[Block]] = deque()
+"""Of every line that never had an entry: an empty deque takes more than the rest of it. It stays empty."""
+
+
 class Lane:
     """Entries in order of their keys.
 
@@ -51,7 +55,7 @@ class Lane:
     __slots__ = ("_blocks", "expiring", "length")
 
     def __init__(self) -> None:
-        self._blocks: deque[Block] = deque()
+        self._blocks = _NO_BLOCKS
         self.length = 0
         self.expiring = 0
 
@@ -81,7 +85,7 @@ class Lane:
         block = self._blocks[-1] if self._blocks else None
         if block is None or len(block.keys) >= BLOCK_MAX:
             block = Block(array("Q"), array("I"), None)
-            self._blocks.append(block)
+            self._own_blocks().append(block)
         if expiries is not None:
             if block.expiries is None:
                 block.expiries = array("Q", bytes(8 * len(block.keys)))
@@ -92,6 +96,12 @@ class Lane:
         block.keys.extend(keys)
         block.sizes.extend(sizes)
         self.length += count
+
+    def _own_blocks(self) -> deque[Block]:
+        """To put something into."""
+        if self._blocks is _NO_BLOCKS:
+            self._blocks = deque()
+        return self._blocks
 
     def take(
         self, count: int, expired_at: int, room: int = NO_BOUND, below: int | None = None
@@ -169,7 +179,7 @@ class Lane:
         last = max(entries)[0]
         self.length += len(entries)
         self.expiring += sum(1 for entry in entries if entry[2])
-        blocks = self._blocks
+        blocks = self._own_blocks()
         entries = entries[:]
         while blocks and blocks[0].keys[blocks[0].start] < last:
             # Others gave back before: theirs are among ours.

@@ -6,6 +6,7 @@ import pytest
 
 from amqp10broker.queues.commands import Credit, Inspect, Purge, Verdict
 from amqp10broker.queues.effects import Answer, CreditReply, Deliver
+from amqp10broker.queues.quorum.lane import NEVER, Lane
 from tests.support.quorum_bench import Bench, confirmed, message, only
 
 
@@ -322,3 +323,15 @@ def test_settled_deliveries_are_gone_when_they_have_arrived() -> None:
     bench.credit(consumer, 1)
     bench.leave(consumer, Verdict.REQUEUE)
     assert bench.queue.ready == 0
+
+
+def test_lines_that_are_empty_have_nothing_in_common() -> None:
+    """They begin with the same blocks, of which there are none."""
+    appended, returned, cleared, untouched = (Lane() for _ in range(4))
+    appended.append([1, 2], [10, 10], None)
+    returned.put_back([(3, 10, NEVER)])
+    assert cleared.clear() == []
+    assert untouched.take(1, 0) == ([], [], None)
+    cleared.append([4], [10], None)
+    assert [lane.length for lane in (appended, returned, cleared, untouched)] == [2, 1, 1, 0]
+    assert [lane.clear() for lane in (appended, returned, cleared, untouched)] == [[1, 2], [3], [4], []]
