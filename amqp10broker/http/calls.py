@@ -20,6 +20,7 @@ from amqp10broker.http.lists import Listing
 from amqp10broker.http.messages import Answer, Refused, Request
 from amqp10broker.http.rights import SUFFICIENT, Tag
 from amqp10broker.http.routes import Endpoint, Route
+from amqp10broker.http.samples import Samples, Span, Values, rated
 from amqp10broker.management.snapshot import BrokerView
 from amqp10broker.message.message import Message
 from amqp10broker.queues.commands import Verdict
@@ -47,6 +48,10 @@ class Door(Protocol):
         Args:
             choose: what of connections and queues, see `service.survey.Selection`.
         """
+
+    @property
+    def samples(self) -> Samples:
+        """What earlier requests have seen of objects, for rates."""
 
     def now_ms(self) -> int:
         """The time of day, milliseconds since the epoch."""
@@ -195,6 +200,26 @@ class Call:
     async def administer(self, operation: str, vhost: str | None = None, /, **given: Any) -> Any:
         """Run an operation that the tag of the endpoint is enough for; see `Door.run`."""
         return await self.door.run(operation, given, vhost=vhost, user=self.who.name, access=None)
+
+    def rated(self, *key: str, **families: Values) -> dict[str, dict[str, Any]]:
+        """Values with their rates, and with the histories that the query asks for.
+
+        Args:
+            *key: of the object: its kind, and its names.
+            **families: values by name, for each family of `Span.read`.
+
+        Returns:
+            The same families.
+
+        Raises:
+            Refused: 400, a history of too many points is asked for.
+        """
+        every = {name: value for values in families.values() for name, value in values.items()}
+        series = self.door.samples.look(key, self.door.now_ms(), every)
+        query = self.request.query
+        return {
+            family: rated(values, series, Span.read(query, family)) for family, values in families.items()
+        }
 
     def shown(self, item: Mapping[str, Any]) -> Answer:
         """One object, with the columns that are asked for."""

@@ -18,6 +18,7 @@ from amqp10broker.http.messages import Answer, Refused, Request
 from amqp10broker.http.refusals import refused
 from amqp10broker.http.rights import credentials, wrong_login
 from amqp10broker.http.routes import Router
+from amqp10broker.http.samples import Samples
 from amqp10broker.http.table import ROUTES
 from amqp10broker.management.snapshot import BrokerView
 from amqp10broker.message.message import Message
@@ -132,6 +133,7 @@ class BrokerDoor:
         self._broker = broker
         self._start = start
         self._node = RunningNode(broker)
+        self.samples = Samples()
 
     @property
     def catalog(self) -> Catalog:

@@ -170,10 +170,40 @@ async def test_what_became_of_messages_is_counted(autojump_clock: trio.abc.Clock
         assert tags == ["t", None]
         assert (await user.get("/queues/%2F/q"))["single_active_consumer_tag"] == "t"
         default = await user.get("/exchanges/%2F/amq.default")
-        assert default["message_stats"] == {"publish_in": 1, "publish_out": 1}
+        assert default["message_stats"] == {
+            "publish_in": 1,
+            "publish_in_details": {"rate": 0.0},
+            "publish_out": 1,
+            "publish_out_details": {"rate": 0.0},
+        }
         assert "message_stats" not in await user.get("/exchanges/%2F/amq.topic")
         bare = await user.get("/exchanges?disable_stats=true")
         assert [each for each in bare if "message_stats" in each] == []
+
+
+async def test_rates_are_what_changed_since_the_look_before(autojump_clock: trio.abc.Clock) -> None:
+    """As KEDA and pages read them; a history is as old as the looks."""
+    async with running_broker() as broker, http_user(broker) as user:
+        declare(broker.catalog, "/", "q")
+        client = await connect091(broker).open()
+        await client.publish("", "q", b"x")
+        await settle_down()
+        first = await user.get("/queues/%2F/q")
+        assert first["messages_details"] == first["message_stats"]["publish_details"] == {"rate": 0.0}
+        for _ in range(20):
+            await client.publish("", "q", b"x")
+        await trio.sleep(10)
+        keda = (await user.get("/queues?page=1&name=q&columns=messages,messages_details,message_stats"))[
+            "items"
+        ]
+        assert keda[0]["messages"] == 21
+        assert keda[0]["messages_details"]["rate"] == pytest.approx(2.0, rel=0.01)
+        assert keda[0]["message_stats"]["publish_details"]["rate"] == pytest.approx(2.0, rel=0.01)
+        ages = "lengths_age=60&lengths_incr=10&msg_rates_age=60&msg_rates_incr=10"
+        aged = await user.get(f"/queues/%2F/q?{ages}")
+        assert [each["sample"] for each in aged["messages_details"]["samples"]] == [21, 1]
+        assert aged["message_stats"]["publish_details"]["avg_rate"] == pytest.approx(2.0, rel=0.01)
+        assert (await user.ask("GET", "/queues?lengths_age=9000&lengths_incr=1")).status == 400
 
 
 async def test_without_statistics_only_what_is_declared_is_shown(autojump_clock: trio.abc.Clock) -> None:

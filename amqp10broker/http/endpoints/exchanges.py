@@ -101,7 +101,11 @@ def _object(call: Call, vhost: VirtualHost, exchange: Exchange) -> dict[str, Any
     if policy is not None:
         shown["policy"] = policy.name
     stats = message_stats.of_exchange(exchange.counted()) if _with_stats(call) else {}
-    return {**shown, "message_stats": stats} if stats else shown
+    if stats:
+        shown["message_stats"] = call.rated("exchange", vhost.name, exchange.name, msg_rates=stats)[
+            "msg_rates"
+        ]
+    return shown
 
 
 ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (

@@ -14,7 +14,7 @@ from amqp10broker.http.front import not_found
 from amqp10broker.http.lists import Listing
 from amqp10broker.http.long_lists import Item, described, listed
 from amqp10broker.http.messages import Answer, Refused
-from amqp10broker.http.queue_objects import STATIC, TOTALS, Row, counts, details, figures, static
+from amqp10broker.http.queue_objects import COUNTS, STATIC, TOTALS, Row, counts, details, figures, static
 from amqp10broker.http.rights import Tag
 from amqp10broker.http.routes import Route
 
@@ -163,7 +163,20 @@ async def _objects(
         return [static(row) for row in found]
     if totals:
         return [_totals(row) for row in found]
-    return [static(row) | figures(row) | (details(row) if detailed else {}) for row in found]
+    return [static(row) | _rated(call, row) | (details(row) if detailed else {}) for row in found]
+
+
+def _rated(call: Call, row: Row) -> dict[str, Any]:
+    """What is counted of a queue, with rates."""
+    shown = figures(row)
+    if not shown:
+        return shown
+    lengths, stats = {name: shown[name] for name in COUNTS}, shown.get("message_stats", {})
+    found = call.rated("queue", row["vhost"], row["name"], lengths=lengths, msg_rates=stats)
+    shown |= found["lengths"]
+    if stats:
+        shown["message_stats"] = found["msg_rates"]
+    return shown
 
 
 def _totals(row: Row) -> dict[str, Any]:
