@@ -7,7 +7,7 @@ encoder lets nobody else run before it is done.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias, TypeVar
 
 from amqp10broker.http.calls import Call
@@ -16,7 +16,7 @@ from amqp10broker.http.messages import Answer, json_text
 
 T = TypeVar("T")
 
-PORTION: Final = 100
+PORTION: Final = 50
 """Items that are made, or written, in one go: some milliseconds."""
 
 Item: TypeAlias = Mapping[str, Any]
@@ -58,15 +58,20 @@ async def listed(
     listing = Listing.read(call.request.query, paged=paged)
     keys = set(known[0]) if known else set[str]()
     found = listing.found(known)
-    chosen: Sequence[Item]
-    if listing.sort is None or listing.sort.partition(".")[0] in keys:
-        chosen = listing.on_page(listing.sorted(found))
-        items = await _made(call, chosen, make, _wanted(listing, keys))
-    else:
-        everything = await _made(call, found, make, _wanted(listing, keys))
-        items = listing.on_page(listing.sorted(everything))
-    text = await written(call, items, listing.pick)
-    facts = listing.facts(len(known), len(found), len(items))
+    by = None if listing.sort is None else listing.sort.partition(".")[0]
+    if make is not None and by is not None and by not in keys:
+        found = await _with(by, keys, call, found, make)
+    chosen = listing.on_page(listing.sorted(found))
+    columns = None if listing.columns is None else {name.partition(".")[0] for name in listing.columns}
+    wanted = None if columns is None else columns - keys
+    shown, texts = 0, []
+    for portion in _portions(chosen):
+        items = portion if make is None or wanted == set() else await make(portion, wanted)
+        shown += len(items)
+        texts.append(_text(map(listing.pick, items)))
+        await call.door.pause()
+    text = _joined(texts)
+    facts = listing.facts(len(known), len(found), shown)
     return Answer.of_json_text(text if facts is None else f'{json_text(facts)[:-1]},"items":{text}}}')
 
 
@@ -83,31 +88,31 @@ async def written(
     """
     texts = []
     for portion in _portions(things, size):
-        texts.append(json_text([describe(each) for each in portion])[1:-1])
+        texts.append(_text(map(describe, portion)))
         await call.door.pause()
-    return f"[{','.join(texts)}]"
+    return _joined(texts)
 
 
-def _wanted(listing: Listing, known: Collection[str]) -> Collection[str] | None:
-    """The keys that must be made, beside those that are known; None: all."""
-    if listing.columns is None:
-        return None
-    wanted = {column.partition(".")[0] for column in listing.columns}
-    if listing.sort is not None:
-        wanted.add(listing.sort.partition(".")[0])
-    return wanted.difference(known)
-
-
-async def _made(
-    call: Call, items: Sequence[Item], make: Make | None, wanted: Collection[str] | None
+async def _with(
+    key: str, keys: Collection[str], call: Call, items: Sequence[Item], make: Make
 ) -> Sequence[Item]:
-    if make is None or (wanted is not None and not wanted):
-        return items
+    """Known items with one key more. All else of what is made for it is dropped: it would be much."""
     made: list[Item] = []
     for portion in _portions(items):
-        made += await make(portion, wanted)
+        made += [
+            {name: value for name, value in item.items() if name in keys or name == key}
+            for item in await make(portion, {key})
+        ]
         await call.door.pause()
     return made
+
+
+def _text(items: Iterable[Item]) -> str:
+    return json_text(list(items))[1:-1]
+
+
+def _joined(texts: Iterable[str]) -> str:
+    return f"[{','.join(filter(None, texts))}]"
 
 
 def _portions(items: Sequence[T], size: int | None = None) -> list[Sequence[T]]:
