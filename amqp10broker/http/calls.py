@@ -21,7 +21,7 @@ from amqp10broker.http.messages import Answer, Refused, Request
 from amqp10broker.http.rights import SUFFICIENT, Tag
 from amqp10broker.http.routes import Endpoint, Route
 from amqp10broker.http.samples import Samples, Span, Values, rated
-from amqp10broker.management.snapshot import BrokerView
+from amqp10broker.management.snapshot import BrokerView, ConnectionView
 from amqp10broker.message.message import Message
 from amqp10broker.queues.commands import Verdict
 from amqp10broker.security.authorise import Access
@@ -52,6 +52,12 @@ class Door(Protocol):
     @property
     def samples(self) -> Samples:
         """What earlier requests have seen of objects, for rates."""
+
+    def connections_open(self) -> tuple[int, int]:
+        """Connections to this node, those that have not logged in counted, and how many there may be."""
+
+    async def connections(self) -> Sequence[ConnectionView]:
+        """The open connections of this node, looked at a few at a time."""
 
     def now_ms(self) -> int:
         """The time of day, milliseconds since the epoch."""

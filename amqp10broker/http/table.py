@@ -7,10 +7,13 @@ from typing import Final
 from amqp10broker.http.calls import RunEndpoint
 from amqp10broker.http.endpoints import (
     bindings,
+    connections,
     definitions,
     exchanges,
+    health,
     messages,
     old_checks,
+    overview,
     policies,
     queues,
     quorum,
@@ -32,4 +35,7 @@ ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (
     *vhosts.ROUTES,
     *policies.ROUTES,
     *definitions.ROUTES,
+    *connections.ROUTES,
+    *overview.ROUTES,
+    *health.ROUTES,
 )

@@ -27,6 +27,8 @@ PURPOSES: Final = {
     "amqp": "AMQP 0-9-1 and AMQP 1.0",
     "amqp/ssl": "AMQP 0-9-1 and AMQP 1.0 over TLS",
     "clustering": "inter-node communication",
+    "http": "HTTP API",
+    "https": "HTTP API over TLS",
 }
 
 Document = dict[str, Any]

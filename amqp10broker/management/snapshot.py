@@ -8,7 +8,7 @@ does not have is None.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, field, is_dataclass
 from typing import Any, Final
 
 from amqp10broker.catalog.last_error import LastError
@@ -52,6 +52,7 @@ class LinkView:
         last_error: what went wrong last.
         counters: see `service.counters`; null where they mean nothing for the role.
         wait: why it waits.
+        snd_settle_mode: that both ends agreed on; 1: all deliveries are sent settled.
     """
 
     name: str
@@ -71,6 +72,7 @@ class LinkView:
     last_error: LastError | None
     counters: Mapping[str, int | None]
     wait: WaitView
+    snd_settle_mode: int = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,9 @@ class ConsumerView:
         unacknowledged: messages that it holds.
         unsent: messages from the queue that are not written yet.
         wait: why it waits.
+        exclusive: it is the only one that the queue may have.
+        timeout_ms: how long it asked to be allowed to hold a message, None: it did not ask.
+        arguments: x-arguments that it gave.
     """
 
     tag: str
@@ -125,6 +130,9 @@ class ConsumerView:
     unacknowledged: int
     unsent: int
     wait: WaitView
+    exclusive: bool = False
+    timeout_ms: int | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +171,25 @@ class ChannelView:
 
 
 @dataclass(frozen=True, slots=True)
+class OriginView:
+    """How a client came.
+
+    Attributes:
+        local: our address, to which it came; empty if it came by none.
+        connected_at_ms: when, milliseconds since the epoch.
+        mechanism: of SASL; empty before the login.
+        tls: whether the connection is encrypted.
+        properties: that the client said of itself: client-properties, or those of its open.
+    """
+
+    local: str = ""
+    connected_at_ms: int = 0
+    mechanism: str = ""
+    tls: bool = False
+    properties: Mapping[Any, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class ConnectionView:
     """One connection of either protocol.
 
@@ -185,6 +212,7 @@ class ConnectionView:
         counters: of its sessions or channels, those that are gone included.
         sessions: of AMQP 1.0, by channel.
         channels: of AMQP 0-9-1, by number.
+        origin: how the client came.
     """
 
     id: int
@@ -205,6 +233,7 @@ class ConnectionView:
     counters: Mapping[str, int | None]
     sessions: tuple[SessionView, ...] = ()
     channels: tuple[ChannelView, ...] = ()
+    origin: OriginView = field(default_factory=OriginView)
 
 
 @dataclass(frozen=True, slots=True)

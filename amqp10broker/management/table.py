@@ -54,7 +54,7 @@ _ENDS: Final = (
 _USER: Final = Argument("user", Kind.TEXT, "name of the user")
 _VHOST: Final = Argument("vhost", Kind.TEXT, "name of the virtual host; the caller's own if not given", None)
 _PASSWORD: Final = Argument("password", Kind.TEXT, "none: nobody can log in with one", None, secret=True)
-_EXCHANGE_TYPES: Final = (
+EXCHANGE_TYPES: Final = (
     *("direct", "fanout", "topic", "headers"),
     *("x-consistent-hash", "x-modulus-hash", "x-local-random"),
 )
@@ -130,7 +130,7 @@ _TABLE: Final = (
     ),
     Operation(
         "declare-exchange", "exchange",
-        (_NAME, Argument("type", Kind.TEXT, "an installed one", "direct", known=_EXCHANGE_TYPES),
+        (_NAME, Argument("type", Kind.TEXT, "an installed one", "direct", known=EXCHANGE_TYPES),
          _DURABLE, Argument("auto_delete", Kind.FLAG, "it goes with its last binding", False),
          Argument("internal", Kind.FLAG, "clients cannot publish to it", False),
          _ARGUMENTS),

@@ -57,12 +57,14 @@ class Peer:
         address: whose turn it uses up while passwords are verified, see `turns.turn_address`.
         tls: the connection is encrypted.
         certificate_user: the user that its verified certificate names; None without one.
+        local: our address, to which it came, as text.
     """
 
     loopback: bool
     address: str = ""
     tls: bool = False
     certificate_user: str | None = None
+    local: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,13 +236,18 @@ class Authenticator:
 
 
 class Authentication:
-    """One client's way through a mechanism. After `Success` or `Failure` nothing more may be asked of it."""
+    """One client's way through a mechanism. After `Success` or `Failure` nothing more may be asked of it.
+
+    Attributes:
+        mechanism: that the client has chosen; empty before.
+    """
 
     def __init__(self, rules: Authenticator, peer: Peer, *, data_with_outcome: bool) -> None:
         self._rules = rules
         self._peer = peer
         self._data_with_outcome = data_with_outcome
         self._steps: _Steps | None = None
+        self.mechanism = ""
 
     def start(self, mechanism: str, response: bytes | None) -> Step:
         """The client has chosen a mechanism.
@@ -250,6 +257,7 @@ class Authentication:
             response: what it said at once; None if it said nothing.
         """
         assert self._steps is None, "already started"
+        self.mechanism = mechanism
         problem = self._rules.why_not(mechanism, self._peer)
         if problem is not None:
             return Failure(problem)

@@ -95,6 +95,7 @@ class Broker:
         container_id: ours, in open frames.
         addresses: ``(host, port)`` of each listening socket.
         tls_addresses: of those that speak TLS.
+        http_addresses: of those that speak HTTP.
         catalog: what is declared: virtual hosts with queues and exchanges, users.
         propose: has changes of the catalog decided.
         passwords: makes and verifies password records.
@@ -137,6 +138,7 @@ class Broker:
         self.container_id = self.config.container_id_on(socket.gethostname())
         self.addresses: list[tuple[str, int]] = []
         self.tls_addresses: list[tuple[str, int]] = []
+        self.http_addresses: list[tuple[str, int]] = []
         config = self.config
         self.catalog = Catalog(
             self,
@@ -228,6 +230,7 @@ class Broker:
             await self.http.bind(self.config, sockets.tls)
             self.addresses = addresses_of(sockets.plain)
             self.tls_addresses = addresses_of(sockets.encrypted)
+            self.http_addresses = self.http.addresses
             yield sockets
         finally:
             self.log_limits.finish()

@@ -31,13 +31,14 @@ class Served(Protocol):
     Attributes:
         connections: of clients.
         doors: its sockets; None before it serves.
-        addresses, tls_addresses: host and port of its sockets.
+        addresses, tls_addresses, http_addresses: host and port of its sockets.
     """
 
     connections: Connections
     doors: Doors | None
     addresses: list[tuple[str, int]]
     tls_addresses: list[tuple[str, int]]
+    http_addresses: list[tuple[str, int]]
 
     @property
     def config(self) -> Config:
@@ -57,8 +58,12 @@ def stop_serving(broker: Served) -> None:
 
 def client_listeners(broker: Served) -> list[tuple[str, str, int]]:
     """Where clients find it: see `ClusterNode.listeners`."""
-    plain = [("amqp", host, port) for host, port in broker.addresses]
-    return plain + [("amqp/ssl", host, port) for host, port in broker.tls_addresses]
+    by_protocol = (
+        ("amqp", broker.addresses),
+        ("amqp/ssl", broker.tls_addresses),
+        ("https" if broker.config.http_tls else "http", broker.http_addresses),
+    )
+    return [(protocol, host, port) for protocol, addresses in by_protocol for host, port in addresses]
 
 
 async def serve_again(broker: Served) -> None:

@@ -234,9 +234,9 @@ class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChanne
 
     def view(self) -> ConnectionView:
         """What doors show of this connection."""
-        engine = self.engine
-        properties = engine.client_properties
+        engine, properties = self.engine, self.engine.client_properties
         return self.view_of(
+            properties,
             container_id=None,
             client={
                 key: str(properties[key])

@@ -230,6 +230,7 @@ class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession]):
         engine = self.engine
         opened = engine.remote_open
         return self.view_of(
+            opened.properties if opened else None,
             container_id=opened.container_id if opened else None,
             client={},
             channel_max=engine.channel_max,

@@ -18,7 +18,7 @@ from amqp10broker.amqp10.heartbeat import IdleTimer
 from amqp10broker.catalog.queue import Owner
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.errors import NotAllowed
-from amqp10broker.management.snapshot import ConnectionView
+from amqp10broker.management.snapshot import ConnectionView, OriginView
 from amqp10broker.security.login import (
     Authentication,
     Challenge,
@@ -143,6 +143,7 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
     ) -> None:
         self._surroundings = surroundings
         self._authentication: Authentication | None = None
+        self._began_ms = surroundings.clock.now_ms()
         self._refused: Fault | None = None
         self._parts = parts
         self.number = number
@@ -451,10 +452,11 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
 
     # --- status -----------------------------------------------------------------------------------
 
-    def view_of(self, **own: Any) -> ConnectionView:
+    def view_of(self, properties: Mapping[Any, Any] | None, **own: Any) -> ConnectionView:
         """What doors show of this connection.
 
         Args:
+            properties: that the client said of itself.
             own: the fields that the protocols have different answers to.
         """
         line = self.line
@@ -470,5 +472,12 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
             writer_waiting_bytes=line.writer.waiting_bytes,
             last_error=self.log.last_error,
             counters=self.counted().document(),
+            origin=OriginView(
+                self.origin.local,
+                self._began_ms,
+                "" if self._authentication is None else self._authentication.mechanism,
+                self.origin.tls,
+                properties or {},
+            ),
             **own,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import trio
 
@@ -20,7 +20,7 @@ from amqp10broker.http.rights import credentials, wrong_login
 from amqp10broker.http.routes import Router
 from amqp10broker.http.samples import Samples
 from amqp10broker.http.table import ROUTES
-from amqp10broker.management.snapshot import BrokerView
+from amqp10broker.management.snapshot import BrokerView, ConnectionView
 from amqp10broker.message.message import Message
 from amqp10broker.queues.commands import ReplyTo, Verdict
 from amqp10broker.security.authorise import Access
@@ -35,6 +35,9 @@ from amqp10broker.tasks.node import RunningNode, Served
 from amqp10broker.tasks.operations import Actor, run_operation
 
 _log = Log("amqp10broker.http")
+
+CONNECTIONS_AT_ONCE: Final = 20
+"""Connections that are looked at before others have their turn: a millisecond or two."""
 
 
 Start: TypeAlias = Callable[[Callable[[], Awaitable[None]]], None]
@@ -145,6 +148,19 @@ class BrokerDoor:
 
     def view(self, choose: Mapping[str, Any]) -> BrokerView:
         return self._node.view(choose)
+
+    def connections_open(self) -> tuple[int, int]:
+        connections = self._broker.connections
+        return len(connections) + len(connections.greetings), self._broker.config.connection_max
+
+    async def connections(self) -> Sequence[ConnectionView]:
+        found: list[ConnectionView] = []
+        for place, connection in enumerate(list(self._broker.connections.values()), 1):
+            if not place % CONNECTIONS_AT_ONCE:
+                await trio.lowlevel.checkpoint()
+            if connection.member is not None:
+                found.append(connection.view())
+        return found
 
     def now_ms(self) -> int:
         return self._broker.clock.now_ms()

@@ -96,20 +96,21 @@ class Listener:
         loopback = is_loopback(address[0])
         turn = turn_address(address[0])
         try:
+            local = peer_text(sock.getsockname()[:2])
             transport = SocketTransport(sock)
         except OSError as error:  # the client has gone already
             _log.debug("connection lost before it began", peer=peer, reason=str(error))
             sock.close()
             return
         if tls is None:
-            await self.serve_stream(transport, peer, Peer(loopback, turn))
+            await self.serve_stream(transport, peer, Peer(loopback, turn, local=local))
             return
         encrypted = await self._encrypt(sock, tls, peer)
         if encrypted is None:
             return
         user_from = CertificateUser(self._surroundings.config.tls_user_from)
         user = certificate_user(encrypted.getpeercert(), user_from)
-        origin = Peer(loopback, turn, tls=True, certificate_user=user)
+        origin = Peer(loopback, turn, tls=True, certificate_user=user, local=local)
         await self.serve_stream(encrypted, peer, origin)
 
     async def _encrypt(

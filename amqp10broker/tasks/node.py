@@ -62,6 +62,7 @@ class Administered(Surroundings, QueueHost, Protocol):
         container_id: the broker's name.
         addresses: ``(host, port)`` of each listening socket.
         tls_addresses: of those that speak TLS.
+        http_addresses: of those that speak HTTP.
         propose: has changes of the catalog decided.
         passwords: makes records of passwords.
         connections: by number, of both protocols.
@@ -74,6 +75,7 @@ class Administered(Surroundings, QueueHost, Protocol):
     container_id: str
     addresses: list[tuple[str, int]]
     tls_addresses: list[tuple[str, int]]
+    http_addresses: list[tuple[str, int]]
     propose: Propose
     passwords: Passwords
     connections: Connections

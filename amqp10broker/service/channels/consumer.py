@@ -7,9 +7,9 @@ written to the socket, so that a client that does not read leaves the messages i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from amqp10broker.amqp10.serial import MASK
 from amqp10broker.catalog.queue import DeclaredQueue
@@ -34,6 +34,8 @@ class Terms:
         number: in the order in which the channel's consumers came; 0: of a fetcher.
         prefetch: deliveries it may hold unacknowledged; 0: no limit, or that of the queue's kind.
         timeout_ms: how long it asked to be allowed to hold one; None: it did not ask.
+        exclusive: the queue may have no other consumer; for those who look.
+        arguments: x-arguments that it gave; for those who look.
     """
 
     no_ack: bool
@@ -41,6 +43,8 @@ class Terms:
     number: int = 0
     prefetch: int = 0
     timeout_ms: int | None = None
+    exclusive: bool = False
+    arguments: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 class Consumer:

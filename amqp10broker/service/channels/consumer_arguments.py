@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from amqp10broker.catalog.queue import DeclaredQueue, QueueType
@@ -27,11 +27,13 @@ class ConsumerOptions:
         priority: of all consumers with credit, those of the highest one get messages.
         timeout_ms: how long it may hold a delivery; None: as long as the queue allows.
         filters: where to begin in a stream, and what of it is wanted; None for any other queue.
+        given: the arguments as they came.
     """
 
     priority: int = 0
     timeout_ms: int | None = None
     filters: Filters | None = None
+    given: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 DEFAULT_OPTIONS: Final = ConsumerOptions()
@@ -86,6 +88,7 @@ def read_consumer_arguments(queue: DeclaredQueue, arguments: Mapping[str, Any]) 
         priority=int(arguments.get(_PRIORITY, 0)),
         timeout_ms=None if timeout_ms is None else int(timeout_ms),
         filters=filters,
+        given=arguments,
     )
 
 

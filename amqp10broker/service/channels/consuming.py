@@ -76,7 +76,7 @@ class Consuming:
         ref = reply_to.consumer()
         self._made += 1
         prefetch = 0 if no_ack else self.prefetch
-        terms = Terms(no_ack, tag, self._made, prefetch, options.timeout_ms)
+        terms = Terms(no_ack, tag, self._made, prefetch, options.timeout_ms, exclusive, options.given)
         mode = Mode.DELIVERED_SETTLED if no_ack else Mode.DELIVERED
         credit = QueueCredit(queue, ref, self._post, mode)
         consumer = Consumer(terms, credit, self._context.moment)

@@ -25,6 +25,9 @@ def channel_view(channel: BrokerChannel, around: Circumstances) -> ChannelView:
             unacknowledged=consumer.unacked,
             unsent=consumer.unsent,
             wait=why_consumer_waits(channel, consumer, around).view(),
+            exclusive=consumer.terms.exclusive,
+            timeout_ms=consumer.terms.timeout_ms,
+            arguments=consumer.terms.arguments,
         )
         for consumer in consuming.consumers.values()
     )

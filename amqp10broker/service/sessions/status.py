@@ -71,6 +71,7 @@ def _consumer_view(
         last_error=consumer.last_error,
         counters=ClientCounters.sum_of([consumer.credit.counted()]).document(CONSUMING),
         wait=waiting.view(),
+        snd_settle_mode=link.snd_settle_mode,
     )
 
 
@@ -95,6 +96,7 @@ def _publisher_view(broker_session: BrokerSession, publisher: Publisher, around:
         last_error=publisher.last_error,
         counters=publisher.counters.document(PUBLISHING),
         wait=waiting.view(),
+        snd_settle_mode=link.snd_settle_mode,
     )
 
 

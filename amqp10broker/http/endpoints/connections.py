@@ -1,0 +1,342 @@
+"""Connections of this node, their channels, sessions and consumers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from http import HTTPStatus
+from typing import Any, Final
+
+from amqp10broker.catalog.entries import nearest
+from amqp10broker.http.calls import NO_CONTENT, Call, RunEndpoint, route
+from amqp10broker.http.front import not_found
+from amqp10broker.http.messages import Answer, Refused
+from amqp10broker.http.rights import Tag
+from amqp10broker.http.routes import Route
+from amqp10broker.management.snapshot import (
+    ChannelView,
+    ConnectionView,
+    ConsumerView,
+    LinkView,
+    SessionView,
+)
+
+CLOSED_HERE: Final = "Closed via management plugin"
+"""What a client hears without another reason: RabbitMQ's words, which people look for."""
+NOT_ACTIVE: Final = "not-active"
+"""The reason of a consumer that is not its queue's single active one (`service.waits`)."""
+SETTLED: Final = 1
+"""The snd-settle-mode of a link whose deliveries are sent settled."""
+PROTOCOL_10: Final = "AMQP 1-0"
+_PROTOCOLS: Final = {"AMQP 1.0": PROTOCOL_10}
+
+
+async def list_connections(call: Call) -> Answer:
+    """Connections: all to who monitors, else the user's own."""
+    return call.listed([_connection(call, each) for each in await _seen(call)], paged=True)
+
+
+async def get_connection(call: Call) -> Answer:
+    """One connection."""
+    return call.shown(_connection(call, await _found(call)))
+
+
+async def delete_connection(call: Call) -> Answer:
+    """Close a connection; the header X-Reason says to the client why."""
+    await _close(call, await _found(call))
+    return NO_CONTENT
+
+
+async def list_of_user(call: Call) -> Answer:
+    """Connections of a user."""
+    keys = ("name", "node", "user", "vhost")
+    shown = [_connection(call, each) for each in await _of_user(call)]
+    return call.listed([{key: each[key] for key in keys} for each in shown])
+
+
+async def delete_of_user(call: Call) -> Answer:
+    """Close all connections of a user."""
+    for each in await _of_user(call):
+        await _close(call, each)
+    return NO_CONTENT
+
+
+async def list_channels_of_connection(call: Call) -> Answer:
+    """Channels of a connection of AMQP 0-9-1."""
+    found = await _found(call)
+    return call.listed([_channel(call, found, each) for each in found.channels], paged=True)
+
+
+async def list_sessions(call: Call) -> Answer:
+    """Sessions of a connection of AMQP 1.0, with credit and windows of their links."""
+    found = await _found(call)
+    if found.container_id is None:
+        raise Refused(HTTPStatus.BAD_REQUEST, "bad_request", "connection does not use AMQP 1.0")
+    return call.listed([_session(each) for each in found.sessions])
+
+
+async def list_channels(call: Call) -> Answer:
+    """Channels: all to who monitors, else the user's own."""
+    return call.listed([_channel(call, *each) for each in _channels(await _seen(call))], paged=True)
+
+
+async def get_channel(call: Call) -> Answer:
+    """One channel, with its consumers."""
+    for connection, channel in _channels(await _seen(call)):
+        if _channel_name(connection, channel) == call.values["name"]:
+            consumers = [_consumer(call, connection, channel.number, each) for each in channel.consumers]
+            shown = _channel(call, connection, channel)
+            return call.shown({**shown, "consumer_details": consumers, "publishes": [], "deliveries": []})
+    raise not_found()
+
+
+async def list_consumers(call: Call) -> Answer:
+    """Consumers of queues: all to who monitors, else those of the user's own connections."""
+    found: list[dict[str, Any]] = []
+    for connection in await _seen(call):
+        for channel in connection.channels:
+            found += [_consumer(call, connection, channel.number, each) for each in channel.consumers]
+        for session in connection.sessions:
+            found += [
+                _receiver(connection, each)
+                for each in session.links
+                if each.role == "receiver" and each.queue is not None
+            ]
+    return call.listed(found)
+
+
+# --- which ----------------------------------------------------------------------------------------
+
+
+async def _seen(call: Call) -> list[ConnectionView]:
+    """The connections that the user may see, in the virtual host of the path if it names one."""
+    vhost = call.vhost().name if "vhost" in call.values else None
+    mine = None if call.has(Tag.MONITORING) else call.who.name
+    return [
+        each
+        for each in await call.door.connections()
+        if mine in (None, each.user) and vhost in (None, each.vhost)
+    ]
+
+
+async def _found(call: Call) -> ConnectionView:
+    name = call.values["name"]
+    found = next((each for each in await _seen(call) if _name(each) == name), None)
+    if found is None:
+        raise not_found()
+    return found
+
+
+async def _of_user(call: Call) -> list[ConnectionView]:
+    """The connections of the user of the path.
+
+    Raises:
+        Refused: 401, somebody else's are not for this user.
+    """
+    user = call.values["user"]
+    if user != call.who.name and not call.has(Tag.ADMINISTRATOR):
+        raise Refused(HTTPStatus.UNAUTHORIZED, "not_authorised", "Not administrator user")
+    return [each for each in await call.door.connections() if each.user == user]
+
+
+async def _close(call: Call, connection: ConnectionView) -> None:
+    if connection.user != call.who.name and not call.has(Tag.ADMINISTRATOR):
+        raise Refused(HTTPStatus.UNAUTHORIZED, "not_authorised", "User not authorised to access object")
+    reason = call.request.headers.get("x-reason") or CLOSED_HERE
+    await call.administer("close-connection", id=connection.id, reason=reason)
+
+
+def _channels(connections: list[ConnectionView]) -> Iterator[tuple[ConnectionView, ChannelView]]:
+    for connection in connections:
+        for channel in connection.channels:
+            yield connection, channel
+
+
+# --- as objects -----------------------------------------------------------------------------------
+
+
+def _name(connection: ConnectionView) -> str:
+    local = connection.origin.local
+    return f"{connection.peer} -> {local}" if local else connection.peer
+
+
+def _connection(call: Call, connection: ConnectionView) -> dict[str, Any]:
+    origin = connection.origin
+    host, port = _address(origin.local)
+    peer_host, peer_port = _address(connection.peer)
+    properties = nearest(origin.properties)
+    shown: dict[str, Any] = {
+        "name": _name(connection),
+        "node": call.door.node_name,
+        "user": connection.user,
+        "user_who_performed_action": connection.user,
+        "vhost": connection.vhost,
+        "protocol": _PROTOCOLS.get(connection.protocol, connection.protocol),
+        "state": "running" if connection.state == "opened" else connection.state,
+        "type": "network",
+        "host": host,
+        "port": port,
+        "peer_host": peer_host,
+        "peer_port": peer_port,
+        "channels": len(connection.channels) + len(connection.sessions),
+        "channel_max": connection.channel_max,
+        "frame_max": connection.frame_max,
+        "timeout": (connection.idle_timeout_ms or 0) // 1000,
+        "auth_mechanism": origin.mechanism,
+        "connected_at": origin.connected_at_ms,
+        "client_properties": properties,
+        "ssl": origin.tls,
+        **dict.fromkeys(_OF_TLS, ""),
+        "recv_oct": connection.bytes_in,
+        "send_oct": connection.bytes_out,
+        "send_pend": connection.writer_waiting_bytes,
+    }
+    if isinstance(properties.get("connection_name"), str):
+        shown["user_provided_name"] = properties["connection_name"]
+    if connection.container_id is not None:
+        shown["container_id"] = connection.container_id
+        shown.setdefault("user_provided_name", connection.container_id)
+    return shown
+
+
+_OF_TLS: Final = (
+    *("ssl_protocol", "ssl_cipher", "ssl_hash", "ssl_key_exchange"),
+    *("peer_cert_subject", "peer_cert_issuer", "peer_cert_validity", "peer_cert_serial_number"),
+)
+
+
+def _session(session: SessionView) -> dict[str, Any]:
+    return {
+        "channel_number": session.channel,
+        "handle_max": 2**32 - 1,
+        "next_incoming_id": session.next_incoming_id or 0,
+        "incoming_window": session.incoming_window,
+        "next_outgoing_id": session.next_outgoing_id,
+        "remote_incoming_window": session.remote_incoming_window,
+        "outgoing_unsettled_deliveries": session.unsettled_out,
+        "incoming_links": [_incoming(each) for each in session.links if each.role == "sender"],
+        "outgoing_links": [_outgoing(each) for each in session.links if each.role == "receiver"],
+    }
+
+
+def _incoming(link: LinkView) -> dict[str, Any]:
+    return {
+        "handle": link.handle or 0,
+        "link_name": link.name,
+        "target_address": link.address or "",
+        "delivery_count": link.delivery_count or 0,
+        "credit": link.credit,
+        "unconfirmed_messages": link.unsettled,
+        **_waits(link),
+    }
+
+
+def _outgoing(link: LinkView) -> dict[str, Any]:
+    return {
+        "handle": link.handle or 0,
+        "link_name": link.name,
+        "source_address": link.address or "",
+        "queue_name": link.queue or "",
+        "send_settled": link.snd_settle_mode == SETTLED,
+        "delivery_count": link.delivery_count or 0,
+        "credit": link.credit,
+        "queue_credit": link.queue_credit,
+        "unsettled": link.unsettled,
+        **_waits(link),
+    }
+
+
+def _waits(link: LinkView) -> Mapping[str, Any]:
+    """What RabbitMQ does not say: why a link waits."""
+    wait = link.wait
+    return {"waits": wait.waits, "waits_why": wait.waits_why, "waits_for_s": wait.waits_for_s}
+
+
+def _channel_name(connection: ConnectionView, channel: ChannelView) -> str:
+    return f"{_name(connection)} ({channel.number})"
+
+
+def _channel(call: Call, connection: ConnectionView, channel: ChannelView) -> dict[str, Any]:
+    peer_host, peer_port = _address(connection.peer)
+    return {
+        "name": _channel_name(connection, channel),
+        "number": channel.number,
+        "node": call.door.node_name,
+        "vhost": connection.vhost,
+        "user": connection.user,
+        "user_who_performed_action": connection.user,
+        "state": channel.state,
+        "connection_details": {
+            "name": _name(connection),
+            "peer_host": peer_host,
+            "peer_port": peer_port,
+        },
+        "confirm": channel.confirm,
+        "transactional": channel.transactional,
+        "consumer_count": len(channel.consumers),
+        "prefetch_count": channel.prefetch,
+        "global_prefetch_count": channel.global_prefetch,
+        "messages_unacknowledged": channel.unacknowledged,
+        "messages_unconfirmed": channel.unconfirmed,
+        "messages_uncommitted": 0,
+        "acks_uncommitted": 0,
+    }
+
+
+def _consumer(call: Call, connection: ConnectionView, number: int, consumer: ConsumerView) -> dict[str, Any]:
+    peer_host, peer_port = _address(connection.peer)
+    return {
+        "consumer_tag": consumer.tag,
+        "queue": {"name": consumer.queue, "vhost": connection.vhost},
+        "channel_details": {
+            "connection_name": _name(connection),
+            "name": f"{_name(connection)} ({number})",
+            "node": call.door.node_name,
+            "number": number,
+            "peer_host": peer_host,
+            "peer_port": peer_port,
+            "user": connection.user,
+        },
+        "ack_required": not consumer.no_ack,
+        "active": consumer.wait.waits != NOT_ACTIVE,
+        "activity_status": "waiting" if consumer.wait.waits == NOT_ACTIVE else "up",
+        "exclusive": consumer.exclusive,
+        "prefetch_count": consumer.prefetch,
+        "consumer_timeout": consumer.timeout_ms or 0,
+        "arguments": nearest(consumer.arguments),
+    }
+
+
+def _receiver(connection: ConnectionView, link: LinkView) -> dict[str, Any]:
+    waiting = link.wait.waits == NOT_ACTIVE
+    return {
+        "consumer_tag": str(link.handle or 0),
+        "queue": {"name": link.queue, "vhost": connection.vhost},
+        "channel_details": {},
+        "ack_required": link.snd_settle_mode != SETTLED,
+        "active": not waiting,
+        "activity_status": "waiting" if waiting else "up",
+        "exclusive": False,
+        "prefetch_count": 0,
+        "consumer_timeout": 0,
+        "arguments": {},
+    }
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    return host.strip("[]"), int(port) if port.isdecimal() else 0
+
+
+ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (
+    route("/connections", get=list_connections),
+    route("/connections/{name}", get=get_connection, delete=delete_connection),
+    route("/connections/username/{user}", get=list_of_user, delete=delete_of_user),
+    route("/connections/{name}/channels", get=list_channels_of_connection),
+    route("/connections/{name}/sessions", get=list_sessions),
+    route("/vhosts/{vhost}/connections", get=list_connections),
+    route("/vhosts/{vhost}/channels", get=list_channels),
+    route("/channels", get=list_channels),
+    route("/channels/{name}", get=get_channel),
+    route("/consumers", get=list_consumers),
+    route("/consumers/{vhost}", get=list_consumers),
+)
