@@ -78,8 +78,12 @@ ROOMS: Final[Mapping[str, Room]] = {
         "amqp10", "message", "routing", "queues", "catalog", "replication", "security", "errors",
         why="one table of operations: what people declare and ask, whatever the door",
     ),
+    "metrics": _room(
+        "service", "management", "queues", "catalog", "errors",
+        why="what is exposed, gathered in steps: how long a step lasts is for tasks to see",
+    ),
     "http": _room(
-        "message", "routing", "queues", "catalog", "security", "management", "errors",
+        "metrics", "message", "routing", "queues", "catalog", "security", "management", "errors",
         why="the HTTP API decided; its engine and sockets are in tasks",
     ),
     "service": _room(
@@ -92,7 +96,7 @@ ROOMS: Final[Mapping[str, Room]] = {
     "tasks": _room(
         "service", "management", "security", "catalog", "queues", "routing", "message", "amqp10", "amqp091",
         "persistence", "replication", "raft", "storage", "flowevents", "recording", "greeting", "adminpath",
-        "alarms", "http", "config", "errors", "__init__",
+        "alarms", "http", "metrics", "config", "errors", "__init__",
         why="the only living room: every nursery, socket, timer and thread",
         pure=False,
     ),
@@ -125,6 +129,7 @@ THIRD_PARTY: Final[Mapping[str, tuple[str, ...]]] = {
     "shtab": ("cli/completion.py",),
     "structlog": ("tasks/", "cli/logs.py", "cli/serve.py"),
     # Extras, imported where they are used and never while the broker starts.
+    "prometheus_client": ("metrics/exposition.py",),
     "h11": ("tasks/http_connection.py",),
     "joserfc": ("security/tokens.py",),
     "pyarrow": ("recording/", "spark/", "analysis/"),

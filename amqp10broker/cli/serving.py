@@ -46,10 +46,15 @@ _HTTP: Final = (
     "http_cors_origins",
     "http_body_bytes_max",
     "http_connection_max",
+    "prometheus",
+    "prometheus_port",
+    "prometheus_optional",
 )
 _OAUTH2: Final = tuple(name for name in SETTINGS if name.startswith("oauth2_"))
 HTTP_PORT_ABOVE: Final = 10_000
 """By how much the HTTP port is above that of AMQP unless it is given: RabbitMQ's 15672 beside 5672."""
+PROMETHEUS_PORT_ABOVE: Final = 10_020
+"""Likewise of the port of metrics: RabbitMQ's 15692."""
 _TESTING: Final = ("test_mode",)
 # The settings whose default reads badly: an empty or missing value that stands for something.
 _DEFAULTS_IN_WORDS: Final = {
@@ -64,6 +69,7 @@ _DEFAULTS_IN_WORDS: Final = {
     "cluster_tls_ca_file": "none",
     "http_port": f"{HTTP_PORT_ABOVE} above port, if it is free",
     "http_host": "as host",
+    "prometheus_port": f"{PROMETHEUS_PORT_ABOVE} above port, if it is free",
     "http_path_prefix": "none",
     "http_cors_origins": "none",
     "oauth2_resource_server_id": "none",
@@ -163,12 +169,19 @@ def config_of(arguments: argparse.Namespace) -> Config:
     """
     flags = {name: getattr(arguments, name) for name in (*SETTINGS, "user", "confirm_delay", "sync_delay")}
     config = Config.load(file=arguments.config, environ=os.environ, flags=flags)
-    if not config.http or config.http_port is not None:
-        return config
-    # One who has not asked for it shall not be kept from starting a second broker by it.
-    above = config.port + HTTP_PORT_ABOVE
-    port = above if config.port and above <= 65_535 else 0
-    return replace(config, http_port=port, http_optional=True)
+    # One who has not asked for a port shall not be kept from starting a second broker by it.
+    if config.http and config.http_port is None:
+        config = replace(config, http_port=_above(config, HTTP_PORT_ABOVE), http_optional=True)
+    if config.http and config.prometheus and config.prometheus_port is None:
+        port = _above(config, PROMETHEUS_PORT_ABOVE)
+        config = replace(config, prometheus_port=port, prometheus_optional=True)
+    return config
+
+
+def _above(config: Config, offset: int) -> int:
+    """A port so much above that of AMQP; any, where there is none."""
+    port = config.port + offset
+    return port if config.port and port <= 65_535 else 0
 
 
 def _serve(arguments: argparse.Namespace) -> int:

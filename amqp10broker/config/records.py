@@ -405,6 +405,14 @@ class Config:
         1_000, 1, 100_000, "HTTP connections at one time; further ones are closed"
     )
 
+    prometheus: bool = switch(True, "serve metrics for Prometheus at prometheus_port, without a login")
+    prometheus_port: int | None = number(
+        None, 0, 65_535, "TCP port of metrics, on http_host; 0 takes any free port"
+    )
+    prometheus_optional: bool = switch(
+        False, "the broker starts without that port if it is taken, or the extra is not installed"
+    )
+
     default_vhost: str = text("/", "virtual host of AMQP 1.0 clients that name none")
     default_queue_type: str = text(
         "classic", "type of queues that are declared without one", choices=("classic", "quorum", "stream")

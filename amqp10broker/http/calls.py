@@ -23,6 +23,7 @@ from amqp10broker.http.routes import Endpoint, Route
 from amqp10broker.http.samples import Samples, Span, Values, rated
 from amqp10broker.management.snapshot import BrokerView, ConnectionView
 from amqp10broker.message.message import Message
+from amqp10broker.metrics.wanted import Wanted
 from amqp10broker.queues.commands import Verdict
 from amqp10broker.security.authorise import Access
 from amqp10broker.security.grants import Grants, account_of
@@ -58,6 +59,9 @@ class Door(Protocol):
 
     async def connections(self) -> Sequence[ConnectionView]:
         """The open connections of this node, looked at a few at a time."""
+
+    async def metrics(self, wanted: Wanted) -> bytes:
+        """Everything that is counted, as text; others run meanwhile."""
 
     def now_ms(self) -> int:
         """The time of day, milliseconds since the epoch."""

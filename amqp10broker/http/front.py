@@ -20,7 +20,7 @@ from typing import Final, Generic, TypeVar
 from amqp10broker.http.cors import Cors
 from amqp10broker.http.messages import Answer, Refused, Request
 from amqp10broker.http.rights import check_tag
-from amqp10broker.http.routes import Endpoint, Route, Router
+from amqp10broker.http.routes import JSON_TYPES, Endpoint, Route, Router
 
 T = TypeVar("T")
 
@@ -97,8 +97,9 @@ class Front(Generic[T]):
         """
         if visit.endpoint.tag is not None:
             check_tag(visit.endpoint.tag, tags)
-        if not takes_json(visit.request.headers.get("accept")):
-            refusal = Refused(HTTPStatus.NOT_ACCEPTABLE, "not_acceptable", "answers are application/json")
+        types = visit.endpoint.types
+        if not takes(visit.request.headers.get("accept"), types):
+            refusal = Refused(HTTPStatus.NOT_ACCEPTABLE, "not_acceptable", f"answers are {types[0]}")
             refusal.answer = Answer(HTTPStatus.NOT_ACCEPTABLE)
             raise refusal
 
@@ -120,9 +121,9 @@ def too_large(limit: int = BODY_BYTES_MAX) -> Refused:
     )
 
 
-def takes_json(accept: str | None) -> bool:
-    """Whether a client takes JSON, by its header ``Accept``; one without it takes anything."""
-    return accept is None or _best(accept, ("application/json", "application/*", "*/*")) > 0
+def takes(accept: str | None, types: Collection[str] = JSON_TYPES) -> bool:
+    """Whether a client takes one of these types, by its header ``Accept``; one without it takes anything."""
+    return accept is None or _best(accept, types) > 0
 
 
 def wants_gzip(request: Request, answer: Answer) -> bool:

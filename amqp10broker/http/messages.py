@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Any, Final, Self
@@ -39,6 +39,7 @@ class Request:
         method: GET, PUT...
         segments: of the path between slashes, decoded; a trailing slash makes none.
         query: the last value of each parameter.
+        pairs: the whole query, in its order.
         headers: by name in lower case; of a name that occurs again the values, with commas between them.
         body: all of it, without its transfer encoding.
     """
@@ -48,6 +49,11 @@ class Request:
     query: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
+    pairs: Sequence[tuple[str, str]] = ()
+
+    def every(self, name: str) -> list[str]:
+        """All values of a parameter."""
+        return [value for each, value in self.pairs if each == name]
 
     @classmethod
     def read(
@@ -70,12 +76,14 @@ class Request:
             if not found or scheme.lower() not in (b"http", b"https"):
                 raise _bad_target("it is no path that begins with a slash")
             path = b"/" + rest.partition(b"/")[2]
+        pairs = _query_of(query)
         return cls(
             method.decode("ascii", "replace"),
             tuple(map(_decoded, path.removesuffix(b"/").split(b"/")[1:])),
-            _query_of(query),
+            dict(pairs),
             _joined(headers),
             body,
+            pairs,
         )
 
 
@@ -136,16 +144,15 @@ def _decoded(segment: bytes) -> str:
         raise _bad_target("a part of the path is not UTF-8 when its percent signs are decoded") from None
 
 
-def _query_of(query: bytes) -> dict[str, str]:
+def _query_of(query: bytes) -> list[tuple[str, str]]:
     try:
-        pairs = parse_qsl(
+        return parse_qsl(
             query.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=_QUERY_FIELDS_MAX
         )
     except UnicodeDecodeError:
         raise _bad_target("its query is not UTF-8 in percent encoding") from None
     except ValueError:
         raise _bad_target(f"its query has more than {_QUERY_FIELDS_MAX} parameters") from None
-    return dict(pairs)
 
 
 def _bad_target(why: str) -> Refused:

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from amqp10broker.http.rights import Tag
 
 T = TypeVar("T")
+
+JSON_TYPES: Final = ("application/json", "application/*", "*/*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +25,12 @@ class Endpoint(Generic[T]):
     Attributes:
         tag: that the user must have; None: anybody may, without a login.
         run: what carries it out.
+        types: of its answers; a client must take one of them.
     """
 
     tag: Tag | None
     run: T
+    types: tuple[str, ...] = JSON_TYPES
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,6 +120,7 @@ class Broker:
         log_limits: how many warnings clients may cause.
         doors: where clients come in; None before it serves.
         http: where those of HTTP do.
+        prometheus: where metrics are asked for.
         as_member: what operations may ask of it as one of a cluster.
     """
 
@@ -168,6 +169,7 @@ class Broker:
         self.log_limits = LogLimits()
         self.doors: Doors | None = None
         self.http = HttpListener()
+        self.prometheus = HttpListener(metrics=True)
         self.as_member: NodeAlone | NodeOfCluster = NodeAlone(self)
         self.watches = Watches(self.connections)
         self._listener = Listener(self, self.connections, self.tracing, self.watches, self.resource_monitor)
@@ -228,6 +230,7 @@ class Broker:
         try:
             await sockets.bind(self.config)
             await self.http.bind(self.config, sockets.tls)
+            await self.prometheus.bind(self.config, sockets.tls)
             self.addresses = addresses_of(sockets.plain)
             self.tls_addresses = addresses_of(sockets.encrypted)
             self.http_addresses = self.http.addresses
@@ -236,6 +239,7 @@ class Broker:
             self.log_limits.finish()
             sockets.close()
             self.http.close()
+            self.prometheus.close()
 
     @asynccontextmanager
     async def _in_cluster(self) -> AsyncIterator[None]:
@@ -315,6 +319,7 @@ class Broker:
     def _listen(self, doors: Doors, nursery: trio.Nursery) -> None:
         doors.listen(nursery)
         nursery.start_soon(self.http.run, self)
+        nursery.start_soon(self.prometheus.run, self)
 
     async def _recovered(self) -> None:
         """Wait until the folder is read and queues have what they had, or until the broker is to stop.
@@ -475,11 +480,10 @@ class Broker:
             selection: what of connections and queues.
         """
         connections = self.connections
-        return overview(
-            self._node_view(), connections.totals(), connections.values(), self.catalog, selection
-        )
+        return overview(self.node_view(), connections.totals(), connections.values(), self.catalog, selection)
 
-    def _node_view(self) -> NodeView:
+    def node_view(self) -> NodeView:
+        """The process, as doors show it."""
         flow = self.config.flow
         return NodeView(
             container_id=self.container_id,

@@ -214,6 +214,11 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
         return len(self._parts.working)
 
     @property
+    def blocked_s(self) -> float:
+        """For how long bytes have waited for its socket."""
+        return self.line.writer.blocked_s
+
+    @property
     def measures(self) -> Measures:
         """Of its sessions or channels."""
         return self._parts.measures

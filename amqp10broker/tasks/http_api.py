@@ -13,6 +13,8 @@ from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.errors import BrokerError, RefusedError
 from amqp10broker.http.calls import Call, RunEndpoint
 from amqp10broker.http.cors import Cors
+from amqp10broker.http.endpoints.metrics import FOR_EVERYBODY
+from amqp10broker.http.endpoints.metrics import ROUTES as METRICS
 from amqp10broker.http.front import Front, Visit
 from amqp10broker.http.messages import Answer, Refused, Request
 from amqp10broker.http.refusals import refused
@@ -22,6 +24,7 @@ from amqp10broker.http.samples import Samples
 from amqp10broker.http.table import ROUTES
 from amqp10broker.management.snapshot import BrokerView, ConnectionView
 from amqp10broker.message.message import Message
+from amqp10broker.metrics.wanted import Wanted
 from amqp10broker.queues.commands import ReplyTo, Verdict
 from amqp10broker.security.authorise import Access
 from amqp10broker.security.grants import CatalogGrants, Grants, account_of
@@ -31,6 +34,7 @@ from amqp10broker.tasks.connection_log import host_of
 from amqp10broker.tasks.errands import post, run_errand
 from amqp10broker.tasks.http_connection import RunRequest
 from amqp10broker.tasks.log import Log
+from amqp10broker.tasks.metrics import text_of
 from amqp10broker.tasks.node import RunningNode, Served
 from amqp10broker.tasks.operations import Actor, run_operation
 
@@ -46,18 +50,19 @@ Start: TypeAlias = Callable[[Callable[[], Awaitable[None]]], None]
 class HttpApi:
     """Answers requests."""
 
-    def __init__(self, broker: Served, start: Start) -> None:
+    def __init__(self, broker: Served, start: Start, *, metrics: bool = False) -> None:
         """Take a broker.
 
         Args:
             broker: that runs; its present settings of HTTP stay.
             start: starts a task that ends with it.
+            metrics: those who ask for metrics are answered without a login, and nothing else is.
         """
         self._broker = broker
         self._door = BrokerDoor(broker, start)
         config = broker.config
         self._front: Front[RunEndpoint] = Front(
-            Router(ROUTES),
+            Router(FOR_EVERYBODY if metrics else (*ROUTES, *METRICS)),
             Cors(tuple(each.strip() for each in config.http_cors_origins.split(",") if each.strip())),
             tuple(filter(None, config.http_path_prefix.split("/"))),
         )
@@ -161,6 +166,9 @@ class BrokerDoor:
             if connection.member is not None:
                 found.append(connection.view())
         return found
+
+    async def metrics(self, wanted: Wanted) -> bytes:
+        return await text_of(self._broker, wanted)
 
     def now_ms(self) -> int:
         return self._broker.clock.now_ms()

@@ -43,7 +43,13 @@ MODULES: Final = ("amqp10broker.tasks.http_api", "amqp10broker.tasks.http_connec
 class HttpListener:
     """Accepts HTTP connections, and keeps one connection's failure from the others."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, metrics: bool = False) -> None:
+        """Make one that does nothing yet.
+
+        Args:
+            metrics: it answers those who ask for metrics, and nothing else, at a port of its own.
+        """
+        self._metrics = metrics
         self.addresses: list[Address] = []
         self._sockets: list[socket.socket] = []
         self._tls: ssl.SSLContext | None = None
@@ -61,15 +67,16 @@ class HttpListener:
         Raises:
             ConfigError: it cannot be served, and is not optional.
         """
-        if not config.http or config.http_port is None:
+        port = config.prometheus_port if self._metrics else config.http_port
+        if not config.http or port is None or (self._metrics and not config.prometheus):
             return
         try:
             self._tls = _tls(config, tls)
-            self._sockets = await _bound(config)
+            self._sockets = await _bound(config, self._setting, port)
         except ConfigError as error:
-            if not config.http_optional:
+            if not (config.prometheus_optional if self._metrics else config.http_optional):
                 raise
-            _log.warning("no HTTP API", reason=str(error))
+            _log.warning(f"no {self._what}", reason=str(error))
         self.addresses = addresses_of(self._sockets)
 
     async def run(self, broker: Served) -> None:
@@ -86,7 +93,7 @@ class HttpListener:
         if self.addresses:
             scheme = "http" if self._tls is None else "https"
             _log.info(
-                "HTTP API", address=", ".join(f"{scheme}://{peer_text(each)}/" for each in self.addresses)
+                self._what, address=", ".join(f"{scheme}://{peer_text(each)}/" for each in self.addresses)
             )
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
@@ -104,6 +111,14 @@ class HttpListener:
     def _start(self, work: Callable[[], Awaitable[None]]) -> None:
         assert self._nursery is not None, "it does not run"
         self._nursery.start_soon(work)
+
+    @property
+    def _what(self) -> str:
+        return "metrics" if self._metrics else "HTTP API"
+
+    @property
+    def _setting(self) -> str:
+        return "prometheus_port" if self._metrics else "http_port"
 
     def close(self) -> None:
         """Listen no more."""
@@ -151,7 +166,7 @@ class HttpListener:
         from amqp10broker.tasks.http_connection import HttpConnection, HttpLimits
 
         if self._api is None:
-            self._api = HttpApi(broker, self._start)
+            self._api = HttpApi(broker, self._start, metrics=self._metrics)
         limits = HttpLimits(body_bytes=broker.config.http_body_bytes_max)
         await HttpConnection(stream, peer, self._api.answering(origin, peer), limits).serve()
 
@@ -169,24 +184,31 @@ def _tls(config: Config, tls: ssl.SSLContext | None) -> ssl.SSLContext | None:
     return tls
 
 
-async def _bound(config: Config) -> list[socket.socket]:
+async def _bound(config: Config, setting: str, port: int) -> list[socket.socket]:
     """The sockets, bound.
+
+    Args:
+        config: says where to listen.
+        setting: that gives the port.
+        port: itself.
 
     Raises:
         ConfigError: they cannot be had.
     """
-    if find_spec("h11") is None:
-        raise ConfigError(
-            "http_port",
-            "needs the package h11, which is not installed",
-            "install it with: pip install 'amqp10broker[http]', or turn HTTP off with --no-http",
-        )
+    for package in ("h11", "prometheus_client"):
+        if find_spec(package) is None:
+            raise ConfigError(
+                setting,
+                f"needs the package {package.replace('_', '-')}, which is not installed",
+                "install it with: pip install 'amqp10broker[http]', or turn HTTP off with --no-http",
+            )
     host = config.http_host or config.host
     try:
-        return await open_sockets(host, config.http_port or 0)
+        return await open_sockets(host, port)
     except OSError as error:
+        off = "metrics off with --no-prometheus" if "prometheus" in setting else "HTTP off with --no-http"
         raise ConfigError(
-            "http_port",
-            f"{config.http_port} on {host} cannot be used: {error.strerror or error}",
-            "choose another, 0 for any free one, or turn HTTP off with --no-http",
+            setting,
+            f"{port} on {host} cannot be used: {error.strerror or error}",
+            f"choose another, 0 for any free one, or turn {off}",
         ) from error

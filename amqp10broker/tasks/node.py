@@ -12,6 +12,7 @@ from amqp10broker.management.cluster_node import ClusterNode
 from amqp10broker.management.node import Sink
 from amqp10broker.management.snapshot import (
     BrokerView,
+    NodeView,
     RecordingFailed,
     RecordingsView,
     RecordingView,
@@ -106,6 +107,9 @@ class Administered(Surroundings, QueueHost, Protocol):
 
     def view(self, selection: Selection) -> BrokerView:
         """What is shown of everything."""
+
+    def node_view(self) -> NodeView:
+        """What is shown of the process."""
 
 
 class Served(Administered, ConnectionSurroundings, Protocol):

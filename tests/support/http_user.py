@@ -16,6 +16,7 @@ from trio.testing import memory_stream_pair
 from amqp10broker.catalog.users import Permission
 from amqp10broker.security.login import Peer
 from amqp10broker.tasks.broker import Broker
+from amqp10broker.tasks.http_listener import HttpListener
 from tests.support.declaring import add_user, set_permission
 
 PEER = "127.0.0.1:50000"
@@ -44,8 +45,9 @@ class Heard:
 class HttpUser:
     """One connection, logged in anew with each request."""
 
-    def __init__(self, stream: trio.abc.Stream, login: str) -> None:
+    def __init__(self, stream: trio.abc.Stream, login: str, prefix: str = "/api") -> None:
         self._stream = stream
+        self._prefix = prefix
         self._login = base64.b64encode(login.encode()).decode()
         self._engine = h11.Connection(h11.CLIENT)
 
@@ -54,7 +56,7 @@ class HttpUser:
 
         Args:
             method: of HTTP.
-            path: below ``/api``, as it goes over the wire.
+            path: below the prefix, ``/api``, as it goes over the wire.
             body: sent as JSON, bytes as they are; None sends none.
             **headers: further ones, with underscores for hyphens.
         """
@@ -64,7 +66,7 @@ class HttpUser:
             sent.append(("authorization", f"Basic {self._login}"))
         sent += [(name.replace("_", "-"), value) for name, value in headers.items()]
         engine = self._engine
-        out = engine.send(h11.Request(method=method, target=f"/api{path}", headers=sent)) or b""
+        out = engine.send(h11.Request(method=method, target=f"{self._prefix}{path}", headers=sent)) or b""
         if data:
             out += engine.send(h11.Data(data=data)) or b""
         out += engine.send(h11.EndOfMessage()) or b""
@@ -118,7 +120,12 @@ def add_login(broker: Broker, login: str, *tags: str, vhosts: Collection[str] = 
 
 @asynccontextmanager
 async def http_user(
-    broker: Broker, login: str = "guest:guest", *, origin: Peer | None = None
+    broker: Broker,
+    login: str = "guest:guest",
+    *,
+    origin: Peer | None = None,
+    listener: HttpListener | None = None,
+    prefix: str = "/api",
 ) -> AsyncIterator[HttpUser]:
     """Connect to a broker that runs.
 
@@ -126,12 +133,18 @@ async def http_user(
         broker: of this program.
         login: ``name:password``; empty for none.
         origin: where the client comes from; None: this machine.
+        listener: None: that of the API.
+        prefix: of all paths.
     """
     ours, theirs = memory_stream_pair()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(
-            broker.http.serve_stream, broker, theirs, PEER, origin or Peer(loopback=True, address="127.0.0.1")
+            (listener or broker.http).serve_stream,
+            broker,
+            theirs,
+            PEER,
+            origin or Peer(loopback=True, address="127.0.0.1"),
         )
         async with ours:
-            yield HttpUser(ours, login)
+            yield HttpUser(ours, login, prefix)
         nursery.cancel_scope.cancel()

@@ -29,7 +29,10 @@ def config_of(*argv: str) -> Config:
 
 def test_serve_without_options_is_the_default_configuration() -> None:
     assert config_of("--no-http") == Config(http=False)
-    assert config_of() == Config(http_port=15672, http_optional=True)
+    assert config_of() == Config(
+        http_port=15672, http_optional=True, prometheus_port=15692, prometheus_optional=True
+    )
+    assert config_of("--no-prometheus").prometheus_port is None
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,11 @@ from amqp10broker.http.front import (
     Front,
     Visit,
     compressed,
-    takes_json,
     too_large,
     wants_gzip,
+)
+from amqp10broker.http.front import (
+    takes as takes_types,
 )
 from amqp10broker.http.messages import Answer, Refused, Request
 from amqp10broker.http.rights import Tag
@@ -128,7 +130,7 @@ def test_a_client_that_takes_no_json_gets_an_empty_answer() -> None:
     ],
 )
 def test_what_a_client_takes(accept: str | None, takes: bool) -> None:
-    assert takes_json(accept) is takes
+    assert takes_types(accept) is takes
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,39 @@
+"""Metrics, as text for Prometheus: at a port of their own for everybody, and here for who may monitor."""
+
+from __future__ import annotations
+
+from functools import partial
+from http import HTTPStatus
+from typing import Final
+
+from amqp10broker.http.calls import Call, RunEndpoint
+from amqp10broker.http.messages import Answer
+from amqp10broker.http.rights import Tag
+from amqp10broker.http.routes import Endpoint, Route
+from amqp10broker.metrics.wanted import TYPES, Form, wanted
+
+
+async def get_metrics(form: Form, call: Call) -> Answer:
+    """Everything that is counted, in one of the forms."""
+    request = call.request
+    asked = wanted(
+        form,
+        families=request.every("family"),
+        vhosts=request.every("vhost"),
+        queue=request.query.get("queue"),
+        accept=request.headers.get("accept"),
+    )
+    body = await call.door.metrics(asked)
+    return Answer(HTTPStatus.OK, (("content-type", asked.content_type),), body)
+
+
+def _routes(tag: Tag | None) -> tuple[Route[RunEndpoint], ...]:
+    paths = {"": Form.AGGREGATED, "/per-object": Form.PER_OBJECT, "/detailed": Form.DETAILED}
+    return tuple(
+        Route(f"/metrics{path}", {"GET": Endpoint(tag, partial(get_metrics, form), TYPES)})
+        for path, form in paths.items()
+    )
+
+
+ROUTES: Final = _routes(Tag.MONITORING)
+FOR_EVERYBODY: Final = _routes(None)

@@ -1,0 +1,1 @@
+"""Metrics in Prometheus' formats: what there is, gathered in small steps, written as text. Pure."""

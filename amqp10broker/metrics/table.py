@@ -1,0 +1,423 @@
+"""Every metric: name, kind, labels, meaning. Those of RabbitMQ have its names, so that its boards work.
+
+A *group* is what `/metrics/detailed` calls a family: metrics of the same objects, with the same labels. Its
+rows are written one by one per object, and as their sums without labels in the aggregated form.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+RABBITMQ: Final = "rabbitmq_"
+OURS: Final = "amqp10broker_"
+
+
+class Kind(StrEnum):
+    """Of metric."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+    UNTYPED = "untyped"
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One metric.
+
+    Attributes:
+        name: as it is exposed.
+        kind: of metric.
+        help: what it counts, one line.
+        labels: of its samples; of a group's metric those that it has beside the group's.
+    """
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Metrics of the same objects.
+
+    Attributes:
+        name: as ``family`` asks for it.
+        prefix: of the names of its metrics; the detailed form has ``detailed_`` or ``cluster_`` behind it.
+        labels: that name an object.
+        families: of each object.
+        summed: the aggregated form has the sums.
+        per_object: ``/metrics/per-object`` has the rows.
+        bounded: there are no more than so many rows: clients can make any number of these objects.
+    """
+
+    name: str
+    prefix: str
+    labels: tuple[str, ...]
+    families: tuple[Family, ...]
+    summed: bool = True
+    per_object: bool = True
+    bounded: bool = False
+
+    def detailed(self, family: Family) -> Family:
+        """A metric as the detailed form names it."""
+        kind = "cluster_" if self in CLUSTER_GROUPS else "detailed_"
+        name = f"{self.prefix}{kind}{family.name.removeprefix(self.prefix)}"
+        return Family(name, family.kind, family.help, family.labels)
+
+
+ROWS_MAX: Final = 10_000
+"""Of a bounded group."""
+
+
+def _counter(name: str, help_: str, *labels: str) -> Family:
+    return Family(name, Kind.COUNTER, help_, labels)
+
+
+def _gauge(name: str, help_: str, *labels: str) -> Family:
+    return Family(name, Kind.GAUGE, help_, labels)
+
+
+def _histogram(name: str, help_: str, *labels: str) -> Family:
+    return Family(name, Kind.HISTOGRAM, help_, labels)
+
+
+# --- of the node, whatever is asked for ---------------------------------------------------------------
+
+IDENTITY: Final = Family(
+    "rabbitmq_identity_info",
+    Kind.UNTYPED,
+    "names of node and cluster; always 1",
+    ("rabbitmq_node", "rabbitmq_cluster", "rabbitmq_cluster_permanent_id", "rabbitmq_endpoint"),
+)
+BUILD: Final = Family(
+    "rabbitmq_build_info",
+    Kind.UNTYPED,
+    "versions; always 1. The version of RabbitMQ is the one whose behaviour this broker has",
+    ("rabbitmq_version", "prometheus_plugin_version", "prometheus_client_version", "erlang_version"),
+)
+
+# --- of the node, in the aggregated and the per-object form ---------------------------------------------
+
+TOTALS: Final = (
+    _gauge("rabbitmq_connections", "connections that are open"),
+    _gauge("rabbitmq_channels", "channels of AMQP 0-9-1 that are open"),
+    _gauge("rabbitmq_consumers", "consumers, and links on which clients receive"),
+    _gauge("rabbitmq_queues", "queues of this node: those that it leads"),
+    _gauge("rabbitmq_alarms_memory_used_watermark", "1: publishers wait for memory"),
+    _gauge("rabbitmq_alarms_free_disk_space_watermark", "1: publishers wait for room on the disk"),
+    _gauge("rabbitmq_unreachable_cluster_peers_count", "nodes of the cluster that cannot be reached"),
+)
+PROCESS_START: Final = _gauge("process_start_time_seconds", "start of the broker, seconds since the epoch")
+
+GLOBAL: Final = (
+    _gauge("rabbitmq_global_publishers", "sessions and channels that have published", "protocol"),
+    _gauge("rabbitmq_global_consumers", "consumers, and links on which clients receive", "protocol"),
+    _counter("rabbitmq_global_messages_received_total", "messages that clients published", "protocol"),
+    _counter(
+        "rabbitmq_global_messages_received_confirm_total",
+        "of these, those whose publisher wants an answer (AMQP 1.0: unsettled)",
+        "protocol",
+    ),
+    _counter("rabbitmq_global_messages_confirmed_total", "publishes that were confirmed", "protocol"),
+    _counter("rabbitmq_global_messages_routed_total", "messages, as often as there were queues", "protocol"),
+    _counter(
+        "rabbitmq_global_messages_unroutable_dropped_total",
+        "messages for which there was no queue and that were not returned (AMQP 1.0: they are released)",
+        "protocol",
+    ),
+    _counter(
+        "rabbitmq_global_messages_unroutable_returned_total",
+        "messages for which there was no queue and that were returned as mandatory",
+        "protocol",
+    ),
+)
+CONSUMED: Final = (
+    _counter(
+        "rabbitmq_global_messages_delivered_total",
+        "messages that went to clients",
+        *("protocol", "queue_type"),
+    ),
+    _counter(
+        "rabbitmq_global_messages_delivered_consume_auto_ack_total",
+        "to consumers, with nothing to be acknowledged",
+        *("protocol", "queue_type"),
+    ),
+    _counter(
+        "rabbitmq_global_messages_delivered_consume_manual_ack_total",
+        "to consumers, to be acknowledged",
+        *("protocol", "queue_type"),
+    ),
+    _counter(
+        "rabbitmq_global_messages_delivered_get_auto_ack_total",
+        "to basic.get, with nothing to be acknowledged",
+        *("protocol", "queue_type"),
+    ),
+    _counter(
+        "rabbitmq_global_messages_delivered_get_manual_ack_total",
+        "to basic.get, to be acknowledged",
+        *("protocol", "queue_type"),
+    ),
+    _counter(
+        "rabbitmq_global_messages_redelivered_total",
+        "of all these, those that the queue had handed out before",
+        *("protocol", "queue_type"),
+    ),
+    _counter(
+        "rabbitmq_global_messages_acknowledged_total",
+        "messages that clients accepted",
+        *("protocol", "queue_type"),
+    ),
+)
+MESSAGE_SIZE: Final = _histogram("rabbitmq_message_size_bytes", "sizes of messages from clients", "protocol")
+
+# --- what no other broker has -----------------------------------------------------------------------
+
+WAITING: Final = (
+    _gauge("amqp10broker_links_waiting", "links that wait now", "reason"),
+    _gauge("amqp10broker_link_wait_seconds", "how long the one has waited that waits longest", "reason"),
+)
+SPELLS: Final = (
+    _histogram(
+        "amqp10broker_link_credit_zero_seconds",
+        "spells without link-credit that are over; role is the client's",
+        "role",
+    ),
+    _histogram(
+        "amqp10broker_session_remote_window_zero_seconds",
+        "spells in which a client's session window was closed, that are over",
+    ),
+)
+FLOW: Final = (
+    _counter("amqp10broker_queue_credit_grants_total", "requests of credit to queues", "protocol"),
+    _counter("amqp10broker_writer_blocked_seconds_total", "time in which bytes waited for a socket"),
+)
+LEFT_OUT: Final = _gauge(
+    "amqp10broker_series_left_out", f"objects beyond the first {ROWS_MAX}, which are not shown", "family"
+)
+
+# --- of objects -------------------------------------------------------------------------------------
+
+CHURN: Final = Group(
+    "connection_churn_metrics",
+    RABBITMQ,
+    (),
+    (
+        _counter("rabbitmq_connections_opened_total", "connections that have come"),
+        _counter("rabbitmq_connections_closed_total", "connections that have ended"),
+        _counter("rabbitmq_channels_opened_total", "channels of AMQP 0-9-1 that have come"),
+        _counter("rabbitmq_channels_closed_total", "channels of AMQP 0-9-1 that have ended"),
+        _counter("rabbitmq_queues_declared_total", "declarations of queues, also of some that were there"),
+        _counter("rabbitmq_queues_created_total", "queues that have come, those at the start included"),
+        _counter("rabbitmq_queues_deleted_total", "queues that were deleted"),
+    ),
+)
+NODE_COARSE: Final = Group(
+    "node_coarse_metrics",
+    RABBITMQ,
+    (),
+    (
+        _gauge("rabbitmq_process_open_fds", "files and sockets that are open"),
+        _gauge("rabbitmq_process_resident_memory_bytes", "memory of the process that is in RAM"),
+        _gauge("rabbitmq_disk_space_available_bytes", "free space on the disk of the data folder"),
+    ),
+)
+NODE: Final = Group(
+    "node_metrics",
+    RABBITMQ,
+    (),
+    (
+        _gauge("rabbitmq_process_max_fds", "files and sockets that may be open"),
+        _gauge("rabbitmq_resident_memory_limit_bytes", "memory above which publishers wait"),
+        _gauge("rabbitmq_disk_space_available_limit_bytes", "free space below which publishers wait"),
+        _gauge("rabbitmq_erlang_uptime_seconds", "since the start of the broker, which has no Erlang"),
+    ),
+)
+PERSISTER: Final = Group(
+    "node_persister_metrics",
+    RABBITMQ,
+    (),
+    (_counter("rabbitmq_io_sync_ops_total", "commits of the journal, each with one sync of the disk"),),
+)
+RAFT: Final = Group(
+    "ra_metrics",
+    RABBITMQ,
+    ("vhost", "queue"),
+    (
+        _counter("rabbitmq_raft_term", "the member's term"),
+        _counter("rabbitmq_raft_commit_index", "what most members have"),
+        _counter("rabbitmq_raft_last_written_index", "what is on this member's disk"),
+        _counter("rabbitmq_raft_snapshot_index", "what stands in a snapshot"),
+        _counter("rabbitmq_raft_log_commit_index", "the old name of rabbitmq_raft_commit_index"),
+        _counter("rabbitmq_raft_log_last_written_index", "that of rabbitmq_raft_last_written_index"),
+        _counter("rabbitmq_raft_log_snapshot_index", "that of rabbitmq_raft_snapshot_index"),
+    ),
+    summed=False,
+)
+"""Queues that this node leads. In a cluster the group of the metadata has ``module`` and ``ra_system`` in
+place of the labels, in all forms."""
+
+QUEUE_COARSE: Final = Group(
+    "queue_coarse_metrics",
+    RABBITMQ,
+    ("vhost", "queue"),
+    (
+        _gauge("rabbitmq_queue_messages_ready", "messages that wait for a consumer"),
+        _gauge("rabbitmq_queue_messages_unacked", "messages that were handed out and are not settled"),
+        _gauge("rabbitmq_queue_messages", "both together"),
+    ),
+)
+QUEUE_CONSUMERS: Final = Group(
+    "queue_consumer_count",
+    RABBITMQ,
+    ("vhost", "queue"),
+    (_gauge("rabbitmq_queue_consumers", "consumers, and links on which clients receive"),),
+    summed=False,
+)
+QUEUE_DELIVERY: Final = Group(
+    "queue_delivery_metrics",
+    RABBITMQ,
+    ("vhost", "queue"),
+    (
+        _counter("rabbitmq_queue_messages_published_total", "messages that the queue took"),
+        _counter("rabbitmq_queue_messages_delivered_ack_total", "to consumers, to be acknowledged"),
+        _counter("rabbitmq_queue_messages_delivered_total", "to consumers, with nothing to acknowledge"),
+        _counter("rabbitmq_queue_get_ack_total", "to basic.get, to be acknowledged"),
+        _counter("rabbitmq_queue_get_total", "to basic.get, with nothing to acknowledge"),
+        _counter("rabbitmq_queue_messages_redelivered_total", "handed out before"),
+        _counter("rabbitmq_queue_messages_acked_total", "accepted by clients"),
+    ),
+    summed=False,
+)
+QUEUE_INFO: Final = _gauge(
+    "rabbitmq_detailed_queue_info", "kinds of queues; always 1", "queue_type", "membership"
+)
+EXCHANGES: Final = Group(
+    "exchange_metrics",
+    RABBITMQ,
+    ("vhost", "exchange"),
+    (
+        _counter("rabbitmq_exchange_messages_published_total", "messages that came to it"),
+        _counter("rabbitmq_exchange_messages_unroutable_dropped_total", "without a queue, not returned"),
+        _counter("rabbitmq_exchange_messages_unroutable_returned_total", "without a queue, returned"),
+    ),
+    summed=False,
+)
+CONNECTION_COARSE: Final = Group(
+    "connection_coarse_metrics",
+    RABBITMQ,
+    ("connection",),
+    (
+        _counter("rabbitmq_connection_incoming_bytes_total", "bytes from the client"),
+        _counter("rabbitmq_connection_outgoing_bytes_total", "bytes to the client"),
+    ),
+    bounded=True,
+)
+CONNECTION: Final = Group(
+    "connection_metrics",
+    RABBITMQ,
+    ("connection",),
+    (_gauge("rabbitmq_connection_channels", "channels, or sessions of AMQP 1.0"),),
+    bounded=True,
+)
+CHANNEL: Final = Group(
+    "channel_metrics",
+    RABBITMQ,
+    ("channel",),
+    (
+        _gauge("rabbitmq_channel_consumers", "consumers"),
+        _gauge("rabbitmq_channel_messages_unacked", "messages that the client holds"),
+        _gauge("rabbitmq_channel_messages_unconfirmed", "publishes that queues have not answered"),
+        _gauge("rabbitmq_channel_prefetch", "of its next consumers; 0: no limit"),
+    ),
+    bounded=True,
+)
+CHANNEL_COUNTERS: Final = Group(
+    "channel_exchange_metrics",
+    RABBITMQ,
+    ("channel",),
+    (
+        _counter("rabbitmq_channel_messages_published_total", "messages that the client published"),
+        _counter("rabbitmq_channel_messages_confirmed_total", "publishes that were confirmed"),
+        _counter("rabbitmq_channel_messages_unroutable_dropped_total", "without a queue, not returned"),
+        _counter("rabbitmq_channel_messages_unroutable_returned_total", "without a queue, returned"),
+    ),
+    summed=False,
+    bounded=True,
+)
+CHANNEL_QUEUES: Final = Group(
+    "channel_queue_metrics",
+    RABBITMQ,
+    ("channel",),
+    (
+        _counter("rabbitmq_channel_messages_delivered_ack_total", "to consumers, to be acknowledged"),
+        _counter("rabbitmq_channel_messages_delivered_total", "to consumers, with nothing to acknowledge"),
+        _counter("rabbitmq_channel_get_ack_total", "to basic.get, to be acknowledged"),
+        _counter("rabbitmq_channel_get_total", "to basic.get, with nothing to acknowledge"),
+        _counter("rabbitmq_channel_messages_redelivered_total", "handed out before"),
+        _counter("rabbitmq_channel_messages_acked_total", "accepted by the client"),
+    ),
+    summed=False,
+    bounded=True,
+)
+VHOSTS: Final = Group(
+    "vhost_status",
+    RABBITMQ,
+    ("vhost",),
+    (_gauge("rabbitmq_vhost_status", "1: the virtual host is there"),),
+    summed=False,
+    per_object=False,
+)
+EXCHANGE_NAMES: Final = Group(
+    "exchange_names",
+    RABBITMQ,
+    ("vhost", "exchange", "type"),
+    (_gauge("rabbitmq_exchange_name", "1: the exchange is there"),),
+    summed=False,
+    per_object=False,
+)
+SESSION: Final = Group(
+    "session_metrics",
+    OURS,
+    ("connection", "session"),
+    (
+        _gauge("amqp10broker_session_incoming_window", "transfers that the client may still send"),
+        _gauge("amqp10broker_session_remote_incoming_window", "transfers that the client still takes"),
+        _gauge("amqp10broker_session_pending_out", "messages from queues that are not written yet"),
+    ),
+    bounded=True,
+)
+LINK: Final = Group(
+    "link_metrics",
+    OURS,
+    ("connection", "session", "link", "role", "queue"),
+    (
+        _gauge("amqp10broker_link_credit", "link-credit"),
+        _gauge("amqp10broker_link_unsettled", "deliveries that are not settled"),
+        _gauge("amqp10broker_link_queue_credit", "what the queue may still send, of a client that receives"),
+    ),
+    bounded=True,
+)
+"""The sums of the aggregated form are by ``role``, which is the client's."""
+
+CLUSTER_GROUPS: Final = (VHOSTS, EXCHANGE_NAMES)
+"""Whose objects are the same at all nodes."""
+
+GROUPS: Final = {
+    group.name: group
+    for group in (
+        *(CHURN, NODE_COARSE, NODE, PERSISTER, RAFT),
+        *(QUEUE_COARSE, QUEUE_CONSUMERS, QUEUE_DELIVERY, EXCHANGES),
+        *(CONNECTION_COARSE, CONNECTION, CHANNEL, CHANNEL_COUNTERS, CHANNEL_QUEUES),
+        *(VHOSTS, EXCHANGE_NAMES, SESSION, LINK),
+    )
+}
+
+ALWAYS: Final = (IDENTITY, BUILD)
+NODE_ONLY: Final = (
+    *(*TOTALS, PROCESS_START, *GLOBAL, *CONSUMED, MESSAGE_SIZE),
+    *(*WAITING, *SPELLS, *FLOW, LEFT_OUT),
+)

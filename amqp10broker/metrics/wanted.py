@@ -1,0 +1,86 @@
+"""What a scrape asks for, and in which format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from amqp10broker.catalog.patterns import check_pattern, matches
+from amqp10broker.metrics.table import GROUPS, Group
+
+PLAIN_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+TYPES: Final = ("text/plain", "text/*", "*/*", "application/openmetrics-text", "application/*")
+"""What a client must take one of."""
+
+
+class Form(StrEnum):
+    """Of a scrape; the value is the label ``rabbitmq_endpoint``."""
+
+    AGGREGATED = "aggregated"
+    PER_OBJECT = "per-object"
+    DETAILED = "detailed"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is asked for.
+
+    Attributes:
+        form: of the answer.
+        groups: that have rows in it.
+        vhosts: whose queues count; None: all.
+        queue: a pattern (`catalog.patterns`) that is found in the names of the queues that count; None: any.
+        openmetrics: the format; else Prometheus' own.
+    """
+
+    form: Form
+    groups: tuple[Group, ...]
+    vhosts: frozenset[str] | None = None
+    queue: str | None = None
+    openmetrics: bool = False
+
+    @property
+    def content_type(self) -> str:
+        """Of the answer."""
+        return OPENMETRICS_TYPE if self.openmetrics else PLAIN_TYPE
+
+    def takes_queue(self, vhost: str, name: str) -> bool:
+        """Whether a queue counts."""
+        if self.vhosts is not None and vhost not in self.vhosts:
+            return False
+        return self.queue is None or matches(self.queue, name)
+
+
+def wanted(
+    form: Form,
+    *,
+    families: Iterable[str] = (),
+    vhosts: Iterable[str] = (),
+    queue: str | None = None,
+    accept: str | None = None,
+) -> Wanted:
+    """Read a request.
+
+    Args:
+        form: by its path.
+        families: names of groups, of the detailed form; unknown ones are left out, as RabbitMQ does.
+        vhosts: none means all.
+        queue: a regular expression for names of queues.
+        accept: the header.
+
+    Raises:
+        InvalidArgument: the expression is none, or cannot be searched for in bounded time.
+    """
+    openmetrics = "application/openmetrics-text" in (accept or "")
+    if form is Form.AGGREGATED:
+        return Wanted(form, (), openmetrics=openmetrics)
+    if form is Form.PER_OBJECT:
+        groups = tuple(group for group in GROUPS.values() if group.per_object)
+        return Wanted(form, groups, openmetrics=openmetrics)
+    if queue is not None:
+        check_pattern(queue, "queue")
+    asked = tuple(GROUPS[name] for name in dict.fromkeys(families) if name in GROUPS)
+    return Wanted(form, asked, frozenset(vhosts) or None, queue, openmetrics)
