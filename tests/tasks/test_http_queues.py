@@ -181,6 +181,28 @@ async def test_what_became_of_messages_is_counted(autojump_clock: trio.abc.Clock
         assert [each for each in bare if "message_stats" in each] == []
 
 
+async def test_a_queue_names_its_consumers_and_its_owner(autojump_clock: trio.abc.Clock) -> None:
+    async with running_broker() as broker, http_user(broker) as user:
+        declare(broker.catalog, "/", "other")
+        client = await connect091(broker, peer="127.0.0.1:40001").open()
+        await client.send(commands.Queue.Declare(queue="hers", exclusive=True))
+        await client.expect(commands.Queue.DeclareOk)
+        for queue, exclusive in (("hers", True), ("other", False)):
+            await client.send(Basic.Consume(queue=queue, consumer_tag=f"of {queue}", exclusive=exclusive))
+            await client.expect(Basic.ConsumeOk)
+        hers, other = [await user.get(f"/queues/%2F/{name}") for name in ("hers", "other")]
+        assert hers["owner_pid_details"] == {
+            "name": "127.0.0.1:40001",
+            "peer_host": "127.0.0.1",
+            "peer_port": 40001,
+        }
+        assert [each["consumer_tag"] for each in hers["consumer_details"]] == ["of hers"]
+        assert (hers["exclusive"], hers["exclusive_consumer_tag"]) == (True, "of hers")
+        assert [each["consumer_tag"] for each in other["consumer_details"]] == ["of other"]
+        assert (other["exclusive"], other["exclusive_consumer_tag"]) == (False, None)
+        assert "owner_pid_details" not in other
+
+
 async def test_rates_are_what_changed_since_the_look_before(autojump_clock: trio.abc.Clock) -> None:
     """As KEDA and pages read them; a history is as old as the looks."""
     async with running_broker() as broker, http_user(broker) as user:

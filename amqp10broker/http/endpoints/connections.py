@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -91,17 +91,7 @@ async def get_channel(call: Call) -> Answer:
 
 async def list_consumers(call: Call) -> Answer:
     """Consumers of queues: all to who monitors, else those of the user's own connections."""
-    found: list[dict[str, Any]] = []
-    for connection in await _seen(call):
-        for channel in connection.channels:
-            found += [_consumer(call, connection, channel.number, each) for each in channel.consumers]
-        for session in connection.sessions:
-            found += [
-                _receiver(connection, each)
-                for each in session.links
-                if each.role == "receiver" and each.queue is not None
-            ]
-    return call.listed(found)
+    return call.listed(list(consumers_of(call, await _seen(call))))
 
 
 # --- which ----------------------------------------------------------------------------------------
@@ -149,6 +139,24 @@ def _channels(connections: list[ConnectionView]) -> Iterator[tuple[ConnectionVie
     for connection in connections:
         for channel in connection.channels:
             yield connection, channel
+
+
+def consumers_of(call: Call, connections: Iterable[ConnectionView]) -> Iterator[dict[str, Any]]:
+    """The consumers that connections have, as objects."""
+    for connection in connections:
+        for channel in connection.channels:
+            for consumer in channel.consumers:
+                yield _consumer(call, connection, channel.number, consumer)
+        for session in connection.sessions:
+            for link in session.links:
+                if link.role == "receiver" and link.queue is not None:
+                    yield _receiver(connection, link)
+
+
+def peer_details(connection: ConnectionView) -> dict[str, Any]:
+    """A connection, as others name it."""
+    peer_host, peer_port = _address(connection.peer)
+    return {"name": _name(connection), "peer_host": peer_host, "peer_port": peer_port}
 
 
 # --- as objects -----------------------------------------------------------------------------------
@@ -256,7 +264,6 @@ def _channel_name(connection: ConnectionView, channel: ChannelView) -> str:
 
 
 def _channel(call: Call, connection: ConnectionView, channel: ChannelView) -> dict[str, Any]:
-    peer_host, peer_port = _address(connection.peer)
     return {
         "name": _channel_name(connection, channel),
         "number": channel.number,
@@ -265,11 +272,7 @@ def _channel(call: Call, connection: ConnectionView, channel: ChannelView) -> di
         "user": connection.user,
         "user_who_performed_action": connection.user,
         "state": channel.state,
-        "connection_details": {
-            "name": _name(connection),
-            "peer_host": peer_host,
-            "peer_port": peer_port,
-        },
+        "connection_details": peer_details(connection),
         "confirm": channel.confirm,
         "transactional": channel.transactional,
         "consumer_count": len(channel.consumers),

@@ -10,6 +10,7 @@ from typing import Any, Final
 from amqp10broker.catalog.queue import DeclaredQueue, Owner
 from amqp10broker.http import fields
 from amqp10broker.http.calls import CREATED, NO_CONTENT, Call, RunEndpoint, route
+from amqp10broker.http.endpoints.connections import consumers_of, peer_details
 from amqp10broker.http.front import not_found
 from amqp10broker.http.lists import Listing
 from amqp10broker.http.long_lists import Item, described, listed
@@ -45,7 +46,7 @@ async def get_queue(call: Call) -> Answer:
         raise not_found()
     shown = {**found[0]}
     if call.request.query.get("disable_stats") != "true":
-        shown |= {"incoming": [], "deliveries": []}
+        shown |= {"incoming": [], "deliveries": [], **await _users_of(call, queue)}
     return Answer.of_json(listing.pick(shown))
 
 
@@ -111,6 +112,24 @@ async def list_queues_of_user(call: Call) -> Answer:
     known.sort(key=lambda item: (item["vhost"], item["name"]))
 
     return await listed(call, known, partial(_objects, call))
+
+
+async def _users_of(call: Call, queue: DeclaredQueue) -> dict[str, Any]:
+    """The consumers that are connected to this node, and the connection that has the queue for itself."""
+    connections = [each for each in await call.door.connections() if each.vhost == queue.vhost]
+    mine = {"name": queue.name, "vhost": queue.vhost}
+    consumers = [each for each in consumers_of(call, connections) if each["queue"] == mine]
+    exclusive = [each["consumer_tag"] for each in consumers if each["exclusive"]]
+    shown: dict[str, Any] = {
+        "consumer_details": consumers,
+        "exclusive_consumer_tag": exclusive[0] if exclusive else None,
+    }
+    owner = queue.owner
+    if isinstance(owner, Owner) and owner.node == _number_of_this_node(call):
+        for connection in connections:
+            if connection.id == owner.connection:
+                shown["owner_pid_details"] = peer_details(connection)
+    return shown
 
 
 def queue_of(call: Call, value: str = "name") -> DeclaredQueue:
