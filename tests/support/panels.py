@@ -76,7 +76,8 @@ QUORUM: Final = {
 
 _SELECTOR: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{([^}]*)\})?(?![\w(])")
 _MATCHER: Final = re.compile(r"(\w+)\s*(=~|!~|!=|=)\s*['\"]([^'\"]*)['\"]")
-_WORDS: Final = frozenset({"sum", "rate", "or", "on", "group_left", "by"})
+_WORDS: Final = frozenset({"sum", "max", "rate", "or", "on", "group_left", "by", "histogram_quantile"})
+_GROUPING: Final = re.compile(r"\b(?:by|on|group_left)\s*\([^)]*\)")
 
 
 class Series(NamedTuple):
@@ -96,7 +97,7 @@ def series_of(text: str) -> list[Series]:
 def unfound(query: str, series: Iterable[Series]) -> list[str]:
     """The selectors of a query that find nothing."""
     known = list(series)
-    bare = re.sub(r"\[\w+\]", "", query)
+    bare = _GROUPING.sub("", re.sub(r"\[[$\w]+\]", "", query))
     return [
         found.group(0)
         for found in _SELECTOR.finditer(bare)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -33,6 +36,7 @@ from tests.support.trioclient import connect, eventually, running_broker, settle
 from tests.support.trioclient091 import connect091, message
 
 DOCS = Path(__file__).parents[2] / "docs"
+GENERATOR = DOCS.parent / ".ci" / "generate_dashboard.py"
 OM = "application/openmetrics-text;version=1.0.0"
 
 
@@ -166,6 +170,23 @@ async def test_the_board_of_quorum_queues_finds_series(autojump_clock: object, t
         series = panels.series_of(await text_of(broker, Form.PER_OBJECT))
     for panel, query in panels.QUORUM.items():
         assert panels.unfound(query, series) == [], panel
+
+
+def test_our_own_board_is_as_its_script_writes_it() -> None:
+    command = [sys.executable, str(GENERATOR), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+async def test_every_panel_of_our_own_board_finds_series(autojump_clock: object) -> None:
+    written = json.loads((DOCS / "grafana" / "flow.json").read_text())
+    queries = [target["expr"] for panel in written["panels"] for target in panel.get("targets", ())]
+    assert len(queries) >= 12
+    async with busy_broker() as broker:
+        cluster = broker.container_id
+        series = panels.series_of(await text_of(broker))
+    for query in queries:
+        assert panels.unfound(query.replace("$cluster", cluster), series) == [], query
 
 
 def test_a_query_that_asks_for_another_name_or_label_is_noticed() -> None:
