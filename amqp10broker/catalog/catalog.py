@@ -329,6 +329,8 @@ class Catalog:
                 self.vhosts.pop(key[1]).deleted = True
             case "parameter":
                 del self.parameters[key[1], key[2], key[3]]
+            case "global_parameter":
+                del self.global_parameters[key[1]]
             case "node":
                 del self.nodes[key[1]]
                 self.on_nodes()

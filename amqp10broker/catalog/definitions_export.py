@@ -59,7 +59,7 @@ def export(
         topic_permission_entry(user, vhost, exchange, each)
         for user, vhost, exchange, each in sorted(catalog.users.topic_permissions(), key=lambda row: row[:3])
     ]
-    document["parameters"] = _parameter_entries(catalog)
+    document["parameters"] = parameter_entries(catalog)
     document["global_parameters"] = [
         global_parameter_entry(name, value) for name, value in sorted(catalog.global_parameters.items())
     ]
@@ -75,7 +75,8 @@ def export(
     return document | catalog.unknown
 
 
-def _parameter_entries(catalog: Catalog) -> list[dict[str, Any]]:
+def parameter_entries(catalog: Catalog) -> list[dict[str, Any]]:
+    """Runtime parameters of all virtual hosts, limits and operator policies among them."""
     values = dict(catalog.parameters)
     for vhost in catalog.vhosts.values():
         if limits := vhost.limits.as_dict():

@@ -12,7 +12,7 @@ from amqp10broker.catalog.plan import Plan, Put, VhostFacts
 from amqp10broker.catalog.policies import Policy
 from amqp10broker.catalog.queue import queue_type_of
 from amqp10broker.catalog.user_requests import permissions_of
-from amqp10broker.errors import InvalidArgument, PreconditionFailed
+from amqp10broker.errors import InvalidArgument, NotFound, PreconditionFailed
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +176,23 @@ class SetGlobalParameter:
     def plan(self, catalog: Catalog) -> Plan[None]:
         """See `plan`."""
         return Plan(None, [Put(("global_parameter", self.name), self.value)])
+
+
+@dataclass(frozen=True, slots=True)
+class ClearGlobalParameter:
+    """A parameter of the whole broker shall be forgotten."""
+
+    name: str
+
+    def plan(self, catalog: Catalog) -> Plan[None]:
+        """See `plan`.
+
+        Raises:
+            NotFound: there is none of this name.
+        """
+        if self.name not in catalog.global_parameters:
+            raise NotFound(f"global parameter '{self.name}'", f"there is no global parameter '{self.name}'")
+        return Plan(None, forgets=[("global_parameter", self.name)])
 
 
 @dataclass(frozen=True, slots=True)

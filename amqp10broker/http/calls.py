@@ -63,6 +63,9 @@ class Door(Protocol):
     async def metrics(self, wanted: Wanted) -> bytes:
         """Everything that is counted, as text; others run meanwhile."""
 
+    def random(self, size: int) -> bytes:
+        """So many unguessable bytes."""
+
     def now_ms(self) -> int:
         """The time of day, milliseconds since the epoch."""
 

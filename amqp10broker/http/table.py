@@ -14,6 +14,7 @@ from amqp10broker.http.endpoints import (
     messages,
     old_checks,
     overview,
+    parameters,
     policies,
     queues,
     quorum,
@@ -38,4 +39,5 @@ ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (
     *connections.ROUTES,
     *overview.ROUTES,
     *health.ROUTES,
+    *parameters.ROUTES,
 )

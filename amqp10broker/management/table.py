@@ -278,6 +278,14 @@ _TABLE: Final = (
         "List operator policies of a virtual host.", changes=False,
     ),
     Operation(
+        "set-global-parameter", "parameter",
+        (_NAME, Argument("value", Kind.ANY, "any JSON value")), _ADMINISTRATOR,
+        "Keep a value of the whole broker, whatever it is, for people and their tools.",
+    ),
+    Operation(
+        "clear-global-parameter", "parameter", (_NAME,), _ADMINISTRATOR, "Forget such a value.",
+    ),
+    Operation(
         "set-vhost-limits", "vhost",
         (_VHOST, _limits(max_connections="connections that may be open to it",
                          max_queues="queues that it may have")),

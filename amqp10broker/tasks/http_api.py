@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
@@ -169,6 +170,9 @@ class BrokerDoor:
 
     async def metrics(self, wanted: Wanted) -> bytes:
         return await text_of(self._broker, wanted)
+
+    def random(self, size: int) -> bytes:
+        return secrets.token_bytes(size)
 
     def now_ms(self) -> int:
         return self._broker.clock.now_ms()

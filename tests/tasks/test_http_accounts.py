@@ -270,6 +270,52 @@ async def test_what_is_wrong_with_definitions_is_told(autojump_clock: trio.abc.C
         assert "nowhere" in heard.json["reason"]
 
 
+async def test_parameters_are_shown_and_those_of_plugins_refused(autojump_clock: trio.abc.Clock) -> None:
+    async with running_broker() as broker, http_user(broker) as user:
+        await user.put("/vhost-limits/%2F/max-queues", {"value": 7})
+        row = {"vhost": "/", "component": "vhost-limits", "name": "limits", "value": {"max-queues": 7}}
+        for path in ("", "/vhost-limits", "/vhost-limits/%2F"):
+            assert await user.get(f"/parameters{path}") == [row]
+        assert await user.get("/parameters/vhost-limits/%2F/limits") == row
+        assert await user.get("/parameters/shovel") == []
+        assert (await user.ask("GET", "/parameters/shovel/%2F/s")).status == 404
+        assert "no plugins" in await refusal(user, "PUT", "/parameters/shovel/%2F/s", {"value": {}})
+
+
+async def test_global_parameters_are_kept_and_forgotten(autojump_clock: trio.abc.Clock) -> None:
+    async with running_broker() as broker, http_user(broker) as user:
+        assert await user.put("/global-parameters/mqtt", {"value": {"a": [1, None]}}) == 201
+        assert await user.put("/global-parameters/mqtt", {"value": {"a": [1, None]}}) == 204
+        row = {"name": "mqtt", "value": {"a": [1, None]}}
+        assert await user.get("/global-parameters/mqtt") == row
+        names = [each["name"] for each in await user.get("/global-parameters")]
+        assert names == ["cluster_tags", "internal_cluster_id", "mqtt"]
+        assert "{key_missing,value}" in await refusal(user, "PUT", "/global-parameters/x", {})
+        assert await user.delete("/global-parameters/mqtt") == 204
+        assert await user.delete("/global-parameters/mqtt") == 404
+        assert (await user.ask("GET", "/global-parameters/mqtt")).status == 404
+
+
+async def test_what_is_not_here_is_an_empty_list(autojump_clock: trio.abc.Clock) -> None:
+    async with running_broker() as broker, http_user(broker) as user:
+        for path in (
+            *("/shovels", "/shovels/%2F", "/federation-links", "/federation-links/%2F", "/feature-flags"),
+            *("/deprecated-features", "/deprecated-features/used", "/stream/connections"),
+            *("/stream/connections/%2F", "/stream/publishers", "/stream/publishers/%2F"),
+            *("/stream/consumers", "/stream/consumers/%2F"),
+        ):
+            assert await user.get(path) == [], path
+        assert (await user.ask("GET", "/shovels/nowhere")).status == 404
+
+
+async def test_a_password_is_hashed_as_users_take_it(autojump_clock: trio.abc.Clock) -> None:
+    async with running_broker() as broker, http_user(broker) as user:
+        hashed = (await user.get("/auth/hash_password/p%2Fw"))["ok"]
+        assert await user.put("/users/ann", {"password_hash": hashed, "tags": "management"}) == 201
+        async with http_user(broker, "ann:p/w") as ann:
+            assert (await ann.get("/whoami"))["name"] == "ann"
+
+
 # --- rights ---------------------------------------------------------------------------------------
 
 _ALL = ("management", "policymaker", "monitoring", "administrator")

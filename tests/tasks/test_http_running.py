@@ -218,6 +218,7 @@ async def test_health_checks_pass(autojump_clock: trio.abc.Clock) -> None:
             "is-in-service",
             "below-node-connection-limit",
             "ready-to-serve-clients",
+            "reached-target-cluster-size",
             "metadata-store/initialized",
             "metadata-store/initialized/with-data",
         ):

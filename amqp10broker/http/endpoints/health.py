@@ -88,6 +88,14 @@ async def ready(call: Call) -> Answer:
     return await _below_limit(call)
 
 
+async def target_size(call: Call) -> Answer:
+    """Whether as many nodes run as make the cluster whole."""
+    found = await call.administer("has-reached-target-cluster-size")
+    if found["result"] == "ok":
+        return _passed()
+    return _failed(found["message"], online=found["online"], target=found["target"])
+
+
 async def metadata_initialized(call: Call) -> Answer:
     """Whether what is declared has been read: it was before anybody could ask."""
     return _passed()
@@ -158,6 +166,7 @@ ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (
     route(f"{_CHECKS}/is-in-service", get=in_service),
     route(f"{_CHECKS}/below-node-connection-limit", get=below_connection_limit),
     route(f"{_CHECKS}/ready-to-serve-clients", get=ready),
+    route(f"{_CHECKS}/reached-target-cluster-size", get=target_size),
     route(f"{_CHECKS}/metadata-store/initialized", get=metadata_initialized),
     route(f"{_CHECKS}/metadata-store/initialized/with-data", get=metadata_initialized),
 )
