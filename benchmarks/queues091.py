@@ -1,4 +1,4 @@
-"""Queues by way of AMQP 0-9-1: declare, count, empty. What benchmarks do before and after a load.
+"""Queues by way of AMQP 0-9-1: declare, count, empty, delete. What benchmarks do before and after a load.
 
 Every broker of the article speaks it, so that its tables can be made for any of them.
 """
@@ -100,3 +100,8 @@ class Queues:
         """Drop the messages ready in each queue; one that is missing has none."""
         for queue in queues:
             self._ask(methods.QueuePurge(queue))
+
+    def delete(self, queues: Iterable[str]) -> None:
+        """Delete queues with all that is in them; one that is missing is gone already."""
+        for queue in queues:
+            self._ask(methods.QueueDelete(queue))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from benchmarks import cluster, spec
-from benchmarks.cluster import CASES, NODES, Pause, PeerCluster, Rate
+from benchmarks.cluster import CASES, NODES, Idle, Pause, PeerCluster, Rate
 from benchmarks.errors import BrokerError, MeasureError
 from benchmarks.stream import Counts
 
@@ -45,6 +46,54 @@ def test_a_program_that_fails_is_named_with_its_words(program: Path) -> None:
     peer = PeerCluster(str(program))
     with pytest.raises(BrokerError, match=r"nodes stop 3' ended with 1: it does not end"):
         peer.end()
+
+
+def test_what_was_measured_counts_although_another_brokers_nodes_do_not_end(
+    program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    context: Any = SimpleNamespace(
+        options=SimpleNamespace(cluster_peer=str(program), cluster_peer_only=True), say=said.append
+    )
+    with cluster._clusters(context) as clusters:
+        assert [each.name for each in clusters] == ["peer"]
+    assert said == [f"peer   does not end: '{program} stop 3' ended with 1: it does not end\n"]
+    with cluster._clusters(context):
+        monkeypatch.setattr(cluster, "_COMMAND_S", 0.0)
+    assert said[1:] == [f"peer   does not end: '{program} stop 1' did not end in 0 s"]
+
+
+def test_idle_queues_are_gone_when_they_have_been_measured(
+    clock: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known: dict[str, str] = {}
+
+    class Queues:
+        def __init__(self, endpoint: object) -> None:
+            self.declare = known.update
+
+        def __enter__(self) -> Queues:
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            pass
+
+        def delete(self, queues: list[str]) -> None:
+            counts.append(len(known))
+            for queue in queues:
+                del known[queue]
+
+    counts: list[int] = []
+    monkeypatch.setattr(cluster, "Queues", Queues)
+    monkeypatch.setattr(cluster, "process_cpu_s", lambda pid: 0.0)
+    monkeypatch.setattr(cluster, "process_rss_bytes", lambda pid: 0)
+    context: Any = SimpleNamespace(
+        options=SimpleNamespace(cluster_idle_queues=7), duration_s=1.0, say=lambda text: None
+    )
+    nodes: Any = SimpleNamespace(name="ours", endpoint=lambda node: node, pid=lambda node: node)
+    Idle().measure(context, nodes, "rest")
+    assert counts == [7]
+    assert not known
 
 
 class Load:
