@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.metadata import version
+from itertools import islice
 from typing import Final
 
 from prometheus_client import exposition
@@ -12,10 +13,10 @@ from prometheus_client.openmetrics import exposition as openmetrics_exposition
 from prometheus_client.registry import Collector
 
 from amqp10broker.metrics.gather import Gathering, Samples, Source
-from amqp10broker.metrics.table import Kind
+from amqp10broker.metrics.table import Family, Kind
 from amqp10broker.metrics.wanted import Wanted
 
-SAMPLES_AT_ONCE: Final = 500
+SAMPLES_AT_ONCE: Final = 250
 """A step writes so many: a few thousandths of a second."""
 CLIENT_VERSION: Final = version("prometheus-client")
 
@@ -50,26 +51,31 @@ def scrape(source: Source, wanted: Wanted) -> Iterator[bytes]:
 
 def _texts(samples: Samples, *, openmetrics: bool) -> Iterator[bytes]:
     """A metric in pieces of which only the first has its meaning and its kind."""
-    rows = samples.samples
-    for first in range(0, len(rows), SAMPLES_AT_ONCE):
-        text = _text(samples, first, openmetrics=openmetrics)
-        if first:
-            text = text.split(b"\n", 2)[2]
-        yield text
+    rows = iter(samples.samples)
+    first = True
+    while some := list(islice(rows, SAMPLES_AT_ONCE)):
+        text = _text(samples.family, samples.labels, some, openmetrics=openmetrics)
+        yield text if first else text.split(b"\n", 2)[2]
+        first = False
 
 
-def _text(samples: Samples, first: int, *, openmetrics: bool) -> bytes:
-    family = samples.family
+def _text(
+    family: Family,
+    labels: tuple[str, ...],
+    samples: Iterable[tuple[str, tuple[str, ...], float]],
+    *,
+    openmetrics: bool,
+) -> bytes:
     is_counter = family.kind is Kind.COUNTER
     total = is_counter and family.name.endswith("_total")
     # RabbitMQ has counters whose names have no such end; OpenMetrics, and the library, have none.
     kind = "unknown" if family.kind is Kind.UNTYPED or (is_counter and not total) else family.kind.value
     name = family.name.removesuffix("_total") if total else family.name
     metric = Metric(name, family.help, kind)
-    histogram = (*samples.labels, "le")
-    for suffix, labels, value in samples.samples[first : first + SAMPLES_AT_ONCE]:
-        names = histogram if suffix == "_bucket" else samples.labels
-        metric.add_sample(family.name + suffix, dict(zip(names, labels, strict=True)), value)
+    histogram = (*labels, "le")
+    for suffix, values, value in samples:
+        names = histogram if suffix == "_bucket" else labels
+        metric.add_sample(family.name + suffix, dict(zip(names, values, strict=True)), value)
     if openmetrics:
         whole: bytes = openmetrics_exposition.generate_latest(_One(metric))  # type: ignore[no-untyped-call]
         return whole.removesuffix(_END)

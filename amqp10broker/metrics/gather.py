@@ -7,7 +7,7 @@ moment: a counter never goes back because a connection ends while it is counted.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, Final, Protocol
@@ -150,12 +150,12 @@ class Samples:
     Attributes:
         family: which.
         labels: names.
-        samples: suffix of the name, values of the labels, and the value.
+        samples: suffix of the name, values of the labels, and the value; to be taken once.
     """
 
     family: Family
     labels: tuple[str, ...]
-    samples: Sequence[tuple[str, tuple[str, ...], float]]
+    samples: Iterable[tuple[str, tuple[str, ...], float]]
 
 
 @dataclass(slots=True)
@@ -468,10 +468,7 @@ class Gathering:
             return
         rows = self._rows[group.name]
         for at, family in enumerate(families):
-            found = [("", labels, values[at]) for labels, values in rows]
-            yield Samples(
-                family, group.labels, [(suffix, labels, v) for suffix, labels, v in found if v is not None]
-            )
+            yield Samples(family, group.labels, _column(rows, at))
 
     def _values_of_node(self, group: Group, families: Sequence[Family]) -> Iterator[Samples]:
         """What the node does not know is left out: 0 would be a figure."""
@@ -520,6 +517,14 @@ _OF_CLIENTS: Final = (
 
 def _one(family: Family, value: float, *labels: str) -> Samples:
     return Samples(family, family.labels, [("", labels, value)])
+
+
+def _column(rows: Iterable[Row], at: int) -> Iterator[tuple[str, tuple[str, ...], float]]:
+    """The samples of one metric, made as they are taken: there may be as many as queues."""
+    for labels, values in rows:
+        value = values[at]
+        if value is not None:
+            yield "", labels, value
 
 
 def _raft(member: MemberState) -> tuple[Any, ...]:
