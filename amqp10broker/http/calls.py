@@ -21,7 +21,7 @@ from amqp10broker.http.messages import Answer, Refused, Request
 from amqp10broker.http.rights import SUFFICIENT, Tag
 from amqp10broker.http.routes import Endpoint, Route
 from amqp10broker.http.samples import Samples, Span, Values, rated
-from amqp10broker.management.snapshot import BrokerView, ConnectionView
+from amqp10broker.management.snapshot import ConnectionView, NodeView
 from amqp10broker.message.message import Message
 from amqp10broker.metrics.wanted import Wanted
 from amqp10broker.queues.commands import Verdict
@@ -43,12 +43,11 @@ class Door(Protocol):
     def node_name(self) -> str:
         """Of this node, as paths and objects name it."""
 
-    def view(self, choose: Mapping[str, Any]) -> BrokerView:
-        """What is shown of everything, as of now.
+    def node(self) -> NodeView:
+        """This node's process."""
 
-        Args:
-            choose: what of connections and queues, see `service.survey.Selection`.
-        """
+    def clients(self) -> Mapping[str, Mapping[str, int | None]]:
+        """What all clients did and got since the start, by virtual host; see `service.counters`."""
 
     @property
     def samples(self) -> Samples:

@@ -27,14 +27,32 @@ def of_queue(counters: Mapping[str, int]) -> Stats:
     Args:
         counters: see `queues.counters.tally`.
     """
-    stats: Stats = {}
-    if counters["published"]:
-        stats["publish"] = counters["published"]
-    delivering = {name: counters[counter] for name, counter in _DELIVERING.items()}
+    stats: Stats = {"publish": counters["published"]} if counters["published"] else {}
+    return stats | _delivering(counters)
+
+
+def of_clients(counters: Mapping[str, int]) -> Stats:
+    """Of what clients did and got.
+
+    Args:
+        counters: see `service.counters.ClientCounters`; one that is not there is 0.
+    """
+    if not counters.get("published"):
+        return _delivering(counters)
+    unroutable, returned = (counters.get(name, 0) for name in ("unroutable", "returned"))
+    return {
+        "publish": counters["published"],
+        "confirm": counters.get("confirmed", 0),
+        "return_unroutable": returned,
+        "drop_unroutable": unroutable - returned,
+        **_delivering(counters),
+    }
+
+
+def _delivering(counters: Mapping[str, int]) -> Stats:
+    delivering = {name: counters.get(counter, 0) for name, counter in _DELIVERING.items()}
     got = sum(delivering[name] for name in ("deliver", "deliver_no_ack", "get", "get_no_ack"))
-    if got:
-        stats |= delivering | {"deliver_get": got}
-    return stats
+    return {**delivering, "deliver_get": got} if got else {}
 
 
 def of_exchange(counters: Mapping[str, int]) -> Stats:

@@ -107,6 +107,12 @@ class Connections(dict[int, Connection]):
             queues={name: vhost.counted() for name, vhost in sorted(self._catalog.vhosts.items())},
         )
 
+    def totals_of_vhosts(self) -> dict[str, dict[str, int | None]]:
+        """The same by virtual host alone: no queue is looked at."""
+        present = [(_whose(each), each.counted()) for each in self.values()]
+        _, vhosts, _ = self._totals.by(present, self._catalog.users, self._catalog.vhosts)
+        return {name: total.document() for name, total in vhosts.items()}
+
     def past_counters(self) -> dict[str, ClientCounters]:
         """What clients of connections that have ended did and got, by protocol."""
         return self._totals.by_protocol()

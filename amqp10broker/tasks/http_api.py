@@ -23,7 +23,7 @@ from amqp10broker.http.rights import credentials, wrong_login
 from amqp10broker.http.routes import Router
 from amqp10broker.http.samples import Samples
 from amqp10broker.http.table import ROUTES
-from amqp10broker.management.snapshot import BrokerView, ConnectionView
+from amqp10broker.management.snapshot import ConnectionView, NodeView
 from amqp10broker.message.message import Message
 from amqp10broker.metrics.wanted import Wanted
 from amqp10broker.queues.commands import ReplyTo, Verdict
@@ -36,7 +36,7 @@ from amqp10broker.tasks.errands import post, run_errand
 from amqp10broker.tasks.http_connection import RunRequest
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.metrics import text_of
-from amqp10broker.tasks.node import RunningNode, Served
+from amqp10broker.tasks.node import Served
 from amqp10broker.tasks.operations import Actor, run_operation
 
 _log = Log("amqp10broker.http")
@@ -141,7 +141,6 @@ class BrokerDoor:
     def __init__(self, broker: Served, start: Start) -> None:
         self._broker = broker
         self._start = start
-        self._node = RunningNode(broker)
         self.samples = Samples()
 
     @property
@@ -152,8 +151,11 @@ class BrokerDoor:
     def node_name(self) -> str:
         return self._broker.config.node_name or self._broker.container_id
 
-    def view(self, choose: Mapping[str, Any]) -> BrokerView:
-        return self._node.view(choose)
+    def node(self) -> NodeView:
+        return self._broker.node_view()
+
+    def clients(self) -> Mapping[str, Mapping[str, int | None]]:
+        return self._broker.connections.totals_of_vhosts()
 
     def connections_open(self) -> tuple[int, int]:
         connections = self._broker.connections

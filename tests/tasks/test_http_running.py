@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import quote
 
+import pytest
 import trio
 
 from amqp10broker.amqp10.performatives import Attach, Close, Open, SaslOutcome
+from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.tasks.broker import Broker
+from amqp10broker.tasks.queue_task import QueueTask
 from tests.support.declaring import add_vhost, declare
 from tests.support.http_user import add_login, http_user
 from tests.support.rawframes import attach_receiver, attach_sender, begin, credit, login, open_frame
@@ -173,13 +176,52 @@ async def test_the_overview_says_what_clients_look_for(autojump_clock: trio.abc.
         assert shown["product_name"] == "amqp10broker"
         assert shown["node"] == "broker"
         assert shown["object_totals"]["queues"] == 1
-        assert shown["queue_totals"] == {"messages": 0, "messages_ready": 0, "messages_unacknowledged": 0}
+        totals = {"messages": 0, "messages_ready": 0, "messages_unacknowledged": 0}
+        rates = {f"{name}_details": {"rate": 0.0} for name in totals}
+        assert shown["queue_totals"] == totals | rates
+        assert shown["message_stats"] == {}
         assert {"direct", "fanout", "topic", "headers"} <= {each["name"] for each in shown["exchange_types"]}
         assert [each["protocol"] for each in shown["listeners"]] == ["amqp"]
         less = await user.get("/overview?disable_stats=true&enable_queue_totals=true")
         assert "listeners" not in less
-        assert less["queue_totals"] == shown["queue_totals"]
+        assert less["queue_totals"] == totals
         assert await user.get("/extensions") == []
+
+
+async def test_the_overview_counts_what_clients_did_where_the_user_sees_it(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async with running_broker() as broker, http_user(broker) as user:
+        declare(broker.catalog, "/", "q")
+        client = await client091(broker)
+        await open_channel(client)
+        for key in ("q", "nowhere"):
+            await client.publish("", key, b"x")
+        await client.send(Basic.Get(queue="q", no_ack=True))
+        await settle_down()
+        stats = (await user.get("/overview"))["message_stats"]
+        assert (stats["publish"], stats["drop_unroutable"], stats["get_no_ack"]) == (2, 1, 1)
+        await client.publish("", "q", b"x")
+        await trio.sleep(10)
+        stats = (await user.get("/overview"))["message_stats"]
+        assert stats["publish_details"]["rate"] == pytest.approx(0.1, rel=0.01)
+        add_login(broker, "ann:pw", "management")
+        async with http_user(broker, "ann:pw") as ann:
+            assert (await ann.get("/overview"))["message_stats"] == {}
+
+
+async def test_overview_and_nodes_do_not_look_into_queues(
+    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There may be ten thousands: what is told of all together must cost next to nothing for each."""
+    async with running_broker() as broker, http_user(broker) as user:
+        declare(broker.catalog, "/", "q")
+        looks: list[object] = []
+        monkeypatch.setattr(QueueTask, "figures", looks.append)
+        monkeypatch.setattr(DeclaredQueue, "counted", looks.append)
+        for path in ("/overview", "/nodes", "/nodes/broker?memory=true"):
+            await user.get(path)
+        assert looks == []
 
 
 async def test_the_node_is_shown(autojump_clock: trio.abc.Clock) -> None:

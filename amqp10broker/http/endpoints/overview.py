@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, Final
 
 from amqp10broker.catalog.definitions_export import RABBIT_VERSION
+from amqp10broker.http import message_stats
 from amqp10broker.http.calls import NO_CONTENT, Call, RunEndpoint, route
 from amqp10broker.http.fields import require, text
 from amqp10broker.http.front import not_found
 from amqp10broker.http.messages import Answer, Refused
 from amqp10broker.http.rights import Tag
 from amqp10broker.http.routes import Route
+from amqp10broker.http.samples import KEPT_MS
 from amqp10broker.management.snapshot import NodeView
 from amqp10broker.management.table import EXCHANGE_TYPES
 
-_NOBODY: Final = {"limit": 0}
-"""A selection of no connection and no queue: the node itself is asked for."""
-_PART: Final = 1_000
+KEPT_S: Final = KEPT_MS // 1000
+_PART: Final = 500
 """Queues that are counted before others have their turn."""
 _MECHANISMS: Final = ("PLAIN", "AMQPLAIN", "ANONYMOUS", "SCRAM-SHA-256")
 
 
 async def overview(call: Call) -> Answer:
     """Versions, listeners, and how much there is of what the user sees."""
-    node = call.door.view(_NOBODY).broker
+    node = call.door.node()
     catalog = call.door.catalog
     totals = {"messages": 0, "messages_ready": 0, "messages_unacknowledged": 0}
     queues = exchanges = 0
@@ -48,8 +50,8 @@ async def overview(call: Call) -> Answer:
         "cluster_name": catalog.cluster_name(call.door.node_name),
         "cluster_tags": {},
         "node_tags": {},
-        "rates_mode": "none",
-        "sample_retention_policies": {"global": [], "basic": [], "detailed": []},
+        "rates_mode": "basic",
+        "sample_retention_policies": {"global": [KEPT_S], "basic": [KEPT_S], "detailed": []},
         "default_queue_type": str(catalog.default_queue_type),
         "disable_stats": call.request.query.get("disable_stats") == "true",
         "enable_queue_totals": call.request.query.get("enable_queue_totals") == "true",
@@ -70,8 +72,11 @@ async def overview(call: Call) -> Answer:
     }
     if not shown["disable_stats"]:
         listeners = await _listeners(call)
+        stats = message_stats.of_clients(_clients(call))
+        rated = call.rated("overview", call.who.name, lengths=totals, msg_rates=stats)
         shown |= {
-            "queue_totals": totals,
+            "message_stats": rated["msg_rates"],
+            "queue_totals": rated["lengths"],
             "listeners": listeners,
             "contexts": _contexts(listeners),
             "statistics_db_event_queue": 0,
@@ -79,6 +84,15 @@ async def overview(call: Call) -> Answer:
     elif shown["enable_queue_totals"]:
         shown["queue_totals"] = totals
     return call.shown(shown)
+
+
+def _clients(call: Call) -> Counter[str]:
+    """What clients did and got in the virtual hosts that the user sees."""
+    counted: Counter[str] = Counter()
+    for vhost, counters in call.door.clients().items():
+        if call.sees(vhost):
+            counted.update({name: value or 0 for name, value in counters.items()})
+    return counted
 
 
 async def list_nodes(call: Call) -> Answer:
@@ -93,7 +107,7 @@ async def get_node(call: Call) -> Answer:
         raise not_found()
     shown = await _node(call, name)
     if call.request.query.get("memory") == "true" and name == call.door.node_name:
-        shown["memory"] = _memory(call.door.view(_NOBODY).broker)
+        shown["memory"] = _memory(call.door.node())
     return call.shown(shown)
 
 
@@ -101,7 +115,7 @@ async def get_memory(call: Call) -> Answer:
     """What memory is used for, in bytes: of this process all that is known is its resident size."""
     if call.values["node"] != call.door.node_name:
         raise not_found()
-    return call.shown({"memory": _memory(call.door.view(_NOBODY).broker)})
+    return call.shown({"memory": _memory(call.door.node())})
 
 
 async def get_relative_memory(call: Call) -> Answer:
@@ -148,7 +162,7 @@ async def _node(call: Call, name: str) -> dict[str, Any]:
     if name != call.door.node_name:
         status = await call.administer("cluster-status")
         return {**shown, "running": name in status["running_nodes"]}
-    node = call.door.view(_NOBODY).broker
+    node = call.door.node()
     memory, disk = node.resources.memory, node.resources.disk
     there, limit = call.door.connections_open()
     listeners = await _listeners(call)
@@ -167,7 +181,7 @@ async def _node(call: Call, name: str) -> dict[str, Any]:
         "disk_free_alarm": disk.resource.alarm,
         "sockets_used": there,
         "sockets_total": limit,
-        "rates_mode": "none",
+        "rates_mode": "basic",
         "db_dir": node.data_dir or "",
         "config_files": [],
         "log_files": [],

@@ -41,6 +41,17 @@ def test_what_was_published_and_what_was_delivered_are_groups() -> None:
     }
 
 
+def test_what_clients_published_was_confirmed_returned_or_dropped() -> None:
+    assert message_stats.of_clients({}) == {}
+    assert message_stats.of_clients({"published": 5, "confirmed": 2, "unroutable": 3, "returned": 1}) == {
+        "publish": 5,
+        "confirm": 2,
+        "return_unroutable": 1,
+        "drop_unroutable": 2,
+    }
+    assert message_stats.of_clients({"got": 1})["deliver_get"] == 1
+
+
 def test_what_an_exchange_routed_went_on() -> None:
     assert message_stats.of_exchange(_exchange(5, 2).counted()) == {"publish_in": 5, "publish_out": 3}
 
