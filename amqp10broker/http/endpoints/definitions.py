@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from email.parser import BytesParser
-from email.policy import HTTP
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -118,6 +116,10 @@ def _document(call: Call) -> dict[str, Any]:
 
 def _file_of(content_type: str, body: bytes) -> bytes:
     """The field 'file' of a form."""
+    # Megabytes of memory, which few brokers need.
+    from email.parser import BytesParser
+    from email.policy import HTTP
+
     head = f"content-type: {content_type}\r\n\r\n".encode("latin-1", "replace")
     form = BytesParser(policy=HTTP).parsebytes(head + body)
     for part in form.iter_parts() if form.is_multipart() else ():

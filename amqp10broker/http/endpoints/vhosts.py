@@ -143,7 +143,7 @@ def _object(call: Call, vhost: VirtualHost) -> dict[str, Any]:
         "name": vhost.name,
         "description": facts.description,
         "tags": list(facts.tags),
-        "default_queue_type": vhost.default_queue_type,
+        "default_queue_type": vhost.default_queue_type or str(call.door.catalog.default_queue_type),
         PROTECTED: bool(facts.metadata.get(PROTECTED)),
         "tracing": bool(facts.metadata.get("tracing")),
         "metadata": metadata,
