@@ -170,6 +170,11 @@ class Call:
         """
         return read_object(self.request.body)
 
+    @property
+    def with_stats(self) -> bool:
+        """Whether more than what is declared is asked for."""
+        return self.request.query.get("disable_stats") != "true"
+
     def has(self, tag: Tag) -> bool:
         """Whether the user has a tag, or one that includes it."""
         return bool(SUFFICIENT[tag] & self.who.tags)

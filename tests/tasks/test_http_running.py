@@ -109,6 +109,29 @@ async def test_a_connection_of_0_9_1_is_shown_with_channel_and_consumer(
         assert overview["object_totals"]["consumers"] == 1
 
 
+async def test_connections_and_channels_have_rates(autojump_clock: trio.abc.Clock) -> None:
+    async with running_broker() as broker, http_user(broker) as user:
+        client = await client091(broker)
+        await open_channel(client)
+        await settle_down()
+        (before,) = await user.get("/connections")
+        assert "message_stats" not in (await user.get("/channels"))[0]
+        await client.publish("", "nowhere", b"x" * 900)
+        await settle_down()
+        (channel,) = await user.get("/channels?columns=message_stats.publish,message_stats.drop_unroutable")
+        assert channel == {"message_stats": {"publish": 1, "drop_unroutable": 1}}
+        for _ in range(20):
+            await client.publish("", "nowhere", b"x")
+        await trio.sleep(10)
+        (after,) = await user.get("/connections")
+        rate = (after["recv_oct"] - before["recv_oct"]) / 10
+        assert after["recv_oct_details"]["rate"] == pytest.approx(rate, rel=0.01)
+        (channel,) = await user.get("/channels?columns=message_stats")
+        assert channel["message_stats"]["publish_details"]["rate"] == pytest.approx(2.0, rel=0.01)
+        (bare,) = await user.get("/connections?disable_stats=true")
+        assert "recv_oct" not in bare
+
+
 async def test_a_connection_of_1_0_is_shown_with_credit_and_windows(autojump_clock: trio.abc.Clock) -> None:
     async with running_broker() as broker, http_user(broker) as user:
         declare(broker.catalog, "/", "q")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
 
 from amqp10broker.catalog.entries import nearest
+from amqp10broker.http import message_stats
 from amqp10broker.http.calls import NO_CONTENT, Call, RunEndpoint, route
 from amqp10broker.http.front import not_found
+from amqp10broker.http.long_lists import described, listed
 from amqp10broker.http.messages import Answer, Refused
 from amqp10broker.http.rights import Tag
 from amqp10broker.http.routes import Route
@@ -32,7 +35,7 @@ _PROTOCOLS: Final = {"AMQP 1.0": PROTOCOL_10}
 
 async def list_connections(call: Call) -> Answer:
     """Connections: all to who monitors, else the user's own."""
-    return call.listed([_connection(call, each) for each in await _seen(call)], paged=True)
+    return await listed(call, await described(call, await _seen(call), partial(_connection, call)))
 
 
 async def get_connection(call: Call) -> Answer:
@@ -76,7 +79,8 @@ async def list_sessions(call: Call) -> Answer:
 
 async def list_channels(call: Call) -> Answer:
     """Channels: all to who monitors, else the user's own."""
-    return call.listed([_channel(call, *each) for each in _channels(await _seen(call))], paged=True)
+    found = list(_channels(await _seen(call)))
+    return await listed(call, await described(call, found, lambda each: _channel(call, *each)))
 
 
 async def get_channel(call: Call) -> Answer:
@@ -194,10 +198,11 @@ def _connection(call: Call, connection: ConnectionView) -> dict[str, Any]:
         "client_properties": properties,
         "ssl": origin.tls,
         **dict.fromkeys(_OF_TLS, ""),
-        "recv_oct": connection.bytes_in,
-        "send_oct": connection.bytes_out,
         "send_pend": connection.writer_waiting_bytes,
     }
+    if call.with_stats:
+        octets = {"recv_oct": connection.bytes_in, "send_oct": connection.bytes_out}
+        shown |= call.rated("connection", str(connection.id), data_rates=octets)["data_rates"]
     if isinstance(properties.get("connection_name"), str):
         shown["user_provided_name"] = properties["connection_name"]
     if connection.container_id is not None:
@@ -264,7 +269,7 @@ def _channel_name(connection: ConnectionView, channel: ChannelView) -> str:
 
 
 def _channel(call: Call, connection: ConnectionView, channel: ChannelView) -> dict[str, Any]:
-    return {
+    shown: dict[str, Any] = {
         "name": _channel_name(connection, channel),
         "number": channel.number,
         "node": call.door.node_name,
@@ -283,6 +288,11 @@ def _channel(call: Call, connection: ConnectionView, channel: ChannelView) -> di
         "messages_uncommitted": 0,
         "acks_uncommitted": 0,
     }
+    stats = message_stats.of_clients({name: value or 0 for name, value in channel.counters.items()})
+    if stats and call.with_stats:
+        key = ("channel", str(connection.id), str(channel.number))
+        shown["message_stats"] = call.rated(*key, msg_rates=stats)["msg_rates"]
+    return shown
 
 
 def _consumer(call: Call, connection: ConnectionView, number: int, consumer: ConsumerView) -> dict[str, Any]:

@@ -32,7 +32,7 @@ async def list_exchanges(call: Call) -> Answer:
 async def get_exchange(call: Call) -> Answer:
     """One exchange."""
     shown = _object(call, call.vhost(), exchange_of(call))
-    if _with_stats(call):
+    if call.with_stats:
         shown |= {"incoming": [], "outgoing": []}
     return call.shown(shown)
 
@@ -83,10 +83,6 @@ def exchange_name(call: Call, value: str = "name") -> str:
     return DEFAULT_EXCHANGE if name == DEFAULT_IN_PATHS else name
 
 
-def _with_stats(call: Call) -> bool:
-    return call.request.query.get("disable_stats") != "true"
-
-
 def _object(call: Call, vhost: VirtualHost, exchange: Exchange) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "name": exchange.name,
@@ -100,7 +96,7 @@ def _object(call: Call, vhost: VirtualHost, exchange: Exchange) -> dict[str, Any
     policy = vhost.policies.effective(exchange.name, EXCHANGE) if exchange.name else None
     if policy is not None:
         shown["policy"] = policy.name
-    stats = message_stats.of_exchange(exchange.counted()) if _with_stats(call) else {}
+    stats = message_stats.of_exchange(exchange.counted()) if call.with_stats else {}
     if stats:
         shown["message_stats"] = call.rated("exchange", vhost.name, exchange.name, msg_rates=stats)[
             "msg_rates"

@@ -45,7 +45,7 @@ async def get_queue(call: Call) -> Answer:
     if not found:
         raise not_found()
     shown = {**found[0]}
-    if call.request.query.get("disable_stats") != "true":
+    if call.with_stats:
         shown |= {"incoming": [], "deliveries": [], **await _users_of(call, queue)}
     return Answer.of_json(listing.pick(shown))
 
