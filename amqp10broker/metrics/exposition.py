@@ -52,7 +52,7 @@ def scrape(source: Source, wanted: Wanted) -> Iterator[bytes]:
 def _texts(samples: Samples, *, openmetrics: bool) -> Iterator[bytes]:
     """A metric in pieces of which only the first has its meaning and its kind."""
     rows = iter(samples.samples)
-    first = True
+    first = not samples.goes_on
     while some := list(islice(rows, SAMPLES_AT_ONCE)):
         text = _text(samples.family, samples.labels, some, openmetrics=openmetrics)
         yield text if first else text.split(b"\n", 2)[2]

@@ -151,11 +151,13 @@ class Samples:
         family: which.
         labels: names.
         samples: suffix of the name, values of the labels, and the value; to be taken once.
+        goes_on: others of this metric were before these.
     """
 
     family: Family
     labels: tuple[str, ...]
     samples: Iterable[tuple[str, tuple[str, ...], float]]
+    goes_on: bool = False
 
 
 @dataclass(slots=True)
@@ -188,6 +190,7 @@ class Gathering:
         """
         self._source = source
         self._wanted = wanted
+        self._names = frozenset(group.name for group in wanted.groups)
         self._rows: defaultdict[str, list[Row]] = defaultdict(list)
         self._sums: dict[str, list[float]] = {}
         self._left_out: Counter[str] = Counter()
@@ -197,7 +200,7 @@ class Gathering:
 
     def steps(self) -> Iterator[None]:
         """Look at everything that is asked for; a step is an object."""
-        names = {group.name for group in self._wanted.groups}
+        names = self._names
         node_wanted = self._wanted.form is not Form.DETAILED
         of_clients = {group.name for group in _OF_CLIENTS}
         if node_wanted or names & of_clients:
@@ -216,15 +219,14 @@ class Gathering:
             for group in table.GROUPS.values():
                 if group.summed:
                     yield from self._sum_of(group)
-            yield from self._coordination(detailed=False)
+            for at, family in enumerate(table.RAFT.families):
+                yield from self._coordination(family, at)
             return
         if self._wanted.form is Form.PER_OBJECT:
             yield from self._of_node()
         detailed = self._wanted.form is Form.DETAILED
         for group in self._wanted.groups:
             yield from self._rows_of(group, detailed=detailed)
-        if table.RAFT in self._wanted.groups:
-            yield from self._coordination(detailed=detailed)
         if self._info:
             labels = (*table.QUEUE_COARSE.labels, *table.QUEUE_INFO.labels)
             yield Samples(table.QUEUE_INFO, labels, self._info)
@@ -237,7 +239,7 @@ class Gathering:
         sums = self._sums.setdefault(group.name, [0.0] * len(values))
         for at, value in enumerate(values):
             sums[at] += value or 0
-        if group not in self._wanted.groups:
+        if group.name not in self._names:
             return
         rows = self._rows[group.name]
         if group.bounded and len(rows) >= table.ROWS_MAX:
@@ -469,6 +471,8 @@ class Gathering:
         rows = self._rows[group.name]
         for at, family in enumerate(families):
             yield Samples(family, group.labels, _column(rows, at))
+            if group is table.RAFT:
+                yield from self._coordination(family, at, goes_on=bool(rows))
 
     def _values_of_node(self, group: Group, families: Sequence[Family]) -> Iterator[Samples]:
         """What the node does not know is left out: 0 would be a figure."""
@@ -487,17 +491,13 @@ class Gathering:
             table.PERSISTER.name: (node.commits,),
         }
 
-    def _coordination(self, *, detailed: bool) -> Iterator[Samples]:
-        """The group of the metadata, which is no queue."""
+    def _coordination(self, family: Family, at: int, *, goes_on: bool = False) -> Iterator[Samples]:
+        """One metric of the group of the metadata, which is no queue."""
         member = self._source.coordination
-        if member is None:
-            return
-        for family, value in zip(table.RAFT.families, _raft(member), strict=True):
-            if value is not None:
-                named = table.RAFT.detailed(family) if detailed else family
-                yield Samples(
-                    named, ("module", "ra_system"), [("", ("metadata_store", "coordination"), value)]
-                )
+        value = None if member is None else _raft(member)[at]
+        if value is not None:
+            rows = [("", ("metadata_store", "coordination"), value)]
+            yield Samples(family, ("module", "ra_system"), rows, goes_on)
 
     def _what_is_left_out(self) -> Samples:
         rows = [("", (name,), float(count)) for name, count in sorted(self._left_out.items())]

@@ -17,6 +17,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from amqp10broker.amqp091.methods import (
+    BasicAck,
+    BasicCancel,
     BasicConsume,
     BasicConsumeOk,
     BasicGet,
@@ -235,6 +237,38 @@ async def test_the_format_is_the_one_that_the_client_takes(autojump_clock: objec
             whole = heard.body.decode()
             assert {each.name for each in panels.series_of(whole)} == ours
             assert {sample.name for family in read_openmetrics(whole) for sample in family.samples} == ours
+
+
+async def test_metrics_have_a_port_of_their_own_unless_they_are_turned_off() -> None:
+    async with running_broker(prometheus_port=0) as broker:
+        async with await trio.open_tcp_stream(*broker.prometheus.addresses[0]) as stream:
+            await stream.send_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert (await stream.receive_some()).startswith(b"HTTP/1.1 200")
+        assert broker.http.addresses == []
+    for settings in ({"prometheus": False}, {"http": False}):
+        async with running_broker(prometheus_port=0, **settings) as broker:
+            assert broker.prometheus.addresses == []
+
+
+async def test_what_a_client_decides_late_is_counted_by_kind_of_queue(autojump_clock: object) -> None:
+    """The consumer is cancelled, its delivery acknowledged afterwards: nothing is lost, or counted twice."""
+    async with running_broker() as broker:
+        declare(broker.catalog, "/", "q")
+        client = await connect091(broker).open()
+        await client.call(1, BasicConsume("q", consumer_tag="c"), BasicConsumeOk)
+        await client.send(1, message(1, "q", b"x"), message(1, "q", b"x"))
+        await settle_down()
+        await client.send(1, BasicCancel("c"))
+        await client.send(1, BasicAck(1))
+        await settle_down()
+        kind = {"protocol": "amqp091", "queue_type": "rabbit_classic_queue"}
+        for gone in (False, True):
+            if gone:
+                await client.vanish()
+                await settle_down()
+            found = await scraped(broker)
+            assert value(found, "rabbitmq_global_messages_acknowledged_total", **kind) == 1
+            assert value(found, "rabbitmq_global_messages_delivered_total", **kind) == 2
 
 
 async def test_below_the_port_of_the_api_metrics_need_a_login(autojump_clock: object) -> None:
