@@ -30,8 +30,17 @@ def _waits(arguments: argparse.Namespace, found: Any) -> str:
 
 def _timeline_arguments(parser: Parser) -> None:
     parser.add_argument("connection", type=int, metavar="CONNECTION", help="its number, see list-links")
-    parser.add_argument("link", metavar="LINK", help="name of the link")
-    parser.add_argument("--channel", type=int, help="of its session, if the connection has several")
+    parser.add_argument(
+        "link",
+        nargs="?",
+        metavar="LINK",
+        help="name of the link; of AMQP 0-9-1 the tag of a consumer, or none: all of --channel",
+    )
+    parser.add_argument(
+        "--channel",
+        type=int,
+        help="of its session, if the connection has several; or the channel of AMQP 0-9-1",
+    )
     parser.add_argument(
         "--role",
         choices=("sender", "receiver"),
@@ -51,7 +60,9 @@ def _timeline_arguments(parser: Parser) -> None:
 def _timeline(arguments: argparse.Namespace) -> int:
     chosen = {name: getattr(arguments, name) for name in ("connection", "link", "channel", "role")}
     watch = ask(arguments, "watch-link", **chosen)
-    print(f"watching link '{watch['link']}' of connection {watch['connection']}", file=sys.stderr, flush=True)
+    what = watch["role"] if watch["link"] is None else f"{watch['role']} '{watch['link']}'"
+    where = f"channel {watch['channel']}, connection {watch['connection']}"
+    print(f"watching {what} of {where}", file=sys.stderr, flush=True)
     found: dict[str, Any] = {}
     until = time.monotonic() + arguments.for_s
     try:
@@ -90,8 +101,9 @@ COMMANDS: Final = (
         "timeline",
         _timeline_arguments,
         _timeline,
-        "Watch a link of AMQP 1.0 for a while and print as JSON what it did: each frame, in both directions, "
-        "with the credit, delivery-count, unsettled deliveries, queue's credit, session windows and writer "
-        "behind it. docs/timeline.md has the fields.",
+        "Watch a link of AMQP 1.0, or a channel of AMQP 0-9-1, for a while and print as JSON what it did: "
+        "each frame, in both directions, with the credit, delivery-count, unsettled deliveries, queue's "
+        "credit, session windows and writer behind it; or prefetch, unacknowledged and unconfirmed messages, "
+        "and credit_flow. docs/timeline.md has the fields.",
     ),
 )

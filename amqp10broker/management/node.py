@@ -116,13 +116,15 @@ class Node(Protocol):
             NotFound: there is no such trace.
         """
 
-    def watch_link(self, connection: int, link: str, channel: int | None, role: str | None) -> WatchView:
-        """Record the frames of a link from now on; what is shown of that.
+    def watch_link(
+        self, connection: int, link: str | None, channel: int | None, role: str | None
+    ) -> WatchView:
+        """Record the frames of a link, or of a channel of AMQP 0-9-1, from now on; what is shown of that.
 
         Raises:
-            NotFound: there is no such link.
+            BadRequest: a link has no name, or a channel no number.
+            NotFound: there is no such thing.
             NotAllowed: it is not clear which is meant, or too many are watched.
-            NotSupported: the connection has no links.
         """
 
     def unwatch_link(self, watch: int) -> WatchView:

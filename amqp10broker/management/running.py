@@ -178,12 +178,12 @@ def trace(caller: Caller, what: str, on: bool, file: str | None) -> dict[str, An
 
 
 def watch_link(
-    caller: Caller, connection: int, link: str, channel: int | None, role: str | None
+    caller: Caller, connection: int, link: str | None, channel: int | None, role: str | None
 ) -> dict[str, Any]:
-    """Record the frames of a link, for its timeline.
+    """Record the frames of a link, or of a channel of AMQP 0-9-1, for its timeline.
 
     Raises:
-        NotFound, NotAllowed, NotSupported: see `Node.watch_link`.
+        BadRequest, NotFound, NotAllowed: see `Node.watch_link`.
         PermissionDenied: the caller is no administrator.
     """
     return document(caller.administered("watch-link").watch_link(connection, link, channel, role))

@@ -510,15 +510,15 @@ class TraceView:
 
 @dataclass(frozen=True, slots=True)
 class WatchView:
-    """A link whose frames are recorded for its timeline.
+    """A link of AMQP 1.0, or a channel or consumer of AMQP 0-9-1, whose frames are recorded.
 
     Attributes:
         watch: its number, which asks for the timeline.
         connection: number of the connection.
-        channel: of the session.
-        link: name of the link.
-        role: of the client: ``sender`` or ``receiver``.
-        handle: the client's.
+        channel: of the session, or the channel.
+        link: name of the link, or the consumer's tag; None: all of a channel.
+        role: of the link's client: ``sender`` or ``receiver``; ``consumer`` or ``channel``.
+        handle: of the link, the client's.
         address: of the source or target, None: the anonymous terminus.
         queue: the queue's name, None: it has none, or any.
         began_ns: when it began, by the clock of its steps' ``at_ns``.
@@ -528,7 +528,7 @@ class WatchView:
     watch: int
     connection: int
     channel: int
-    link: str
+    link: str | None
     role: str
     handle: int | None
     address: str | None

@@ -382,15 +382,16 @@ _TABLE: Final = (
     Operation(
         "watch-link", "watch",
         (Argument("connection", Kind.INTEGER, "number of its connection, see list-links"),
-         Argument("link", Kind.TEXT, "its name"),
-         Argument("channel", Kind.INTEGER, "of its session, if the connection has several", None),
+         Argument("link", Kind.TEXT, "its name; of AMQP 0-9-1 a consumer's tag, or none for a channel", None),
+         Argument("channel", Kind.INTEGER, "of its session, if the connection has several; or the channel",
+                  None),
          Argument("role", Kind.TEXT, "of the client, if it has two links of that name", None,
                   choices=("sender", "receiver"))),
-        _ADMINISTRATOR, "Record the frames of a link, for its timeline.", changes=False,
+        _ADMINISTRATOR, "Record the frames of a link, channel or consumer, for its timeline.", changes=False,
     ),
     Operation(
         "unwatch-link", "watch", (_WATCH,), _ADMINISTRATOR,
-        "Record the frames of a link no more, unless others look at it, too.", changes=False,
+        "Record frames no more, unless others look, too.", changes=False,
     ),
     Operation(
         "timeline", "watch",
@@ -399,7 +400,7 @@ _TABLE: Final = (
                   "the oldest", None),
          Argument("limit", Kind.INTEGER, "so many steps at most", 1000, bounds=(1, 5000)),
          Argument("frames", Kind.FLAG, "with the frame of each step, not curves alone", True)),
-        _ADMINISTRATOR, "Tell each frame of a link that is watched, and what it did to credit and windows.",
+        _ADMINISTRATOR, "Tell each frame of what is watched, and what it did to credit, windows, prefetch.",
         changes=False,
     ),
     Operation(

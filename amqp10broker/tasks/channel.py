@@ -29,6 +29,7 @@ class RunningChannel:
         credit: contents that the reader may still give it (RabbitMQ's credit_flow).
         lane: its way to the writer.
         on_wake: called at the end of each wake, for who observes it; must not raise.
+        on_turn: called at the end of each wake, for who watches it; likewise.
         on_end: called when it is over, before what it holds goes back; likewise.
     """
 
@@ -40,6 +41,7 @@ class RunningChannel:
         "inbox",
         "lane",
         "on_end",
+        "on_turn",
         "on_wake",
         "reads",
         "service",
@@ -60,6 +62,7 @@ class RunningChannel:
         self.credit = Sender(flow)
         self.lane = lane
         self.on_wake: Callable[[], None] | None = None
+        self.on_turn: Callable[[], None] | None = None
         self.on_end: Callable[[], None] | None = None
         self._held = 0
         self._granted: trio.Event | None = None
@@ -103,6 +106,8 @@ class RunningChannel:
                 self._give_way()
                 if self.on_wake is not None:
                     self.on_wake()
+                if self.on_turn is not None:
+                    self.on_turn()
                 if lane.overfull:
                     await lane.wait_drained()
                 if service.state is ChannelState.CLOSED and not self.inbox.waiting:

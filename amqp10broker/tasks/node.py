@@ -200,7 +200,9 @@ class RunningNode:
         tracing = self._broker.tracing
         return (tracing.end(what) if reason is None else tracing.end(what, reason)).view
 
-    def watch_link(self, connection: int, link: str, channel: int | None, role: str | None) -> WatchView:
+    def watch_link(
+        self, connection: int, link: str | None, channel: int | None, role: str | None
+    ) -> WatchView:
         return self._broker.watches.begin(connection, link, channel, role)
 
     def unwatch_link(self, watch: int) -> WatchView:

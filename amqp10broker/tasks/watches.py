@@ -1,4 +1,4 @@
-"""Links that somebody looks at: whose frames are recorded, since when, and until when.
+"""Links, channels and consumers that somebody looks at: whose frames are recorded, and until when.
 
 A watch that nobody asks for its timeline ends by itself, so that a page that was closed costs nothing.
 """
@@ -10,44 +10,45 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from amqp10broker.amqp10.link import ReceiverLink, SenderLink
-from amqp10broker.errors import NotAllowed, NotFound, NotSupported
+from amqp10broker.errors import NotAllowed, NotFound
 from amqp10broker.management.snapshot import WatchView
-from amqp10broker.service.sessions.consumer import Consumer
-from amqp10broker.service.sessions.publisher import Publisher
+from amqp10broker.service.timeline.channel_ring import ChannelRing
 from amqp10broker.service.timeline.document import timeline
-from amqp10broker.service.timeline.records import Mark
 from amqp10broker.service.timeline.ring import Ring
 from amqp10broker.service.timeline.taps import Taps
+from amqp10broker.tasks import trace091
+from amqp10broker.tasks.channel import RunningChannel
+from amqp10broker.tasks.connection091 import Connection091
 from amqp10broker.tasks.connection10 import Connection10
 from amqp10broker.tasks.connections import Connection, Connections
 from amqp10broker.tasks.session import RunningSession
 from amqp10broker.tasks.trace import describe
+from amqp10broker.tasks.watched import find_channel, find_link, look_at_channel, look_at_link
 
 WATCHES_MAX: Final = 32
 """Each may keep ten megabytes."""
 LEASE_NS: Final = 60_000_000_000
 """For so long nobody needs to ask; then the watch is over. It is looked at when somebody asks for any watch,
-when a connection ends, and whenever a ring has recorded a segment more."""
+when a connection ends, and whenever a ring has recorded some hundred frames more."""
 
 
 @dataclass(eq=False, slots=True)
 class Watch:
-    """One link that is looked at.
+    """What is looked at.
 
     Attributes:
         number: of the watch.
         view: what doors show of it.
         ring: of its frames.
-        session: of the link.
+        part: its session or channel.
         watchers: who have begun it and not ended it.
         asked_ns: when somebody asked for it last.
     """
 
     number: int
     view: WatchView
-    ring: Ring
-    session: RunningSession
+    ring: Ring | ChannelRing
+    part: RunningSession | RunningChannel
     watchers: int
     asked_ns: int
 
@@ -67,24 +68,31 @@ class Watches:
         self._watches: dict[int, Watch] = {}
         self._last = 0
 
-    def begin(self, number: int, name: str, channel: int | None, role: str | None) -> WatchView:
-        """Record the frames of one link's session from now on; of a link that is watched already, go on.
+    def begin(self, number: int, name: str | None, channel: int | None, role: str | None) -> WatchView:
+        """Record the frames of one link's session, or of a channel, from now on; or go on if they are.
 
         Args:
             number: of the connection.
-            name: of the link.
-            channel: of its session, None: any.
-            role: of its client, ``sender`` or ``receiver``, None: any.
+            name: of the link, or a consumer's tag; None: all of a channel of AMQP 0-9-1.
+            channel: of the session, None: any; or the number of the channel.
+            role: of the link's client, ``sender`` or ``receiver``, None: any.
 
         Raises:
-            NotFound: there is no such link, or no such connection.
+            BadRequest: a link has no name, or a channel no number.
+            NotFound: there is no such thing, or no such connection.
             NotAllowed: it is not clear which link is meant, or too many are watched.
-            NotSupported: the connection has no links.
         """
         self._forget_old()
-        session, end, connection = self._find(number, name, channel, role)
+        connection = self._connections.get(number)
+        if connection is None:
+            raise NotFound(f"connection {number}", f"no connection {number}")
+        view, part, ring = (
+            self._link(connection, name, channel, role)
+            if isinstance(connection, Connection10)
+            else self._channel(connection, name, channel)
+        )
         for watch in self._watches.values():
-            if watch.ring.link is end.link and watch.ring.ended is None:
+            if watch.ring.link is ring.link and watch.ring.ended is None:
                 watch.watchers += 1
                 watch.asked_ns = self._now_ns()
                 return watch.view
@@ -93,30 +101,9 @@ class Watches:
                 "watch",
                 f"{WATCHES_MAX} links are watched already: end one with unwatch-link, or wait a minute",
             )
-        return self._begin(session, end, connection)
-
-    def _begin(self, session: RunningSession, end: Consumer | Publisher, connection: Connection) -> WatchView:
         self._last += 1
-        engine = session.service.session
-        link: SenderLink | ReceiverLink = end.link
-        now_ns = self._now_ns()
-        view = WatchView(
-            watch=self._last,
-            connection=connection.number,
-            channel=engine.channel,
-            link=link.name,
-            role="receiver" if isinstance(link, SenderLink) else "sender",
-            handle=link.remote_handle,
-            address=end.address,
-            queue=None if end.queue is None else end.queue.name,
-            began_ns=now_ns,
-            began_at_ns=time.time_ns(),
-        )
-        number = self._last
-        look = _look(session, end, connection)
-        ring = Ring(engine, link, look, self._now_ns, describe, lambda: self._look_after(number))
-        self._watches[number] = Watch(number, view, ring, session, 1, now_ns)
-        self._listen(session)
+        self._watches[self._last] = Watch(self._last, view, ring, part, 1, view.began_ns)
+        self._listen(part)
         return view
 
     def end(self, number: int) -> WatchView:
@@ -132,19 +119,19 @@ class Watches:
         return watch.view
 
     def timeline(self, number: int, since: int | None, limit: int, *, frames: bool) -> dict[str, Any]:
-        """What the link did; see `service.timeline.document`.
+        """What happened; see `service.timeline.document`.
 
         Raises:
             NotFound: there is no such watch, or it is over.
         """
         watch = self._get(number)
         watch.asked_ns = self._now_ns()
-        if watch.session.inbox.closed:
-            watch.ring.end("its session is over")
-        return {"now_ns": watch.asked_ns, **timeline(watch.ring, since, limit, describe, frames=frames)}
+        if watch.part.inbox.closed:
+            watch.ring.end("its session or channel is over")
+        return {"now_ns": watch.asked_ns, **timeline(watch.ring, since, limit, frames=frames)}
 
     def leave(self, connection: Connection) -> None:
-        """A connection is over: nothing more comes of its links; what was can still be asked for a while."""
+        """A connection is over: nothing more comes of it; what was can still be asked for a while."""
         self._forget_old()
         for watch in self._watches.values():
             if watch.view.connection == connection.number:
@@ -163,24 +150,24 @@ class Watches:
 
     # --- who listens ------------------------------------------------------------------------------
 
-    def _listen(self, session: RunningSession) -> None:
-        """Have a session tell those rings of its links that still record, and no others."""
-        if session.inbox.closed:
+    def _listen(self, part: RunningSession | RunningChannel) -> None:
+        """Have a session or channel tell those rings of it that still record, and no others."""
+        if part.inbox.closed:
             return
-        rings = [
-            each.ring
-            for each in self._watches.values()
-            if each.session is session and each.ring.ended is None
-        ]
-        tap = None if not rings else rings[0] if len(rings) == 1 else Taps(rings)
-        session.service.session.tap = tap
-        session.on_turn = None if tap is None else tap.turn_over
+        rings = [each.ring for each in self._watches.values() if each.part is part and not each.ring.ended]
+        if isinstance(part, RunningSession):
+            of_links = [ring for ring in rings if isinstance(ring, Ring)]
+            tap = None if not of_links else of_links[0] if len(of_links) == 1 else Taps(of_links)
+            part.service.session.tap = tap
+        else:
+            part.service.listen(tuple(ring for ring in rings if isinstance(ring, ChannelRing)))
+        part.on_turn = None if not rings else rings[0].turn_over if len(rings) == 1 else _all_turns(rings)
 
     def _look_after(self, number: int) -> None:
         """A ring records much, or has ended by itself."""
         watch = self._watches.get(number)
         if watch is not None and watch.ring.ended is not None:
-            self._listen(watch.session)
+            self._listen(watch.part)
         else:
             self._forget_old()
 
@@ -191,45 +178,56 @@ class Watches:
 
     def _drop(self, watch: Watch) -> None:
         del self._watches[watch.number]
-        self._listen(watch.session)
+        self._listen(watch.part)
 
-    # --- which link -------------------------------------------------------------------------------
+    # --- which link, which channel ----------------------------------------------------------------
 
-    def _find(
-        self, number: int, name: str, channel: int | None, role: str | None
-    ) -> tuple[RunningSession, Consumer | Publisher, Connection]:
-        connection = self._connections.get(number)
-        if connection is None:
-            raise NotFound(f"connection {number}", f"no connection {number}")
-        if not isinstance(connection, Connection10):
-            raise NotSupported("watch", f"connection {number} speaks AMQP 0-9-1, which has no links")
-        found: list[tuple[RunningSession, Consumer | Publisher, Connection]] = []
-        for session in connection.parts.values():
-            if channel in (None, session.service.session.channel):
-                ends: list[tuple[str, Consumer | Publisher]] = [
-                    *(("receiver", each) for each in session.service.consumers),
-                    *(("sender", each) for each in session.service.publishers),
-                ]
-                found += [
-                    (session, end, connection)
-                    for of, end in ends
-                    if end.link.name == name and role in (None, of) and end.link.attached
-                ]
-        if not found:
-            raise NotFound(
-                f"link '{name}'",
-                f"connection {number} has no attached link '{name}' of that kind: see 'amqp10broker "
-                "list-links'",
-            )
-        if len(found) > 1:
-            raise NotAllowed("watch", f"connection {number} has {len(found)} links '{name}': give the role")
-        return found[0]
+    def _link(
+        self, connection: Connection10, name: str | None, channel: int | None, role: str | None
+    ) -> tuple[WatchView, RunningSession, Ring]:
+        its_role, session, end = find_link(connection, name, channel, role)
+        engine, watch = session.service.session, self._last + 1
+        look = look_at_link(session, end, connection)
+        ring = Ring(engine, end.link, look, self._now_ns, describe, lambda: self._look_after(watch))
+        queue = None if end.queue is None else end.queue.name
+        of_link = (its_role, end.link.remote_handle, end.address, queue)
+        return self._view(connection, engine.channel, end.link.name, *of_link), session, ring
+
+    def _channel(
+        self, connection: Connection091, tag: str | None, channel: int | None
+    ) -> tuple[WatchView, RunningChannel, ChannelRing]:
+        part, consumer = find_channel(connection, tag, channel)
+        number, watch = part.service.number, self._last + 1
+        around = look_at_channel(part, connection)
+        ring = ChannelRing(
+            part.service,
+            consumer,
+            around,
+            self._now_ns,
+            trace091.describe,
+            lambda: self._look_after(watch),
+        )
+        role, queue = ("channel", None) if consumer is None else ("consumer", consumer.queue.name)
+        return self._view(connection, number, tag, role, None, None, queue), part, ring
+
+    def _view(
+        self,
+        connection: Connection,
+        channel: int,
+        link: str | None,
+        role: str,
+        handle: int | None,
+        address: str | None,
+        queue: str | None,
+    ) -> WatchView:
+        times = self._now_ns(), time.time_ns()
+        whose = self._last + 1, connection.number, channel
+        return WatchView(*whose, link, role, handle, address, queue, *times)
 
 
-def _look(session: RunningSession, end: Consumer | Publisher, connection: Connection) -> Callable[[], Mark]:
-    """What looks at the queue's credit of a link, and at the writer."""
-    writer, lane = connection.line.writer, session.lane
-    if isinstance(end, Consumer):
-        credit = end.credit
-        return lambda: (credit.granted, credit.waiting, writer.waiting_bytes, lane.blocked)
-    return lambda: (0, 0, writer.waiting_bytes, lane.blocked)
+def _all_turns(rings: list[Ring | ChannelRing]) -> Callable[[], None]:
+    def turn_over() -> None:
+        for ring in rings:
+            ring.turn_over()
+
+    return turn_over

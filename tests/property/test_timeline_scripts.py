@@ -58,7 +58,7 @@ class Watched:
         engine.tap = Taps(list(self.rings.values())) if self.rings else None
 
     def _compare(self, ring: Ring, view: SessionView, shown: LinkView) -> None:
-        replayed = dict(zip(NAMES, ring.at(ring.next).values(), strict=True))
+        replayed = dict(zip(NAMES, ring.before(ring.next), strict=True))
         expected = {name: getattr(view, name) for name in OF_SESSION}
         expected |= {name: getattr(shown, name) for name in OF_LINK}
         assert {name: replayed[name] for name in expected} == expected, list(ring.records(ring.first))

@@ -6,11 +6,14 @@ import json
 from typing import Any
 
 import pytest
+from pamqp.commands import Basic, Channel, Confirm
+from pamqp.header import ContentHeader
 
 from amqp10broker.service.timeline import ring as rings
 from amqp10broker.tasks import admin, watches
 from amqp10broker.tasks.broker import Broker
 from tests.support.rawframes import attach_receiver, attach_sender, credit, disposition, flow, transfer
+from tests.support.trio091 import Client091, Delivered, connect091
 from tests.support.trioclient import Client, connect, running_broker, settle_down
 from tests.tasks.test_tracing import begun
 
@@ -200,7 +203,7 @@ async def test_a_link_that_goes_ends_its_timeline(autojump_clock: object, way: s
             await ask(broker, "delete-queue", name="q")
         await settle_down()
         found = await ask(broker, "timeline", watch=number)
-        assert found["ended"] == "the link is detached" if way == "detach" else "is over" in found["ended"]
+        assert ("the link is detached" if way == "detach" else "is over") in found["ended"]
         assert any(step["values"].get("credit") == 5 for step in found["steps"])
         assert ("DETACH" in found["steps"][-1]["frame"]) == (way == "detach")
 
@@ -215,6 +218,7 @@ async def test_what_cannot_be_watched(autojump_clock: object, monkeypatch: pytes
         for given, kind, text in (
             ({"connection": 9, "link": "in"}, "NotFound", "no connection 9"),
             ({"connection": 1, "link": "no"}, "NotFound", "list-links"),
+            ({"connection": 1}, "BadRequest", "name one of its links"),
             ({"connection": 1, "link": "in", "channel": 5}, "NotFound", "no attached link 'in'"),
             ({"connection": 1, "link": "in", "role": "receiver"}, "NotFound", "no attached link 'in'"),
             ({"connection": 1, "link": "out"}, "NotAllowed", "give the role"),
@@ -225,3 +229,131 @@ async def test_what_cannot_be_watched(autojump_clock: object, monkeypatch: pytes
         assert (await ask(broker, "watch-link", connection=1, link="out", role="sender"))["role"] == "sender"
         refused = await asked(broker, "watch-link", connection=1, link="in")
         assert "1 links are watched already" in refused["error"]
+
+
+# --- AMQP 0-9-1 -----------------------------------------------------------------------------------
+
+
+async def channel_with_consumer(broker: Broker) -> Client091:
+    """A channel in confirm mode that consumes what it publishes, two unacknowledged at a time."""
+    await ask(broker, "declare-queue", name="q")
+    client = await connect091(broker).open()
+    await client.send(Basic.Qos(prefetch_count=2), Basic.Consume(queue="q", consumer_tag="c"))
+    await client.expect(Basic.QosOk)
+    await client.expect(Basic.ConsumeOk)
+    await client.send(Confirm.Select())
+    await client.expect(Confirm.SelectOk)
+    return client
+
+
+async def publish_and_acknowledge(client: Client091) -> None:
+    for number in range(5):
+        await client.publish("", "q", b"m%d" % number)
+    got = [await client.next_or_end() for _ in range(3)]
+    while sum(isinstance(each[1], Delivered) for each in got if each) < 2:
+        got.append(await client.next_or_end())
+    await client.send(Basic.Ack(delivery_tag=1))
+    await client.send(Basic.Ack(delivery_tag=2))
+    await settle_down()
+    await client.send(Basic.Nack(delivery_tag=3, requeue=False))
+    await client.publish("", "nowhere", b"x")
+    await settle_down()
+
+
+@pytest.mark.parametrize("link", [None, "c"])
+async def test_a_channel_is_drawn_with_prefetch_and_what_is_not_acknowledged(
+    autojump_clock: object, link: str | None
+) -> None:
+    """Every step is a frame of the trace, and the curves end where status is."""
+    async with running_broker() as broker:
+        client = await channel_with_consumer(broker)
+        trace = begun(broker, "1")
+        view = await ask(broker, "watch-link", connection=1, channel=1, link=link)
+        assert (view["role"], view["queue"]) == (("consumer", "q") if link else ("channel", None))
+        await publish_and_acknowledge(client)
+        found = await ask(broker, "timeline", watch=view["watch"])
+        for direction, arrow in (("in", "<-"), ("out", "->")):
+            lines = [line.split() for line in trace.lines]
+            methods = [each[3] for each in lines if each[0] == arrow and each[3].startswith("basic.")]
+            assert frames_of(found["steps"], direction) == methods
+        at_end = dict(found["start"])
+        for step in found["steps"]:
+            at_end |= step["values"]
+        channel = (await ask(broker, "status"))["connections"][0]["channels"][0]
+        consumer = channel["consumers"][0]
+        assert at_end["channel_unacknowledged"] == channel["unacknowledged"] == 2
+        for name in ("unconfirmed", "global_prefetch", "reader_credit"):
+            assert at_end[name] == channel[name], name
+        for name in ("prefetch", "unacknowledged", "unsent"):
+            assert at_end[name] == (consumer[name] if link else None), name
+
+
+async def test_a_frame_of_a_channel_did_what_stands_at_its_step(autojump_clock: object) -> None:
+    """A delivery makes the consumer hold more, an acknowledgement less; a publish waits for its confirm."""
+    async with running_broker() as broker:
+        client = await channel_with_consumer(broker)
+        number = (await ask(broker, "watch-link", connection=1, channel=1, link="c"))["watch"]
+        await publish_and_acknowledge(client)
+        steps = (await ask(broker, "timeline", watch=number))["steps"]
+        held, waiting = 0, 0
+        for step in steps:
+            now_held = step["values"].get("unacknowledged", held)
+            method = step["frame"].split()[0] if step["direction"] else ""
+            if method == "basic.deliver":
+                assert now_held == held + step["frames"]
+            elif step["direction"] == "in" and method in ("basic.ack", "basic.nack"):
+                assert now_held == held - step["frames"]
+            else:
+                assert now_held == held, step
+            now_waiting = step["values"].get("unconfirmed", waiting)
+            assert (now_waiting > waiting) == (method == "basic.publish"), step
+            if now_waiting < waiting:
+                assert (method, step["direction"]) == ("basic.ack", "out"), step
+            held, waiting = now_held, now_waiting
+        assert {step["direction"] for step in steps} == {"in", "out", None}
+
+
+async def test_a_message_that_is_fetched_or_returned_is_a_step(autojump_clock: object) -> None:
+    """basic.get-ok makes the channel hold one more; basic.return stands behind its publish."""
+    async with running_broker() as broker:
+        await ask(broker, "declare-queue", name="q")
+        client = await connect091(broker).open()
+        number = (await ask(broker, "watch-link", connection=1, channel=1))["watch"]
+        await client.publish("", "q", b"x")
+        await client.send(Basic.Get(queue="q"))
+        await client.expect(Delivered)
+        returned = Basic.Publish(exchange="", routing_key="nowhere", mandatory=True)
+        await client.send(returned, ContentHeader(body_size=0))
+        await client.expect(Delivered)
+        steps = (await ask(broker, "timeline", watch=number))["steps"]
+        told = [step for step in steps if step["direction"]]
+        names = [step["frame"].split()[0] for step in told]
+        assert names == ["basic.publish", "basic.get", "basic.get-ok", "basic.publish", "basic.return"]
+        assert told[2]["values"]["channel_unacknowledged"] == 1
+
+
+async def test_a_channel_that_goes_ends_its_timeline(autojump_clock: object) -> None:
+    """By a cancel, by a channel.close, or with its connection; then nothing listens."""
+    async with running_broker() as broker:
+        client = await channel_with_consumer(broker)
+        service: Any = broker.connections[1].parts[1].service
+        consumer, channel = [
+            (await ask(broker, "watch-link", connection=1, channel=1, link=link))["watch"]
+            for link in ("c", None)
+        ]
+        assert len(service.taps) == len(service.consuming.taps) == 2
+        await client.send(Basic.Cancel(consumer_tag="c"))
+        await settle_down()
+        assert (await ask(broker, "timeline", watch=consumer))["ended"] == "the consumer is cancelled"
+        assert len(service.taps) == 1
+        await client.send(Channel.Close(reply_code=200, reply_text="", class_id=0, method_id=0))
+        await settle_down()
+        found = await ask(broker, "timeline", watch=channel)
+        assert "closed" in found["ended"] or "over" in found["ended"]
+        told = [step["frame"] for step in found["steps"] if step["direction"]]
+        assert told[-1].startswith("channel.close-ok")
+        for given, text in (
+            ({"connection": 1}, "give the number of a channel"),
+            ({"connection": 1, "channel": 1}, "no open channel 1"),
+        ):
+            assert text in (await asked(broker, "watch-link", **given))["error"]

@@ -55,6 +55,7 @@ from amqp10broker.service.channels.fetching import Fetching
 from amqp10broker.service.channels.modes import Modes
 from amqp10broker.service.channels.publishing import Publishing
 from amqp10broker.service.channels.subscribing import Subscribing
+from amqp10broker.service.channels.tap import ChannelTap
 from amqp10broker.service.counters import ClientCounters
 from amqp10broker.service.mail import (
     AccessChanged,
@@ -93,6 +94,7 @@ class BrokerChannel:
         acknowledging: what it decides on that.
         modes: confirms and transactions.
         last_error: what the client was told last that went wrong.
+        taps: listen to what comes and goes (`service.timeline`); usually none does.
         in_hand: the method that is handled, or was last; of contents and acknowledgements the kind only.
         paused_ms: when it began to wait for an answer last.
     """
@@ -117,6 +119,7 @@ class BrokerChannel:
         self._opened: ContentOpened | None = None
         self._unwanted: ContentOpened | None = None
         self.paused_ms = 0
+        self.taps: tuple[ChannelTap, ...] = ()
         self.in_hand: Method | type[Method] = methods.ChannelOpen
         self.last_error: LastError | None = None
         self._counters = ClientCounters()
@@ -194,7 +197,10 @@ class BrokerChannel:
     def _work(self) -> None:
         backlog = self._backlog
         while backlog and not self._paused:
-            self._on_item(backlog.popleft())
+            item = backlog.popleft()
+            for tap in self.taps:
+                tap.received(item)
+            self._on_item(item)
 
     def on_effects(self, effects: Sequence[Effect]) -> None:
         """What queues did.
@@ -230,10 +236,14 @@ class BrokerChannel:
     def write(self, method: Method) -> None:
         """Write a method to the client."""
         self._out.append(method_frame(self.number, method))
+        for tap in self.taps:
+            tap.sent(method)
 
     def write_pieces(self, pieces: Sequence[bytes]) -> None:
-        """Write frames that are encoded already."""
+        """Write a method with its content, encoded already."""
         self._out.extend(pieces)
+        for tap in self.taps:
+            tap.sent_content(pieces[0])
 
     def post(self, handle: QueueHandle, command: Command) -> None:
         """Put one letter to a queue."""
@@ -246,11 +256,17 @@ class BrokerChannel:
 
     def pump(self, budget_bytes: int) -> int:
         """Write confirms, and deliveries as the budget allows; returns the bytes of the latter."""
+        for tap in self.taps:
+            tap.handled()
         if self.state is ChannelState.OPEN:
             self.modes.write_confirms()
         spent = self.consuming.write(budget_bytes, self._out) if budget_bytes > 0 else 0
         self.consuming.top_up()
         return spent
+
+    def listen(self, taps: tuple[ChannelTap, ...]) -> None:
+        """Let these listen from now on, and no others."""
+        self.taps = self.consuming.taps = taps
 
     def take_output(self) -> list[bytes]:
         """Bytes for the client since the last call, in pieces."""

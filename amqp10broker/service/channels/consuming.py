@@ -15,6 +15,7 @@ from amqp10broker.queues.effects import CreditReply, Deliver
 from amqp10broker.service.channels.consumer import Consumer, Terms
 from amqp10broker.service.channels.consumer_arguments import ConsumerOptions
 from amqp10broker.service.channels.context import ChannelContext, Post
+from amqp10broker.service.channels.tap import ChannelTap
 from amqp10broker.service.counters import ClientCounters
 from amqp10broker.service.queue_credit import Mode, QueueCredit
 
@@ -32,6 +33,8 @@ class Consuming:
         consumers: by tag.
         prefetch: basic.qos for consumers to come; 0: no limit.
         moved_ms: when deliveries were written last.
+        taps: listen to what is delivered; usually none does.
+        held: what the client has not acknowledged.
     """
 
     def __init__(self, number: int, context: ChannelContext, post: Post, counters: ClientCounters) -> None:
@@ -50,8 +53,8 @@ class Consuming:
         self._by_ref: dict[ConsumerRef, Consumer] = {}
         self._encoders: dict[Consumer, DeliverEncoder] = {}
         self._fetchers: dict[tuple[DeclaredQueue, bool], Consumer] = {}
-        self._unacked: Unacked[Consumer, int] = Unacked()
-        # Deliveries that no queue has been told about: those in `_unacked`, and those that a transaction
+        self.held: Unacked[Consumer, int] = Unacked()
+        # Deliveries that no queue has been told about: those in `held`, and those that a transaction
         # has acknowledged and not committed.
         self._unsettled = 0
         self._turn = 0
@@ -65,6 +68,7 @@ class Consuming:
         self.consumers: dict[str, Consumer] = {}
         self.prefetch = 0
         self.moved_ms = context.moment.ms
+        self.taps: tuple[ChannelTap, ...] = ()
 
     # --- consumers --------------------------------------------------------------------------------
 
@@ -160,7 +164,7 @@ class Consuming:
         tag = self._next_tag
         self._next_tag += 1
         if not fetcher.terms.no_ack:
-            self._unacked.add(tag, fetcher, keys)
+            self.held.add(tag, fetcher, keys)
             fetcher.unacked += 1
             self._unsettled += 1
         return tag, messages[0]
@@ -269,6 +273,8 @@ class Consuming:
             count = min(count, self.global_prefetch - self._unsettled)
             if count <= 0:
                 return 0
+        for tap in self.taps:
+            tap.delivered(consumer, self._next_tag, count)
         keys, messages = consumer.take(count)
         self._stirred[consumer] = None
         first = self._next_tag
@@ -276,7 +282,7 @@ class Consuming:
         self.moved_ms = self._context.moment.ms
         consumer.times.moved()
         if not consumer.terms.no_ack:
-            self._unacked.add(first, consumer, keys)
+            self.held.add(first, consumer, keys)
             consumer.unacked += len(keys)
             self._unsettled += len(keys)
         self._encoders[consumer].encode(first, all_to_amqp091(messages), out)
@@ -294,11 +300,11 @@ class Consuming:
         Raises:
             AmqpChannelError: 406, a tag is not outstanding; those before it are in `taken`.
         """
-        self._unacked.ack_run(tags, taken)
+        self.held.ack_run(tags, taken)
 
     def put_back(self, held: Sequence[Held]) -> None:
         """What a rolled back transaction had acknowledged is unacknowledged again."""
-        self._unacked.restore(held)
+        self.held.restore(held)
 
     def settle(self, held: Sequence[Held], verdict: Verdict) -> None:
         """Tell the queues what became of deliveries."""
@@ -321,7 +327,7 @@ class Consuming:
 
     def recover(self) -> None:
         """Requeue everything that the client holds."""
-        self.settle(self._unacked.take_all(), Verdict.REQUEUE)
+        self.settle(self.held.take_all(), Verdict.REQUEUE)
 
     def close(self) -> None:
         """The channel is over: everything goes back. May be called twice."""
@@ -334,7 +340,7 @@ class Consuming:
         self._stirred.clear()
         self._unsent.clear()
         self._fetchers.clear()
-        self._unacked = Unacked()
+        self.held = Unacked()
         self._unsettled = 0
 
     def _all(self) -> Iterator[Consumer]:
@@ -348,7 +354,7 @@ class Consuming:
     @property
     def unacked(self) -> int:
         """Deliveries that the client holds."""
-        return len(self._unacked)
+        return len(self.held)
 
 
 def _number(consumer: Consumer) -> int:

@@ -134,6 +134,13 @@ class Publishing:
         return sum(outlet.outstanding for outlet in self._outlets.values())
 
     @property
+    def untold(self) -> int | None:
+        """Messages whose confirm or rejection the client has not been told; None: it hears of none."""
+        if not self.confirming:
+            return None
+        return self._next_seq - 1 - self._tracker.acked - self._tracker.nacked
+
+    @property
     def published(self) -> int:
         """Messages that were routed, in all; in a transaction, when it is committed."""
         return self._before_confirms + self._next_seq - 1

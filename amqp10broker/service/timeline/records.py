@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum, auto
-from typing import Any
+from operator import itemgetter
+from typing import Any, Final
 
 from amqp10broker.amqp10.serial import ranges
 
-HEAD_BYTES = 64
+HEAD_BYTES: Final = 64
 """Of the first frame of a run, and of a payload, so many bytes are kept."""
 Span = tuple[int, int]
+_FIRST: Final = itemgetter(0)
+_LAST: Final = itemgetter(1)
 
 
 class Kind(IntEnum):
@@ -63,6 +66,6 @@ def joined(spans: Sequence[Span]) -> tuple[Span, ...]:
     first, last = spans[0][0], spans[-1][1]
     if len(spans) > 1 and last - first == len(spans) - 1:
         ids = list(range(first, last + 1))
-        if [each[0] for each in spans] == ids and [each[1] for each in spans] == ids:
+        if list(map(_FIRST, spans)) == ids == list(map(_LAST, spans)):
             return ((first, last),)
     return tuple(spans)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Final
 
 from amqp10broker.amqp10.disposition import DispositionRun
@@ -18,7 +19,8 @@ from amqp10broker.amqp10.performatives import Disposition, Flow, Rejected
 from amqp10broker.amqp10.session import Session
 from amqp10broker.amqp10.transfer import TransferFrame, TransferRun
 from amqp10broker.service.timeline.records import HEAD_BYTES, Kind, Mark, Record, Span, joined, spans_of
-from amqp10broker.service.timeline.standing import Standing
+from amqp10broker.service.timeline.shown import Tell, shown
+from amqp10broker.service.timeline.standing import NAMES, Standing
 
 RECORDS_MAX: Final = 32_768
 """Of a ring; what comes beyond lets the oldest segment go. A record takes 300 bytes, or a little more."""
@@ -30,8 +32,6 @@ SPANS_A_RECORD: Final = 4
 
 _DESCRIPTOR_AT: Final = 10
 _OFTEN: Final = (Flow.DESCRIPTOR, Disposition.DESCRIPTOR)
-
-Tell = Callable[[Any], str]
 
 
 @dataclass(slots=True)
@@ -58,6 +58,8 @@ class Ring:
         link: whose it is.
         ended: why nothing more comes; None while it goes on.
     """
+
+    names = NAMES
 
     def __init__(
         self,
@@ -88,7 +90,8 @@ class Ring:
         self._mark = mark()
         self._old_weight = 0
         self._segments = deque([Segment(0, Standing(session, link, self._mark))])
-        self._add = self._segments[-1].records.append
+        self._records = self._segments[-1].records
+        self._add = self._records.append
         self.ended: str | None = None
 
     # --- the tap: all of it is paid for by the link that is watched ---------------------------------
@@ -140,7 +143,9 @@ class Ring:
 
     def _joined(self, spans: list[Span]) -> tuple[Span, ...]:
         found = joined(spans)
-        self._segments[-1].weight += len(found) // SPANS_A_RECORD
+        if len(found) > SPANS_A_RECORD:
+            self._segments[-1].weight += len(found) // SPANS_A_RECORD
+            self._changes = True
         return found
 
     def sent(self, frame: bytes) -> None:
@@ -172,10 +177,15 @@ class Ring:
             if not self.link.attached or self._session.ended:
                 self.end("the link is detached")
                 return
+            self._end_of_segment()
         mark = self._look()
         if mark != self._mark:
             self._mark = mark
             self._add((self._now_ns(), Kind.MARK, mark))
+        if len(self._records) >= SEGMENT_RECORDS:
+            self._end_of_segment()
+
+    def _end_of_segment(self) -> None:
         segment = self._segments[-1]
         if len(segment.records) + segment.weight >= SEGMENT_RECORDS:
             # Taking up where the link stands looks at all that is unsettled in the session.
@@ -191,7 +201,8 @@ class Ring:
             segment.first + len(segment.records), Standing(self._session, self.link, self._mark)
         )
         self._segments.append(following)
-        self._add = following.records.append
+        self._records = following.records
+        self._add = self._records.append
         while self._old_weight > RECORDS_MAX and len(self._segments) > 1:
             self._old_weight -= self._segments.popleft().weight
 
@@ -213,8 +224,22 @@ class Ring:
         """The number that the next record will have."""
         return self._segments[-1].first + len(self._segments[-1].records)
 
-    def at(self, number: int) -> Standing:
-        """Where the link stood before a record that is there, or before the next one; the asker's own."""
+    def before(self, number: int) -> tuple[Any, ...]:
+        """Where the link stood before a record that is there, or before the next one."""
+        return self._at(number).values()
+
+    def steps(self, number: int, limit: int) -> Iterator[tuple[int, bool, tuple[Any, ...], Record]]:
+        """So many records from one on: time, whether it is about the link, values behind it, and it."""
+        standing = self._at(number)
+        for record in islice(self.records(number), limit):
+            link = standing.apply(record)
+            yield record[0], link, standing.values(), record
+
+    def shown(self, record: Record) -> dict[str, Any]:
+        """What a step was: see `document`."""
+        return shown(record, self._tell)
+
+    def _at(self, number: int) -> Standing:
         segment = next(each for each in reversed(self._segments) if each.first <= number)
         standing = segment.standing.copy()
         for record in segment.records[: number - segment.first]:

@@ -22,7 +22,7 @@ class Broker:
         self.asked.append(dict(request))
         if request["op"] == "timeline":
             return self.parts.pop(0)
-        return {"watch": 7, "link": "out", "connection": 3}
+        return {"watch": 7, "link": "out", "connection": 3, "channel": 0, "role": "receiver"}
 
 
 def part(

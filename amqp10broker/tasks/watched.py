@@ -1,0 +1,95 @@
+"""What can be watched: which link or channel is meant, and where to look for what no frame tells of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from amqp10broker.errors import BadRequest, NotAllowed, NotFound
+from amqp10broker.service.channels.channel import ChannelState
+from amqp10broker.service.channels.consumer import Consumer as Consumer091
+from amqp10broker.service.sessions.consumer import Consumer
+from amqp10broker.service.sessions.publisher import Publisher
+from amqp10broker.service.timeline.records import Mark
+from amqp10broker.tasks.channel import RunningChannel
+from amqp10broker.tasks.connection091 import Connection091
+from amqp10broker.tasks.connection10 import Connection10
+from amqp10broker.tasks.session import RunningSession
+
+
+def find_link(
+    connection: Connection10, name: str | None, channel: int | None, role: str | None
+) -> tuple[str, RunningSession, Consumer | Publisher]:
+    """An attached link: its client's role, its session, and what has it.
+
+    Raises:
+        BadRequest: it has no name.
+        NotFound: there is none.
+        NotAllowed: there are two.
+    """
+    number = connection.number
+    if name is None:
+        raise BadRequest("watch", f"connection {number} speaks AMQP 1.0: name one of its links")
+    found: list[tuple[str, RunningSession, Consumer | Publisher]] = []
+    for session in connection.parts.values():
+        if channel in (None, session.service.session.channel):
+            found += [("receiver", session, each) for each in session.service.consumers]
+            found += [("sender", session, each) for each in session.service.publishers]
+    found = [
+        each
+        for each in found
+        if each[2].link.name == name and role in (None, each[0]) and each[2].link.attached
+    ]
+    if not found:
+        raise NotFound(
+            f"link '{name}'",
+            f"connection {number} has no attached link '{name}' of that kind: see 'amqp10broker list-links'",
+        )
+    if len(found) > 1:
+        raise NotAllowed("watch", f"connection {number} has {len(found)} links '{name}': give the role")
+    return found[0]
+
+
+def find_channel(
+    connection: Connection091, tag: str | None, channel: int | None
+) -> tuple[RunningChannel, Consumer091 | None]:
+    """An open channel, and one consumer of it if there is a tag.
+
+    Raises:
+        BadRequest: the channel has no number.
+        NotFound: there is none.
+    """
+    number = connection.number
+    if channel is None:
+        raise BadRequest("watch", f"connection {number} speaks AMQP 0-9-1: give the number of a channel")
+    part = connection.parts.get(channel)
+    if part is None or part.service.state is not ChannelState.OPEN:
+        raise NotFound(f"channel {channel}", f"connection {number} has no open channel {channel}")
+    if tag is None:
+        return part, None
+    consumer = part.service.consuming.consumers.get(tag)
+    if consumer is None:
+        raise NotFound(
+            f"consumer '{tag}'",
+            f"channel {channel} of connection {number} has no consumer '{tag}': see 'amqp10broker "
+            "list-consumers'",
+        )
+    return part, consumer
+
+
+def look_at_link(
+    session: RunningSession, end: Consumer | Publisher, connection: Connection10
+) -> Callable[[], Mark]:
+    """What looks at the queue's credit of a link, and at the writer."""
+    writer, lane = connection.line.writer, session.lane
+    if isinstance(end, Consumer):
+        credit = end.credit
+        return lambda: (credit.granted, credit.waiting, writer.waiting_bytes, lane.blocked)
+    return lambda: (0, 0, writer.waiting_bytes, lane.blocked)
+
+
+def look_at_channel(
+    channel: RunningChannel, connection: Connection091
+) -> Callable[[], tuple[int, int, bool]]:
+    """What looks at the reader's credit for a channel, and at the writer."""
+    writer, lane, credit = connection.line.writer, channel.lane, channel.credit
+    return lambda: (credit.credit, writer.waiting_bytes, lane.blocked)
