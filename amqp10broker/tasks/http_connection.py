@@ -94,6 +94,7 @@ class HttpConnection:
         request: Request | None = None
         try:
             head = await self._head()
+            _check_framing(head, self._limits.body_bytes)
             body = await self._body()
             request = Request.read(head.method, head.target, list(head.headers), body)
             answer = await self._answer(request)
@@ -196,6 +197,21 @@ class HttpConnection:
             await self._stream.send_all(data)
         if limit.cancelled_caught:
             raise _Gone("the client does not take its answer")
+
+
+def _check_framing(head: h11.Request, body_bytes: int) -> None:
+    """Look at how the body is announced, before any of it is waited for.
+
+    Raises:
+        Refused: 400, it is too long, or its length is told in two ways: another server on the way may go by
+            the other one, and take for a request what is a body here (RFC 9112, section 6.1).
+    """
+    told = {name: value for name, value in head.headers if name in (b"content-length", b"transfer-encoding")}
+    if b"transfer-encoding" in told and (len(told) > 1 or head.http_version < b"1.1"):
+        reason = "the length of the body is told in two ways: send content-length or transfer-encoding"
+        raise Refused(HTTPStatus.BAD_REQUEST, "bad_request", reason)
+    if int(told.get(b"content-length", b"0")) > body_bytes:
+        raise too_large(body_bytes)
 
 
 def _too_slow(what: str, seconds: float) -> Refused:

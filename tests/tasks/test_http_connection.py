@@ -148,6 +148,15 @@ CHUNKED = POST + b"transfer-encoding: chunked\r\n\r\n"
     ("sent", "status"),
     [
         pytest.param(b"AMQP\x00\x01\x00\x00\r\n\r\n", 400, id="AMQP"),
+        pytest.param(
+            POST + b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+            400,
+            id="a length and chunks",
+        ),
+        pytest.param(
+            b"POST /a HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", 400, id="chunks in 1.0"
+        ),
+        pytest.param(POST + b"content-length: 1001\r\n\r\n", 400, id="a length that is too long"),
         pytest.param(b"GET /a HTTP/1.1\r\n\r\n", 400, id="no host"),
         pytest.param(POST + b"bad header: x\r\n\r\n", 400, id="bad header"),
         pytest.param(POST + b"content-length: 3\r\ncontent-length: 4\r\n\r\nabcd", 400, id="two lengths"),
