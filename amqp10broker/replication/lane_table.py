@@ -64,6 +64,7 @@ class Lanes:
         clients: this node's ends of lanes, by queue number.
         servers: the ends of queues that are here, by number.
         on_leader: called with the number of a queue when a leader of it is known.
+        on_stirred: called when lanes begin to wait for something: `tick` is to be called until none does.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class Lanes:
         self.clients: dict[int, Client] = {}
         self.servers: dict[int, Server] = {}
         self.on_leader: Callable[[int], None] = lambda group: None
+        self.on_stirred: Callable[[], None] = lambda: None
         self.tell = tell
         self.is_open = is_open
         self.now_ms = now_ms
@@ -112,7 +114,14 @@ class Lanes:
 
     def stir(self, group: int) -> None:
         """See `LanePort`."""
+        if not self._stirred:
+            self.on_stirred()
         self._stirred[group] = None
+
+    @property
+    def stirred(self) -> bool:
+        """Whether a lane waits for something, or has since `tick` was called last."""
+        return bool(self._stirred)
 
     # --- queues -------------------------------------------------------------------------------------
 
@@ -238,7 +247,7 @@ class Lanes:
     # --- time ---------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Time has passed: a few times a second. Lanes at rest cost nothing."""
+        """Time has passed: a few times a second while lanes are stirred. Those at rest cost nothing."""
         now_ms = self.now_ms()
         stirred, self._stirred = self._stirred, {}
         for group in stirred:

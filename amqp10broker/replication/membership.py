@@ -217,3 +217,9 @@ def repair(standing: Standing) -> Step:
     kept = tuple(member for member in standing.declared if member in members)
     wanted = (*kept, *(member for member in members if member not in kept))
     return Verdict.DONE if wanted == standing.declared else Declare(wanted)
+
+
+def nothing_to_repair(config: Configuration, declared: Collection[int]) -> bool:
+    """Whether `repair` finds nothing, whatever else is so; of a queue at rest that costs less to ask."""
+    voters = config.voters
+    return not config.learners and len(voters) == len(declared) and all(map(declared.__contains__, voters))

@@ -35,6 +35,7 @@ from amqp10broker.replication.membership import (
     is_promotable,
     new_member,
     next_step,
+    nothing_to_repair,
     repair,
     standing_of,
 )
@@ -175,7 +176,8 @@ class MemberChanges:
                     self._stands_back(queue, member)
                 if member is None or not member.leads or queue.number in self._under_way:
                     continue
-                await self._repaired(queue, member)
+                if not nothing_to_repair(member.raft.config, queue.members):
+                    await self._repaired(queue, member)
 
     def _stands_back(self, queue: DeclaredQueue, member: Member) -> None:
         """It cannot carry out what the others do: it keeps the log, and shall not lead."""

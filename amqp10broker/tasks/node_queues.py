@@ -210,10 +210,7 @@ class NodeQueues:
         for frame in frames:
             if frame.kind in LANE_KINDS or frame.kind in REPLY_KINDS:
                 try:
-                    if frame.kind in LANE_KINDS:
-                        received(node, frame)
-                    else:
-                        self.replies.received(node, frame)
+                    (received if frame.kind in LANE_KINDS else self.replies.received)(node, frame)
                 except BadLetter as error:
                     _log.error("a node sent what cannot be read", node=self._name_of(node), reason=str(error))
                     raise
@@ -243,7 +240,11 @@ class NodeQueues:
         self.lanes.know(nodes)
 
     async def run(self) -> None:
-        """Look after what is due, until cancelled."""
+        """Look after what is due, until cancelled; while no lane waits for anything the node sleeps."""
         while True:
+            if not self.lanes.stirred:
+                stirred = trio.Event()
+                self.lanes.on_stirred = stirred.set
+                await stirred.wait()
             await trio.sleep(TICK_S)
             self.lanes.tick()

@@ -162,6 +162,28 @@ async def test_a_learner_for_good_stays_one(autojump_clock: object) -> None:
         nursery.cancel_scope.cancel()
 
 
+async def test_a_queue_at_rest_is_not_looked_at_closely(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A leader of a thousand queues would do so a thousand times a second."""
+    scene = Scene()
+    changes = scene.changes()
+    looked: list[str] = []
+
+    async def repaired(queue: DeclaredQueue, member: object) -> None:
+        looked.append(queue.name)
+
+    monkeypatch.setattr(changes, "_repaired", repaired)
+    async with scene.alive(), trio.open_nursery() as nursery:
+        nursery.start_soon(changes.run)
+        await trio.sleep(5)
+        assert not looked
+        await changes.add(scene.queue, 4, Membership.NON_VOTER, 20, among_voters=True)
+        await trio.sleep(5)
+        assert "q" in looked
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_change_ends_when_the_queue_is_deleted_meanwhile(autojump_clock: object) -> None:
     """That it is not there is answered at once: to ask again and again would stop the whole node."""
     scene = Scene()

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from amqp10broker.catalog.queue import DeclaredQueue, QueueSpec
 from amqp10broker.catalog.vhost import VirtualHost
@@ -224,4 +225,30 @@ async def test_a_queue_that_was_deleted_says_so_at_other_nodes() -> None:
             cluster.line.nodes[2].sweep(())
         assert 7 not in cluster.line.nodes[2].lanes.clients
         assert not cluster.line.nodes[2].lanes.clients
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_node_whose_lanes_wait_for_nothing_sleeps(autojump_clock: MockClock) -> None:
+    """A cluster at rest is woken by heartbeats, and by little else."""
+    cluster = Cluster()
+    nodes = cluster.line.nodes[2]
+    ticks = 0
+    tick = nodes.lanes.tick
+
+    def counted() -> None:
+        nonlocal ticks
+        ticks += 1
+        tick()
+
+    nodes.lanes.tick = counted  # type: ignore[method-assign]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(nodes.run)
+        await trio.sleep(1.0)
+        assert not nodes.lanes.stirred
+        at_rest = ticks
+        await trio.sleep(60.0)
+        assert ticks == at_rest
+        nodes.lanes.stir(SPEC.number)
+        await trio.sleep(1.0)
+        assert ticks == at_rest + 1
         nursery.cancel_scope.cancel()

@@ -24,6 +24,7 @@ from amqp10broker.replication.membership import (
     is_promotable,
     new_member,
     next_step,
+    nothing_to_repair,
     repair,
 )
 from tests.support.raft_group import Group, Node
@@ -104,6 +105,18 @@ def test_only_the_leader_makes_a_step_and_one_change_is_under_way(goal: Goal) ->
 def test_the_catalog_follows_the_log(standing: Standing, step: Step) -> None:
     """G4; the preferred leader keeps its place. A learner that has caught up votes from then on."""
     assert repair(standing) == step
+    if nothing_to_repair(standing.config, standing.declared):
+        assert step in (Verdict.DONE, Verdict.WAIT)
+
+
+def test_a_queue_at_rest_is_known_to_be_right_without_looking_closer() -> None:
+    """The leader asks that of each of its queues once a second."""
+    assert nothing_to_repair(THREE.config, (A, B, C))
+    assert nothing_to_repair(THREE.config, (C, A, B))
+    assert not nothing_to_repair(THREE.config, (A, B))
+    assert not nothing_to_repair(THREE.config, (A, B, D))
+    assert not nothing_to_repair(FOUR.config, FOUR.declared)
+    assert not nothing_to_repair(LEARNING.config, LEARNING.declared)
 
 
 def test_an_id_says_whether_its_member_is_to_vote() -> None:
