@@ -308,6 +308,33 @@ async def test_what_is_not_here_is_an_empty_list(autojump_clock: trio.abc.Clock)
         assert (await user.ask("GET", "/shovels/nowhere")).status == 404
 
 
+async def test_what_is_not_here_cannot_be_changed(autojump_clock: trio.abc.Clock) -> None:
+    async with running_broker() as broker, http_user(broker) as user:
+        assert "no feature flag 'x'" in await refusal(user, "PUT", "/feature-flags/x/enable", {})
+        for method in ("GET", "DELETE"):
+            assert (await user.ask(method, "/stream/connections/%2F/c")).json == NOT_FOUND
+        assert (await user.ask("DELETE", "/parameters/shovel/%2F/s")).json == NOT_FOUND
+        assert (await user.ask("DELETE", "/parameters/shovel/nowhere/s")).status == 404
+        await user.put("/vhost-limits/%2F/max-queues", {"value": 7})
+        reason = await refusal(user, "DELETE", "/parameters/vhost-limits/%2F/limits")
+        assert "paths of their own" in reason
+        assert await user.get("/vhost-limits") != []
+
+
+async def test_statistics_begin_anew(autojump_clock: trio.abc.Clock) -> None:
+    """Two looks give a history; after each reset it is that of the looks since."""
+    async with running_broker() as broker, http_user(broker) as user:
+        await user.put("/queues/%2F/q", {"durable": True})
+        path = "/queues/%2F/q?lengths_age=60&lengths_incr=5"
+        for reset in ("/reset", "/reset/broker"):
+            for points in (1, 3):
+                shown = await user.get(path)
+                assert len(shown["messages_details"]["samples"]) == points
+                await trio.sleep(10)
+            assert await user.delete(reset) == 204
+        assert await user.delete("/reset/other") == 404
+
+
 async def test_a_password_is_hashed_as_users_take_it(autojump_clock: trio.abc.Clock) -> None:
     async with running_broker() as broker, http_user(broker) as user:
         hashed = (await user.get("/auth/hash_password/p%2Fw"))["ok"]
@@ -333,6 +360,14 @@ _MATRIX: list[tuple[str, str, Any, tuple[str, ...]]] = [
     ("GET", "/user-limits", None, ("administrator",)),
     ("GET", "/definitions", None, ("administrator",)),
     ("GET", "/definitions/%2F", None, ("administrator",)),
+    ("GET", "/parameters", None, _ALL[1:2] + _ALL[3:]),
+    ("GET", "/global-parameters", None, _ALL[1:2] + _ALL[3:]),
+    ("PUT", "/global-parameters/new", {"value": 1}, _ALL[3:]),
+    ("DELETE", "/global-parameters/nowhere", None, _ALL[3:]),
+    ("GET", "/auth/hash_password/pw", None, _ALL[3:]),
+    ("GET", "/feature-flags", None, _ALL),
+    ("GET", "/cluster-name", None, _ALL),
+    ("DELETE", "/reset", None, _ALL[3:]),
     ("PUT", "/policies/%2F/p", {"pattern": "a", "definition": {"max-length": 1}}, _ALL[1:2] + _ALL[3:]),
     ("DELETE", "/policies/%2F/nowhere", None, _ALL[1:2] + _ALL[3:]),
     ("PUT", "/operator-policies/%2F/p", {"pattern": "a", "definition": {"max-length": 1}}, _ALL[3:]),

@@ -53,6 +53,17 @@ async def put_parameter(call: Call) -> Answer:
     )
 
 
+async def delete_parameter(call: Call) -> Answer:
+    """Refused for limits and operator policies, which have paths of their own; others are not there."""
+    await get_parameter(call)
+    raise Refused(
+        HTTPStatus.BAD_REQUEST,
+        "bad_request",
+        f"component {call.values['component']} is not deleted here: limits and operator policies have paths "
+        "of their own",
+    )
+
+
 async def list_global(call: Call) -> Answer:
     """Parameters of the whole broker."""
     kept = _global(call)
@@ -92,6 +103,29 @@ async def nothing(call: Call) -> Answer:
     return call.listed([])
 
 
+async def no_such(call: Call) -> Answer:
+    """One of what is not here."""
+    call.vhost()
+    raise not_found()
+
+
+async def enable_feature(call: Call) -> Answer:
+    """Refused: no feature waits to be enabled."""
+    raise Refused(
+        HTTPStatus.BAD_REQUEST,
+        "bad_request",
+        f"unsupported: there is no feature flag '{call.values['name']}'; all features are enabled",
+    )
+
+
+async def reset(call: Call) -> Answer:
+    """Forget what earlier requests have seen: rates and histories begin anew."""
+    if call.values.get("node", call.door.node_name) != call.door.node_name:
+        raise not_found()
+    call.door.samples.forget()
+    return NO_CONTENT
+
+
 async def hash_password(call: Call) -> Answer:
     """A password as `PUT /users` takes it: salt and SHA-256, in base64."""
     salt = call.door.random(4)
@@ -119,7 +153,7 @@ ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (
     route("/parameters", _P, get=list_parameters),
     route("/parameters/{component}", _P, get=list_parameters),
     route("/parameters/{component}/{vhost}", _P, get=list_parameters),
-    route(_PARAMETER, _P, get=get_parameter, put=put_parameter),
+    route(_PARAMETER, _P, get=get_parameter, put=put_parameter, delete=delete_parameter),
     route("/global-parameters", _P, get=list_global),
     route("/global-parameters/{name}", _P, get=get_global, put=(_A, put_global), delete=(_A, delete_global)),
     route("/auth/hash_password/{password}", _A, get=hash_password),
@@ -128,10 +162,14 @@ ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (
     route("/federation-links", get=nothing),
     route("/federation-links/{vhost}", get=nothing),
     route("/feature-flags", get=nothing),
+    route("/feature-flags/{name}/enable", _A, put=enable_feature),
+    route("/reset", _A, delete=reset),
+    route("/reset/{node}", _A, delete=reset),
     route("/deprecated-features", get=nothing),
     route("/deprecated-features/used", get=nothing),
     route("/stream/connections", get=nothing),
     route("/stream/connections/{vhost}", get=nothing),
+    route("/stream/connections/{vhost}/{name}", get=no_such, delete=no_such),
     route("/stream/publishers", get=nothing),
     route("/stream/publishers/{vhost}", get=nothing),
     route("/stream/consumers", get=nothing),
