@@ -321,20 +321,6 @@ async def test_what_is_not_here_cannot_be_changed(autojump_clock: trio.abc.Clock
         assert await user.get("/vhost-limits") != []
 
 
-async def test_statistics_begin_anew(autojump_clock: trio.abc.Clock) -> None:
-    """Two looks give a history; after each reset it is that of the looks since."""
-    async with running_broker() as broker, http_user(broker) as user:
-        await user.put("/queues/%2F/q", {"durable": True})
-        path = "/queues/%2F/q?lengths_age=60&lengths_incr=5"
-        for reset in ("/reset", "/reset/broker"):
-            for points in (1, 3):
-                shown = await user.get(path)
-                assert len(shown["messages_details"]["samples"]) == points
-                await trio.sleep(10)
-            assert await user.delete(reset) == 204
-        assert await user.delete("/reset/other") == 404
-
-
 async def test_a_password_is_hashed_as_users_take_it(autojump_clock: trio.abc.Clock) -> None:
     async with running_broker() as broker, http_user(broker) as user:
         hashed = (await user.get("/auth/hash_password/p%2Fw"))["ok"]

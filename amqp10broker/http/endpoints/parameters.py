@@ -118,14 +118,6 @@ async def enable_feature(call: Call) -> Answer:
     )
 
 
-async def reset(call: Call) -> Answer:
-    """Forget what earlier requests have seen: rates and histories begin anew."""
-    if call.values.get("node", call.door.node_name) != call.door.node_name:
-        raise not_found()
-    call.door.samples.forget()
-    return NO_CONTENT
-
-
 async def hash_password(call: Call) -> Answer:
     """A password as `PUT /users` takes it: salt and SHA-256, in base64."""
     salt = call.door.random(4)
@@ -163,8 +155,6 @@ ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (
     route("/federation-links/{vhost}", get=nothing),
     route("/feature-flags", get=nothing),
     route("/feature-flags/{name}/enable", _A, put=enable_feature),
-    route("/reset", _A, delete=reset),
-    route("/reset/{node}", _A, delete=reset),
     route("/deprecated-features", get=nothing),
     route("/deprecated-features/used", get=nothing),
     route("/stream/connections", get=nothing),
