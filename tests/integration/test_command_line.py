@@ -360,7 +360,7 @@ def test_log_for_people_has_no_colours_in_a_file_and_names_what_happened(tmp_pat
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "amqp10broker", "serve", "--port", "0"),
+                *(sys.executable, "-m", "amqp10broker", "serve", "--port", "0", "--no-http"),
                 *("--admin-socket", str(tmp_path / "admin.sock")),
             ],
             cwd=REPOSITORY,
