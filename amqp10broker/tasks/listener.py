@@ -96,8 +96,8 @@ class Listener:
         loopback = is_loopback(address[0])
         turn = turn_address(address[0])
         try:
-            local = peer_text(sock.getsockname()[:2])
             transport = SocketTransport(sock)
+            local = peer_text(sock.getsockname()[:2])
         except OSError as error:  # the client has gone already
             _log.debug("connection lost before it began", peer=peer, reason=str(error))
             sock.close()
