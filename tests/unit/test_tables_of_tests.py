@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -168,6 +169,15 @@ def test_every_path_of_the_http_api_has_its_row() -> None:
         )
         for route in ROUTES
     }
+
+
+def test_no_path_of_the_http_api_is_there_twice() -> None:
+    """Neither in the router, where only the first would be heard, nor in the page."""
+    for paths in (
+        [route.pattern for route in ROUTES],
+        [row[0] for row in rows(HTTP.read_text()) if row[0].startswith("`/")],
+    ):
+        assert [path for path, count in Counter(paths).items() if count > 1] == []
 
 
 def _needed(tag: Tag | None) -> str:
