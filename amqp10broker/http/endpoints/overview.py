@@ -147,6 +147,14 @@ async def extensions(call: Call) -> Answer:
     return call.listed([])
 
 
+async def reset(call: Call) -> Answer:
+    """Forget what earlier requests have seen: rates and histories begin anew."""
+    if call.values.get("node", call.door.node_name) != call.door.node_name:
+        raise not_found()
+    call.door.samples.forget()
+    return NO_CONTENT
+
+
 # --- nodes ----------------------------------------------------------------------------------------
 
 
@@ -270,4 +278,6 @@ ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (
     route("/nodes/{node}/memory/relative", _O, get=get_relative_memory),
     route("/cluster-name", get=get_cluster_name, put=(_A, put_cluster_name)),
     route("/extensions", get=extensions),
+    route("/reset", _A, delete=reset),
+    route("/reset/{node}", _A, delete=reset),
 )
