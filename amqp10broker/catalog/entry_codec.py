@@ -91,7 +91,8 @@ def read_vhost(entry: DefinitionEntry) -> VhostFacts:
         description=entry.text("description", inner.text("description", "")),
         tags=entry.tags() or inner.tags(),
         metadata={key: value for key, value in inner.values.items() if key not in _FACTS},
-        default_queue_type=None if kind == "undefined" else kind,
+        # Tools in Go write an empty text where there is none.
+        default_queue_type=None if kind in ("", "undefined") else kind,
         limits=VhostLimits.read(entry.limits(), f"vhost '{name}'"),
     )
 

@@ -258,6 +258,19 @@ async def test_definitions_come_as_a_file_of_a_form(autojump_clock: trio.abc.Clo
         assert (other.status, other.json["reason"]) == (400, "the form has no field 'file'")
 
 
+async def test_an_empty_type_of_queue_is_none(autojump_clock: trio.abc.Clock) -> None:
+    """As a client in Go sends back what it has read."""
+    async with running_broker() as broker, http_user(broker) as user:
+        vhosts = [
+            {"name": "v", "default_queue_type": ""},
+            {"name": "w", "metadata": {"default_queue_type": ""}},
+        ]
+        heard = await user.ask("POST", "/definitions", {"vhosts": vhosts}, content_type="application/json")
+        assert heard.status == 204
+        assert await user.put("/vhosts/x", {"default_queue_type": ""}) == 201
+        assert (await user.get("/vhosts/x"))["default_queue_type"] == "classic"
+
+
 async def test_what_is_wrong_with_definitions_is_told(autojump_clock: trio.abc.Clock) -> None:
     async with running_broker() as broker, http_user(broker) as user:
         assert (await user.ask("POST", "/definitions", b"{}", content_type="text/plain")).status == 415
