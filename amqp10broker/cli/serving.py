@@ -45,6 +45,7 @@ _HTTP: Final = (
     "http_path_prefix",
     "http_cors_origins",
     "http_body_bytes_max",
+    "collect_statistics_interval_ms",
     "http_connection_max",
     "prometheus",
     "prometheus_port",

@@ -398,6 +398,9 @@ class Config:
         "all, without a login",
         may_be_empty=True,
     )
+    collect_statistics_interval_ms: int = number(
+        5_000, 100, 600_000, "time between two looks at what has rates, while somebody asks over HTTP, in ms"
+    )
     http_body_bytes_max: int = number(
         20_000_000, 1_000, 1024 * _MIB, "biggest body of an HTTP request, in bytes"
     )

@@ -1,9 +1,9 @@
 """What changes, by looks at it: the rates ``x_details`` beside counters and gauges.
 
-Nothing is sampled while nobody looks. Each look at an object leaves a sample of it, no more than one in an
-interval, and a rate is what changed between the last two: a client that asks every half a minute hears of the
-last half a minute. So an object has no rate at the first look. Which node has an object does not matter, for
-what is looked at is what is sampled.
+Nothing is sampled while nobody asks. Each look at an object, a client's or the broker's own (`looks`), leaves
+a sample of it, no more than one in an interval, and a rate is what changed between the last two. So an object
+has no rate at the first look. Which node has an object does not matter, for what is looked at is what is
+sampled (ADR 0068).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any, Final, TypeAlias
 
 from amqp10broker.http.messages import Refused
 
-INTERVAL_MS: Final = 5_000
-"""Between two samples at least."""
+SLACK_MS: Final = 10
+"""By so much less than an interval two samples may lie apart: looks are not on the millisecond."""
 KEPT_MS: Final = 3_600_000
 """How long samples are kept."""
 SAMPLES_MAX: Final = 240
@@ -74,16 +74,17 @@ class Series:
     def __init__(self) -> None:
         self._samples: deque[tuple[int, Values]] = deque()
 
-    def look(self, now_ms: int, values: Values, *, most: int) -> None:
+    def look(self, now_ms: int, values: Values, *, least_ms: int, most: int) -> None:
         """Somebody looks at the object.
 
         Args:
             now_ms: when.
             values: of it.
+            least_ms: between two samples.
             most: samples to keep.
         """
         samples = self._samples
-        if samples and now_ms - samples[-1][0] < INTERVAL_MS:
+        if samples and now_ms - samples[-1][0] < least_ms:
             return
         samples.append((now_ms, values))
         while now_ms - samples[0][0] > KEPT_MS and len(samples) > 2:
@@ -130,7 +131,13 @@ class Series:
 class Samples:
     """Of all objects that are looked at."""
 
-    def __init__(self) -> None:
+    def __init__(self, interval_ms: int) -> None:
+        """Begin without any.
+
+        Args:
+            interval_ms: between two samples of an object, more or less.
+        """
+        self._least_ms = interval_ms - SLACK_MS
         self._series: dict[Hashable, Series] = {}
 
     def forget(self) -> None:
@@ -154,7 +161,9 @@ class Samples:
         self._series[key] = series  # now the last one that was looked at
         if len(self._series) > OBJECTS_MAX:
             del self._series[next(iter(self._series))]
-        series.look(now_ms, values, most=2 if len(self._series) > MANY else SAMPLES_MAX)
+        series.look(
+            now_ms, values, least_ms=self._least_ms, most=2 if len(self._series) > MANY else SAMPLES_MAX
+        )
         return series
 
 

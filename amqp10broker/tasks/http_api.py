@@ -17,6 +17,7 @@ from amqp10broker.http.cors import Cors
 from amqp10broker.http.endpoints.metrics import FOR_EVERYBODY
 from amqp10broker.http.endpoints.metrics import ROUTES as METRICS
 from amqp10broker.http.front import Front, Visit
+from amqp10broker.http.looks import Looks
 from amqp10broker.http.messages import Answer, Refused, Request
 from amqp10broker.http.refusals import refused
 from amqp10broker.http.rights import credentials, wrong_login
@@ -61,6 +62,8 @@ class HttpApi:
         """
         self._broker = broker
         self._door = BrokerDoor(broker, start)
+        self._looks = Looks(self._door)
+        self._start = start
         config = broker.config
         self._front: Front[RunEndpoint] = Front(
             Router(FOR_EVERYBODY if metrics else (*ROUTES, *METRICS)),
@@ -98,8 +101,20 @@ class HttpApi:
             if isinstance(found, Answer):
                 return found
             grants = found
+            if self._looks.asked(grants):
+                self._start(self._keep_looking)
         self._front.admit(visit, () if grants is None else account_of(grants).tags)
         return await visit.endpoint.run(Call(visit.request, visit.values, grants, self._door))
+
+    async def _keep_looking(self) -> None:
+        """Look at what has rates as long as somebody asks."""
+        while self._looks.wanted:
+            await trio.sleep(self._broker.config.collect_statistics_interval_ms / 1000)
+            try:
+                await self._looks.look()
+            except (BrokerError, Refused) as error:
+                # A queue that does not answer, or has gone: the next look may go well.
+                _log.debug("rates were not looked at", reason=str(error))
 
     async def _logged_in(self, request: Request, origin: Peer, peer: str) -> Grants | Answer:
         """What the user may do who asks, or the answer to one who may not log in.
@@ -141,7 +156,7 @@ class BrokerDoor:
     def __init__(self, broker: Served, start: Start) -> None:
         self._broker = broker
         self._start = start
-        self.samples = Samples()
+        self.samples = Samples(broker.config.collect_statistics_interval_ms)
 
     @property
     def catalog(self) -> Catalog:

@@ -214,17 +214,17 @@ async def test_rates_are_what_changed_since_the_look_before(autojump_clock: trio
         assert first["messages_details"] == first["message_stats"]["publish_details"] == {"rate": 0.0}
         for _ in range(20):
             await client.publish("", "q", b"x")
-        await trio.sleep(10)
+        await trio.sleep(5)
         keda = (await user.get("/queues?page=1&name=q&columns=messages,messages_details,message_stats"))[
             "items"
         ]
         assert keda[0]["messages"] == 21
-        assert keda[0]["messages_details"]["rate"] == pytest.approx(2.0, rel=0.01)
-        assert keda[0]["message_stats"]["publish_details"]["rate"] == pytest.approx(2.0, rel=0.01)
-        ages = "lengths_age=60&lengths_incr=10&msg_rates_age=60&msg_rates_incr=10"
+        assert keda[0]["messages_details"]["rate"] == pytest.approx(4.0, rel=0.01)
+        assert keda[0]["message_stats"]["publish_details"]["rate"] == pytest.approx(4.0, rel=0.01)
+        ages = "lengths_age=60&lengths_incr=5&msg_rates_age=60&msg_rates_incr=5"
         aged = await user.get(f"/queues/%2F/q?{ages}")
         assert [each["sample"] for each in aged["messages_details"]["samples"]] == [21, 1]
-        assert aged["message_stats"]["publish_details"]["avg_rate"] == pytest.approx(2.0, rel=0.01)
+        assert aged["message_stats"]["publish_details"]["avg_rate"] == pytest.approx(4.0, rel=0.01)
         assert (await user.ask("GET", "/queues?lengths_age=9000&lengths_incr=1")).status == 400
 
 

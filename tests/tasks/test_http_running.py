@@ -10,6 +10,7 @@ import trio
 
 from amqp10broker.amqp10.performatives import Attach, Close, Open, SaslOutcome
 from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.http.looks import Looks
 from amqp10broker.tasks.broker import Broker
 from amqp10broker.tasks.queue_task import QueueTask
 from tests.support.declaring import add_vhost, declare
@@ -122,12 +123,12 @@ async def test_connections_and_channels_have_rates(autojump_clock: trio.abc.Cloc
         assert channel == {"message_stats": {"publish": 1, "drop_unroutable": 1}}
         for _ in range(20):
             await client.publish("", "nowhere", b"x")
-        await trio.sleep(10)
+        await trio.sleep(5)
         (after,) = await user.get("/connections")
-        rate = (after["recv_oct"] - before["recv_oct"]) / 10
+        rate = (after["recv_oct"] - before["recv_oct"]) / 5
         assert after["recv_oct_details"]["rate"] == pytest.approx(rate, rel=0.01)
         (channel,) = await user.get("/channels?columns=message_stats")
-        assert channel["message_stats"]["publish_details"]["rate"] == pytest.approx(2.0, rel=0.01)
+        assert channel["message_stats"]["publish_details"]["rate"] == pytest.approx(4.0, rel=0.01)
         (bare,) = await user.get("/connections?disable_stats=true")
         assert "recv_oct" not in bare
 
@@ -164,7 +165,7 @@ async def test_samples_are_forgotten(autojump_clock: trio.abc.Clock) -> None:
         for reset in ("/reset", "/reset/broker"):
             await user.get("/connections")
             await client.publish("", "nowhere", bytes(1000))
-            await trio.sleep(10)
+            await trio.sleep(5)
             (rated,) = await user.get("/connections")
             assert rated["recv_oct_details"]["rate"] > 100
             assert (await user.ask("DELETE", reset)).status == 204
@@ -244,9 +245,9 @@ async def test_the_overview_counts_what_clients_did_where_the_user_sees_it(
         stats = (await user.get("/overview"))["message_stats"]
         assert (stats["publish"], stats["drop_unroutable"], stats["get_no_ack"]) == (2, 1, 1)
         await client.publish("", "q", b"x")
-        await trio.sleep(10)
+        await trio.sleep(5)
         stats = (await user.get("/overview"))["message_stats"]
-        assert stats["publish_details"]["rate"] == pytest.approx(0.1, rel=0.01)
+        assert stats["publish_details"]["rate"] == pytest.approx(0.2, rel=0.01)
         add_login(broker, "ann:pw", "management")
         async with http_user(broker, "ann:pw") as ann:
             assert (await ann.get("/overview"))["message_stats"] == {}
@@ -328,3 +329,59 @@ async def test_health_checks_fail_and_say_why(autojump_clock: trio.abc.Clock) ->
             assert heard.json["reason"]
             assert {key: heard.json[key] for key in told} == told
         assert (await user.ask("GET", f"{CHECKS}/port-listener/x")).status == 400
+
+
+async def test_rates_are_those_of_the_last_interval_for_a_client_that_asks_seldom(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    """The broker looks by itself while somebody asks: a scaler hears of the present, not of half a minute."""
+    async with running_broker() as broker, http_user(broker) as user:
+        declare(broker.catalog, "/", "q")
+        client = await client091(broker)
+        await open_channel(client)
+        await client.publish("", "q", b"first")
+        await settle_down()
+        assert (await user.get("/queues/%2F/q"))["message_stats"]["publish_details"]["rate"] == 0
+        await trio.sleep(21)
+        for _ in range(50):
+            await client.publish("", "q", b"x")
+        await settle_down()
+        await trio.sleep(5)
+        shown = await user.get("/queues/%2F/q")
+        assert shown["message_stats"]["publish_details"]["rate"] == pytest.approx(10, rel=0.05)
+        overview = await user.get("/overview")
+        assert overview["message_stats"]["publish_details"]["rate"] == pytest.approx(10, rel=0.05)
+        (channel,) = await user.get("/channels")
+        assert channel["message_stats"]["publish_details"]["rate"] == pytest.approx(10, rel=0.05)
+        await trio.sleep(10)
+        assert (await user.get("/queues/%2F/q"))["message_stats"]["publish_details"]["rate"] == 0
+
+
+async def test_the_broker_looks_no_more_when_nobody_has_asked_for_long(
+    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[float] = []
+
+    async def look(self: Looks) -> None:
+        looked.append(trio.current_time())
+
+    monkeypatch.setattr(Looks, "look", look)
+    async with running_broker(collect_statistics_interval_ms=1_000) as broker:
+
+        async def ask() -> None:
+            async with http_user(broker) as user:
+                await user.get("/queues")
+
+        await trio.sleep(60)
+        assert not looked
+        await ask()
+        await trio.sleep(60)
+        assert 58 <= len(looked) <= 61
+        await trio.sleep(2_000)
+        count = len(looked)
+        assert count <= 602
+        await trio.sleep(60)
+        assert len(looked) == count
+        await ask()
+        await trio.sleep(10)
+        assert len(looked) > count

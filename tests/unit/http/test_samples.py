@@ -9,12 +9,14 @@ import pytest
 
 from amqp10broker.http import samples as module
 from amqp10broker.http.messages import Refused
-from amqp10broker.http.samples import INTERVAL_MS, KEPT_MS, SAMPLES_MAX, Samples, Series, Span, rated
+from amqp10broker.http.samples import KEPT_MS, SAMPLES_MAX, Samples, Series, Span, rated
+
+INTERVAL_MS = 5_000
 
 
 def looked(*looks: tuple[int, int]) -> Series:
     """An object with a value x, by looks at it: milliseconds and the value."""
-    samples = Samples()
+    samples = Samples(INTERVAL_MS)
     for now_ms, value in looks:
         series = samples.look("key", now_ms, {"x": value})
     return series
@@ -33,11 +35,11 @@ def test_a_rate_is_what_changed_between_two_looks() -> None:
 def test_looks_within_an_interval_are_one() -> None:
     """A page that asks every second does not hear of every second."""
     assert rate((0, 0), (1_000, 50)) == 0.0
-    assert rate((0, 0), (5_000, 50), (6_000, 1_000), (9_999, 2_000)) == 10.0
+    assert rate((0, 0), (5_000, 50), (6_000, 1_000), (9_900, 2_000)) == 10.0
 
 
 def test_a_counter_that_is_new_was_nothing_before() -> None:
-    samples = Samples()
+    samples = Samples(INTERVAL_MS)
     samples.look("key", 0, {})
     series = samples.look("key", 5_000, {"x": 5})
     assert rated({"x": 5}, series, None) == {"x": 5, "x_details": {"rate": 1.0}}
@@ -78,7 +80,7 @@ def test_samples_are_bounded_and_lie_farther_apart_the_older_they_are() -> None:
 def test_objects_that_nobody_looks_at_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "OBJECTS_MAX", 3)
     monkeypatch.setattr(module, "MANY", 2)
-    samples = Samples()
+    samples = Samples(INTERVAL_MS)
     for now_ms in range(0, 5 * INTERVAL_MS, INTERVAL_MS):
         for key in "abcd":
             samples.look(key, now_ms, {"x": now_ms})

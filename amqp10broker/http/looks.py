@@ -1,0 +1,92 @@
+"""The broker's own looks at what has rates, while clients ask: so a rate is that of the last interval.
+
+Without them a rate would be that between two looks of a client, and none at its first ones. What is looked at
+is what clients look at, by the same endpoints; nobody hears the answers. Of very many objects there are no
+looks but those of clients: they would take a good part of a processor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Final
+
+from amqp10broker.catalog.users import User
+from amqp10broker.http.calls import Call, Door, RunEndpoint
+from amqp10broker.http.endpoints import connections, exchanges, overview, queues
+from amqp10broker.http.messages import Request
+from amqp10broker.security.grants import Changing, Grants, Operation, TopicOperation
+
+QUIET_MS: Final = 600_000
+"""So long after the last request there are looks."""
+QUEUES_MAX: Final = 1_000
+CONNECTIONS_MAX: Final = 1_000
+"""Of more there are no looks."""
+USERS_MAX: Final = 8
+"""Whose overview is looked at: each sees its own. Those that have asked last."""
+
+_OF_QUEUES: Final[tuple[RunEndpoint, ...]] = (queues.list_queues, exchanges.list_exchanges)
+_OF_CONNECTIONS: Final[tuple[RunEndpoint, ...]] = (connections.list_connections, connections.list_channels)
+_REQUEST: Final = Request("GET", (), {"columns": "message_stats,recv_oct_details"})
+"""For what has rates, and little of it."""
+
+
+class _Never:
+    version = 0
+
+
+class Everything:
+    """The broker itself may see everything: see `security.grants.Grants`."""
+
+    user = ""
+    changes: Changing = _Never()
+
+    @property
+    def account(self) -> User:
+        return User("", None, frozenset({"administrator"}))
+
+    def entry(self, vhost: str) -> Hashable | None:
+        return vhost
+
+    def allows(self, operation: Operation, vhost: str, name: str) -> bool:
+        return True
+
+    def allows_topic(self, operation: TopicOperation, vhost: str, exchange: str, key: str) -> bool:
+        return True
+
+
+class Looks:
+    """Who has asked of late, and what is looked at for them."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+        self._asked: dict[str, tuple[Grants, int]] = {}
+
+    def asked(self, grants: Grants) -> bool:
+        """A user asks; whether nobody had asked for long, and looks are to begin."""
+        begins = not self.wanted
+        self._asked.pop(grants.user, None)
+        self._asked[grants.user] = grants, self._door.now_ms()
+        if len(self._asked) > USERS_MAX:
+            del self._asked[next(iter(self._asked))]
+        return begins
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anybody has asked of late."""
+        since = self._door.now_ms() - QUIET_MS
+        return any(at > since for _, at in self._asked.values())
+
+    async def look(self) -> None:
+        """Look at everything that has rates, in portions."""
+        door = self._door
+        everything: Grants = Everything()
+        shared: list[RunEndpoint] = []
+        if sum(vhost.declared for vhost in door.catalog.vhosts.values()) <= QUEUES_MAX:
+            shared += _OF_QUEUES
+        if door.connections_open()[0] <= CONNECTIONS_MAX:
+            shared += _OF_CONNECTIONS
+        for run in shared:
+            await run(Call(_REQUEST, {}, everything, door))
+        for grants, _ in list(self._asked.values()):
+            if grants.account is not None:
+                await overview.overview(Call(_REQUEST, {}, grants, door))
