@@ -156,8 +156,11 @@ class Launch:
         for plan in self._plans:
             try:
                 os.makedirs(plan.folder, mode=0o700, exist_ok=True)
-                with open(os.path.join(plan.folder, COMMAND), "w", encoding="utf-8") as file:
+                command = os.path.join(plan.folder, COMMAND)
+                # Whoever waits for the file finds all of it.
+                with open(f"{command}.new", "w", encoding="utf-8") as file:
                     file.write(f"{shlex.join(plan.command)}\n")
+                os.replace(f"{command}.new", command)
                 with open(os.path.join(plan.folder, LOG), "ab") as log:
                     self._processes[plan.name] = subprocess.Popen(
                         plan.command,
