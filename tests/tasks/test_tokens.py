@@ -24,11 +24,12 @@ from amqp10broker.amqp10.types import Symbol
 from amqp10broker.errors import ConfigError
 from amqp10broker.tasks import key_sets
 from amqp10broker.tasks.broker import Broker
+from tests.support import tokens
 from tests.support.declaring import add_vhost, declare
 from tests.support.http_user import http_user
 from tests.support.managing import request_message
 from tests.support.rawframes import attach_receiver, begin, credit, frame, login, open_frame
-from tests.support.tokens import SERVER, key, pem, token
+from tests.support.tokens import SERVER, key, pem
 from tests.support.trio091 import Basic, Channel, Client091, Connection, connect091
 from tests.support.trioclient import Client, connect, running_broker
 from tests.tasks.conftest import LogRecorder
@@ -47,6 +48,11 @@ def settings(tmp_path: Path) -> dict[str, Any]:
         "oauth2_signing_keys": f"k1={file}",
         "auth_failure_delay_ms": 0,
     }
+
+
+def token(broker: Broker, *scopes: str, **claims: Any) -> str:
+    """One that is made now, by the broker's clock, which stands still while it works."""
+    return tokens.token(*scopes, now_s=broker.clock.now_ms() / 1000, **claims)
 
 
 async def client10(broker: Broker, secret: str, *, code: int = 0) -> Client:
@@ -91,7 +97,7 @@ async def test_scopes_are_the_permissions_of_a_link(autojump_clock: object, sett
     async with running_broker(**settings) as broker:
         declare(broker.catalog, "/", "mine")
         declare(broker.catalog, "/", "other")
-        client = await client10(broker, token("read:%2F/mine", "write:%2F/amq.default"))
+        client = await client10(broker, token(broker, "read:%2F/mine", "write:%2F/amq.default"))
         await client.send(attach_receiver(0, "/queues/mine"))
         await client.until(Attach)
         await client.send(attach_receiver(1, "/queues/other"))
@@ -104,7 +110,7 @@ async def test_scopes_are_the_permissions_of_a_channel(
 ) -> None:
     async with running_broker(**settings) as broker:
         declare(broker.catalog, "/", "mine")
-        client = await client091(broker, token("read:%2F/mine"))
+        client = await client091(broker, token(broker, "read:%2F/mine"))
         await client.send(Basic.Consume(queue="mine"))
         await client.expect(Basic.ConsumeOk)
         await client.send(Basic.Consume(queue="other"))
@@ -116,7 +122,7 @@ async def test_a_virtual_host_that_no_scope_names_is_closed(
 ) -> None:
     async with running_broker(**settings) as broker:
         add_vhost(broker.catalog, "v")
-        client = await client10(broker, token("read:v/q"))
+        client = await client10(broker, token(broker, "read:v/q"))
         close = await client.until(Close)
         assert "access to vhost '/' refused for user 'ann'" in close.error.description
 
@@ -126,8 +132,8 @@ async def test_what_is_no_good_token_is_a_wrong_password(
     autojump_clock: object, settings: dict[str, Any], secret: str, log: LogRecorder
 ) -> None:
     """Where tokens alone count, no password does; and no token is in the log."""
-    given = token(*ALL, lasts_s=-1) if secret == "expired" else secret
     async with running_broker(**{**settings, "auth_backends": "oauth2"}) as broker:
+        given = token(broker, *ALL, lasts_s=-1) if secret == "expired" else secret
         await client10(broker, given, code=1)
     assert any(event == "login failed" for event, _ in log.of("warning"))
     assert given not in repr(log.entries) or secret == "guest"
@@ -138,19 +144,19 @@ async def test_beside_tokens_passwords_count_where_they_shall(
 ) -> None:
     async with running_broker(**settings) as broker:
         assert await connect091(broker).open("guest", "guest")
-        assert await client091(broker, token(*ALL))
+        assert await client091(broker, token(broker, *ALL))
 
 
 async def test_a_token_is_no_password_where_none_is_taken(autojump_clock: object) -> None:
     async with running_broker(auth_failure_delay_ms=0) as broker:
-        await client10(broker, token(*ALL), code=1)
+        await client10(broker, token(broker, *ALL), code=1)
 
 
 async def test_the_connection_ends_with_its_token(autojump_clock: object, settings: dict[str, Any]) -> None:
     async with running_broker(**settings) as broker:
         one, two = (
-            await client10(broker, token(*ALL, lasts_s=60)),
-            await client091(broker, token(*ALL, lasts_s=60)),
+            await client10(broker, token(broker, *ALL, lasts_s=60)),
+            await client091(broker, token(broker, *ALL, lasts_s=60)),
         )
         began = trio.current_time()
         error = (await one.until(Close)).error
@@ -165,10 +171,11 @@ async def test_another_token_keeps_a_connection_of_0_9_1(
 ) -> None:
     async with running_broker(**settings) as broker:
         declare(broker.catalog, "/", "q")
-        client = await client091(broker, token(*ALL, lasts_s=60))
+        client = await client091(broker, token(broker, *ALL, lasts_s=60))
         began = trio.current_time()
         await client.send(
-            Connection.UpdateSecret(new_secret=token("read:%2F/q", lasts_s=100), reason="it ends"), channel=0
+            Connection.UpdateSecret(new_secret=token(broker, "read:%2F/q", lasts_s=100), reason="it ends"),
+            channel=0,
         )
         await client.expect(Connection.UpdateSecretOk)
         await client.send(Basic.Publish(exchange="", routing_key="q"), channel=1)
@@ -183,13 +190,13 @@ async def test_another_token_keeps_a_connection_of_0_9_1(
 async def test_a_bad_token_closes_a_connection_of_0_9_1(
     autojump_clock: object, settings: dict[str, Any], bad: str
 ) -> None:
-    secret = {
-        "of another": token(*ALL, user="bob"),
-        "expired": token(*ALL, lasts_s=-5),
-        "junk": "junk",
-    }[bad]
     async with running_broker(**settings) as broker:
-        client = await client091(broker, token(*ALL))
+        secret = {
+            "of another": token(broker, *ALL, user="bob"),
+            "expired": token(broker, *ALL, lasts_s=-5),
+            "junk": "junk",
+        }[bad]
+        client = await client091(broker, token(broker, *ALL))
         await client.send(Connection.UpdateSecret(new_secret=secret, reason=""), channel=0)
         close = await client.expect(Connection.Close)
         assert close.reply_code == 530
@@ -203,13 +210,13 @@ async def test_another_token_keeps_a_connection_of_1_0(
     async with running_broker(**settings) as broker:
         for name in ("q", "other"):
             declare(broker.catalog, "/", name)
-        client = await client10(broker, token(*ALL, lasts_s=60))
+        client = await client10(broker, token(broker, *ALL, lasts_s=60))
         await client.send(attach_receiver(0, "/queues/q"), attach_receiver(1, "/queues/other"))
         await client.take(Attach, 2)
         await client.send(credit(0, 10), credit(1, 10))
         await attach_management(client)
         began = trio.current_time()
-        await offer(client, token("read:%2F/q", lasts_s=100))
+        await offer(client, token(broker, "read:%2F/q", lasts_s=100))
         got: dict[type, Any] = {}
         while not {Detach, Transfer} <= got.keys():
             body = (await client.next()).body
@@ -224,9 +231,9 @@ async def test_a_bad_token_closes_a_connection_of_1_0(
     autojump_clock: object, settings: dict[str, Any]
 ) -> None:
     async with running_broker(**settings) as broker:
-        client = await client10(broker, token(*ALL))
+        client = await client10(broker, token(broker, *ALL))
         await attach_management(client)
-        await offer(client, token(*ALL, user="bob"))
+        await offer(client, token(broker, *ALL, user="bob"))
         error = (await client.until(Close)).error
         assert error.condition == "amqp:unauthorized-access"
         assert error.description.startswith("token refused")
@@ -236,8 +243,8 @@ async def test_a_token_that_has_not_the_virtual_host_any_more_ends_the_connectio
     autojump_clock: object, settings: dict[str, Any]
 ) -> None:
     async with running_broker(**settings) as broker:
-        client = await client091(broker, token(*ALL))
-        await client.send(Connection.UpdateSecret(new_secret=token("read:v/q"), reason=""), channel=0)
+        client = await client091(broker, token(broker, *ALL))
+        await client.send(Connection.UpdateSecret(new_secret=token(broker, "read:v/q"), reason=""), channel=0)
         close = await client.expect(Connection.Close)
         assert (close.reply_code, "access to vhost '/' refused" in close.reply_text) == (530, True)
 
@@ -257,10 +264,10 @@ async def test_keys_of_the_authority_are_fetched_for_a_key_that_is_not_known(
     uri = "https://authority.example/keys"
     settings = {**settings, "oauth2_signing_keys": "", "oauth2_jwks_uri": uri, "auth_backends": "oauth2"}
     async with running_broker(**settings) as broker:
-        await client091(broker, token(*ALL))
-        await client091(broker, token(*ALL))
+        await client091(broker, token(broker, *ALL))
+        await client091(broker, token(broker, *ALL))
         assert asked == [uri]
-        stranger = token(*ALL, signed_by=key("RSA", "k2"), kid="k2")
+        stranger = token(broker, *ALL, signed_by=key("RSA", "k2"), kid="k2")
         await client10(broker, stranger, code=1)
         await client10(broker, stranger, code=1)
         assert asked == [uri]
@@ -277,7 +284,7 @@ async def test_an_authority_that_does_not_answer_is_told_in_the_log(
     monkeypatch.setattr(key_sets, "fetch_key_set", lambda uri, ca_file: "Connection refused")
     settings = {**settings, "oauth2_signing_keys": "", "oauth2_jwks_uri": "https://authority.example/keys"}
     async with running_broker(**settings) as broker:
-        await client10(broker, token(*ALL), code=1)
+        await client10(broker, token(broker, *ALL), code=1)
         assert await connect091(broker).open("guest", "guest")
     assert ("the authority's keys cannot be had", "Connection refused") in [
         (event, fields.get("reason")) for event, fields in log.of("warning")
@@ -288,11 +295,11 @@ async def test_a_bearer_token_is_a_login_of_the_http_api(
     autojump_clock: object, settings: dict[str, Any]
 ) -> None:
     async with running_broker(**settings) as broker, http_user(broker, "") as user:
-        secret = token(*ALL, "tag:monitoring")
+        secret = token(broker, *ALL, "tag:monitoring")
         heard = await user.ask("GET", "/whoami", authorization=f"Bearer {secret}")
         assert heard.json["name"] == "ann"
         assert heard.json["tags"] == ["monitoring"]
-        without = await user.ask("GET", "/whoami", authorization=f"Bearer {token(*ALL)}")
+        without = await user.ask("GET", "/whoami", authorization=f"Bearer {token(broker, *ALL)}")
         assert (without.status, without.json["reason"]) == (401, "Not management user")
         wrong = await user.ask("GET", "/whoami", authorization="Bearer a.b.c")
         assert wrong.json == {"error": "not_authorized", "reason": "Not_Authorized"}

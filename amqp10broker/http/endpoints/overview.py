@@ -20,7 +20,6 @@ from amqp10broker.management.table import EXCHANGE_TYPES
 KEPT_S: Final = KEPT_MS // 1000
 _PART: Final = 500
 """Queues that are counted before others have their turn."""
-_MECHANISMS: Final = ("PLAIN", "AMQPLAIN", "ANONYMOUS", "SCRAM-SHA-256")
 
 
 async def overview(call: Call) -> Answer:
@@ -197,7 +196,6 @@ async def _node(call: Call, name: str) -> dict[str, Any]:
         "partitions": [],
         "cluster_links": [],
         "applications": [{"name": "amqp10broker", "description": "AMQP broker", "version": node.version}],
-        "auth_mechanisms": [{"name": name, "description": "", "enabled": True} for name in _MECHANISMS],
         "exchange_types": _exchange_types(),
         "contexts": _contexts(listeners),
     }
