@@ -8,13 +8,14 @@ PYTHON ?=
 VENV ?= .venv
 ARGS ?=
 
-# All tests run two at a time, file by file: half of their time is waiting for brokers and JVMs to start and to end.
-ALL_TESTS := -n 2 --dist loadfile
+# All tests run three at a time, file by file: a third of their time is waiting for brokers and JVMs to start and to end.
+# Groups that share something dear come first (tests/conftest.py), small files last, so that all workers end together.
+ALL_TESTS := -n 3 --dist loadfile --no-loadscope-reorder
 # Those that look at AMQP10BROKER_LONG.
 LONG_TESTS := -n 2 --dist loadfile $(addprefix tests/,unit/storage unit/persistence property tasks/test_node_storage.py \
-	tasks/test_missing_files.py integration/test_crash.py integration/test_cluster_faults.py \
+	tasks/test_missing_files.py tasks/test_transactions_power.py integration/test_crash.py integration/test_cluster_faults.py \
 	integration/test_cluster_names.py integration/test_cluster_nemesis.py integration/test_spark_queue_lives.py \
-	spark/test_crash_driver.py)
+	integration/test_page_crowd.py spark/test_crash_driver.py)
 IN_VENV := $(VENV)/bin
 PIP_INSTALL := $(IN_VENV)/python -m pip install --quiet --disable-pip-version-check
 # Says each package, and a bar where there is a terminal: for what takes minutes.
@@ -81,15 +82,18 @@ $(VENV)/.made:
 	@touch $@
 
 $(VENV)/.runtime: $(VENV)/.made pyproject.toml
-	@echo 'Installing the broker (trio, structlog, argon2-cffi, shtab, h11)'
+	@echo 'Installing the broker (trio, structlog, argon2-cffi, shtab, h11, websockets)'
 	@$(PIP_INSTALL) --editable '.[http]' || { \
 		echo "The broker could not be installed. pip needs a package index: check the network and pip's settings." >&2; \
 		exit 1; }
 	@touch $@
 
-$(VENV)/.test: $(VENV)/.runtime
+$(VENV)/.test: $(VENV)/.runtime .ci/install_browser.py .ci/install_rhea.py .ci/install_jms.py tests/jms/ivy.xml
 	@echo 'Installing the test tools (python-qpid-proton is compiled: a minute or two, once)'
 	@$(PIP_INSTALL) --editable '.[test]' || { sh .ci/explain_test_install.sh $(IN_VENV)/python >&2; exit 1; }
+	@$(IN_VENV)/python .ci/install_browser.py || test -z "$$CI"
+	@$(IN_VENV)/python .ci/install_rhea.py || test -z "$$CI"
+	@$(IN_VENV)/python .ci/install_jms.py || test -z "$$CI"
 	@touch $@
 
 $(VENV)/.lint: $(VENV)/.runtime

@@ -47,6 +47,7 @@ ROOMS: Final[Mapping[str, Room]] = {
     "config": _room("errors", why="limits and their parsing; given the environment, does not read it"),
     "flowevents": _room("errors", why="what an event is, for all who write or read one"),
     "alarms": _room(why="measurements in, alarms out; who measures and who is told is the living room's"),
+    "websocket": _room("greeting", why="a WebSocket's messages and AMQP's bytes: no socket"),
     "greeting": _room(why="eight bytes that say which protocol speaks"),
     "amqp10": _room("errors", why="the engine serves broker and client: no broker, queue or role in it"),
     "amqp091": _room("errors", why="AMQP 0-9-1's wire format and engine: no broker, no queue"),
@@ -82,6 +83,11 @@ ROOMS: Final[Mapping[str, Room]] = {
         "service", "management", "queues", "catalog", "errors",
         why="what is exposed, gathered in steps: how long a step lasts is for tasks to see",
     ),
+    "telemetry": _room(
+        "service", "metrics", "message", "queues", "catalog", "errors",
+        why="what OpenTelemetry is told: its SDK, and a thread that sends; the broker imports it if asked to",
+        pure=False,
+    ),
     "http": _room(
         "metrics", "message", "routing", "queues", "catalog", "security", "management", "errors",
         why="the HTTP API decided; its engine and sockets are in tasks",
@@ -91,12 +97,20 @@ ROOMS: Final[Mapping[str, Room]] = {
         "flowevents", "errors",
         why="the broker's side of both protocols, decided without being alive",
     ),
+    "frames": _room(
+        "amqp10", "amqp091", "greeting", "errors",
+        why="frames read a second time, in words and in files: for who looks on, never on the way",
+    ),
+    "lint": _room(
+        "frames", "amqp10", "amqp091", "greeting",
+        why="what a peer's frames say of its habits: a recording in, findings out",
+    ),
     "recording": _room("flowevents", "errors", why="files of flow events", pure=False),
     "adminpath": _room("errors", why="where broker and command line meet, on disk", pure=False),
     "tasks": _room(
         "service", "management", "security", "catalog", "queues", "routing", "message", "amqp10", "amqp091",
         "persistence", "replication", "raft", "storage", "flowevents", "recording", "greeting", "adminpath",
-        "alarms", "http", "metrics", "config", "errors", "__init__",
+        "alarms", "http", "websocket", "metrics", "telemetry", "frames", "config", "errors", "__init__",
         why="the only living room: every nursery, socket, timer and thread",
         pure=False,
     ),
@@ -112,25 +126,34 @@ ROOMS: Final[Mapping[str, Room]] = {
         "flowevents", "recording", "spark", "errors", why="reads recordings; knows no broker", pure=False
     ),
     "cli": _room(
-        "tasks", "client", "storage", "flowevents", "recording", "analysis", "adminpath",
+        "tasks", "client", "storage", "flowevents", "recording", "analysis", "frames", "lint", "adminpath",
         "management.table", "management.arguments", "config", "errors", "__init__",
         why="commands, with options of the table of operations; the version is in the package itself",
         pure=False,
     ),
-    "testing": _room("tasks", "client", "config", "errors", why="a broker in memory for tests", pure=False),
+    "testing": _room(
+        "tasks", "client", "service.survey", "management.snapshot", "cli.admin", "cli.main", "config",
+        "errors",
+        why="a broker inside the tests of a program, asked as the command line asks",
+        pure=False,
+    ),
     "__init__": _room("tasks", "config", why="public names, loaded when first used", pure=False),
     "__main__": _room("cli", why="python -m amqp10broker", pure=False),
 }  # fmt: skip
 
 # Packages from outside the standard library, and the files and folders that may import them.
 THIRD_PARTY: Final[Mapping[str, tuple[str, ...]]] = {
-    "trio": ("tasks/", "client/trio.py", "testing.py", "cli/serve.py"),
+    "trio": ("tasks/", "client/trio.py", "testing/in_process.py", "cli/serve.py"),
+    # Who imports it runs under it.
+    "pytest": ("testing/plugin.py",),
     "argon2": ("security/passwords.py",),
     "shtab": ("cli/completion.py",),
     "structlog": ("tasks/", "cli/logs.py", "cli/serve.py"),
     # Extras, imported where they are used and never while the broker starts.
     "prometheus_client": ("metrics/exposition.py",),
+    "opentelemetry": ("telemetry/", "tasks/telemetry.py"),
     "h11": ("tasks/http_connection.py",),
+    "websockets": ("websocket.py",),
     "joserfc": ("security/tokens.py",),
     "pyarrow": ("recording/", "spark/", "analysis/"),
     "numpy": ("recording/", "spark/", "analysis/"),
@@ -178,13 +201,18 @@ LONG_TASKS: Final[Mapping[str, str]] = {
     "connection_shell.py": "what a connection of either protocol is: half of each would stand twice",
     "data.py": "one data folder from its taking to its leaving, and what of it is the node's own",
     "flow_sampler.py": "one look at everything, in steps that give others their turn",
+    "http_connection.py": "one connection from its first request to its last answer, or to what it becomes",
     "journal_task.py": "the journal of a running broker, for queues of all kinds",
+    "listener.py": "what a client speaks is found out in one place, whether by TCP, TLS or WebSocket",
+    "node.py": "one protocol: all that an operation may ask of the node that it is asked at",
     "node_of_cluster.py": "one protocol: all that an operation may ask of a node of a cluster",
     "peers.py": "the table of other nodes: their connections, and all that is done over them",
     "queue_task.py": "the one loop of every kind of queue, with the order of its ends",
     "queues.py": "the table of a node's queues, and what becomes of one that fails",
     "recorder.py": "one recording from its first run to its last, whatever fails on the way",
     "recorder_child.py": "a process of its own, which can import little of the others",
+    "watches.py": "the table of watches: whoever begins, asks for or ends one, and who tells them of frames",
+    "writer.py": "the one way of bytes to a socket: past the task, by it, joined or in pieces, in one order",
 }
 
 # What changes declared things, and who may call it: requests are planned, and plans are applied (ADR 0036).

@@ -28,9 +28,10 @@ def _questions_of(module: str) -> Sequence[Benchmark]:
 
 # In the order of `--help` and of `all`; a module that is named has one question of its own.
 _MODULES: Final = (
-    *("protocols", "durability", "millions", "topic", "filters", "storage", "spark_stream", "spark_queue"),
+    *("protocols", "durability", "millions", "topic", "filters", "selectors", "storage"),
+    *("spark_stream", "spark_queue"),
     *("connection_setup", "article", "sweep", "recommendation"),
-    *("recording_cost", "versus", "analyse", "cluster"),
+    *("recording_cost", "http_cost", "websocket", "transactions", "versus", "analyse", "cluster"),
 )
 BENCHMARKS: Final[dict[str, Benchmark]] = {
     one.name: one for one in (*QUESTIONS, *chain.from_iterable(map(_questions_of, _MODULES)))

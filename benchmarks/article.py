@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import product
 from typing import Any, Final
 
 from benchmarks import spec
@@ -53,6 +54,8 @@ BY_SYNC: Final = "sync"
 BY_CONFIRM: Final = "confirm"
 TRANSIENT: Final = "transient"
 PERSISTENT: Final = "persistent"
+SYNCED: Final = "synced"
+WRITTEN: Final = "written"
 # Each has the broker's own credit, and gets it anew at each sync: one alone would fill for minutes at 50 ms.
 PRELOAD_LINKS: Final = 64
 
@@ -108,6 +111,8 @@ class Half:
     protocol: str
     preload: int = 0
     """Messages put into the fast queue beforehand."""
+    confirm: str = SYNCED
+    """When the broker's classic queues confirm persistent messages."""
 
     @property
     def amqp091(self) -> bool:
@@ -164,9 +169,9 @@ SENDER_AND_RECEIVER: Final = Question(
 )
 
 
-def halves(question: Question, preloaded: int = 0) -> list[Half]:
+def halves(question: Question, preloaded: int = 0, confirm: str = SYNCED) -> list[Half]:
     """Return both sides of a benchmark."""
-    return [Half(question, protocol, preloaded) for protocol in PROTOCOLS["both"]]
+    return [Half(question, protocol, preloaded, confirm) for protocol in PROTOCOLS["both"]]
 
 
 # --- running ----------------------------------------------------------------------------------------------
@@ -182,13 +187,16 @@ def _run(context: Context, question: Question) -> Outcome:
     outcome = Outcome((*columns, "slow_to_fast", "rss_mb", "disk_mb"), context.described_settings())
     late = "syncs" if question.by_sync(context) else "confirms"
     wanted = PROTOCOLS[question.option(context, "protocol")]
-    for delay_ms in question.option(context, "delay_ms"):
+    settings = product(question.option(context, "delay_ms"), question.option(context, "confirm"))
+    for delay_ms, confirm in settings:
         results = [
             _run_half(context, half, delay_ms, seconds)
-            for half in halves(question, count)
+            for half in halves(question, count, confirm)
             if half.protocol in wanted
         ]
         fast = PERSISTENT if question.fast_durable(context) else TRANSIENT
+        if confirm != SYNCED:
+            fast += f", confirmed when {confirm}"
         join(outcome, results, f"{FAST_TYPE}, {fast}", f"{SLOW_TYPE}, {late} +{delay_ms:g} ms")
     return outcome
 
@@ -196,7 +204,8 @@ def _run(context: Context, question: Question) -> Outcome:
 def _run_half(context: Context, half: Half, delay_ms: float, seconds: float) -> HalfResult:
     """Measure a half with its slow neighbour and without, in turns."""
     question = half.question
-    result = HalfResult(half.protocol, f"{half.protocol}, +{delay_ms:g} ms", question.consumes, half.preload)
+    title = f"{half.protocol}, +{delay_ms:g} ms" + ("" if half.confirm == SYNCED else f", {half.confirm}")
+    result = HalfResult(half.protocol, title, question.consumes, half.preload)
     order = [Neighbour.WITH, Neighbour.ALONE]
     if question.option(context, "apart"):
         order.insert(1, Neighbour.APART)
@@ -217,6 +226,8 @@ def _settings(context: Context, half: Half, delay_ms: float) -> BrokerSettings:
     """Return the broker's settings: its own defaults, as in the article, and what makes a queue slow."""
     settings = context.settings(max_link_credit=None)
     if half.question.by_sync(context):
+        if half.confirm != SYNCED:
+            settings = replace(settings, extra=(*settings.extra, "--classic-confirm", half.confirm))
         return replace(settings, data_root=context.options.data_root, sync_delay_ms=round(delay_ms))
     return replace(settings, confirm_delays_ms=((half.queues[1], delay_ms),) if delay_ms else ())
 
@@ -359,6 +370,7 @@ def _benchmark(question: Question, asks: str, **own: tuple[Any, ...]) -> Benchma
         "delay-ms": ([0.0, 5.0, 50.0], late),
         "delay": (BY_SYNC, by, (BY_SYNC, BY_CONFIRM)),
         "fast": (question.fast, fast, (TRANSIENT, PERSISTENT)),
+        "confirm": ([SYNCED], "when the classic queue confirms persistent messages", (SYNCED, WRITTEN)),
         "cluster": (False, "over three nodes; the quorum queue has a member on each"),
         "window": (5000, "the client's incoming-window"),
         "apart": (False, "measure also with the slow neighbour on a connection of its own"),

@@ -1,8 +1,9 @@
 """Is the broker slower than it was?
 
 The broker of another checkout (`--against DIR`) and that of this one do the same work in turns, loaded by
-this generator: transient messages, classic queues, no data folder. The order changes from repetition to
-repetition, so that a drift of the machine falls on both alike; what is compared is processor time.
+this generator: transient messages, classic queues and no data folder, unless `--durable`, `--queue-type` and
+`--data` say otherwise. The order changes from repetition to repetition, so that a drift of the machine falls
+on both alike; what is compared is processor time.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Final
 from benchmarks.cases import Case, consuming, passing, publishing, ratios, run_cases
 from benchmarks.errors import BenchmarkError
 from benchmarks.measure import STANDARD_COLUMNS, Benchmark, Context, options
+from benchmarks.questions import size_name
 from benchmarks.results import Outcome, Row
 from benchmarks.spec import Settle
 
@@ -24,9 +26,17 @@ NOW: Final = "now"
 def works(context: Context) -> list[Case]:
     """Return what both do."""
     count: int = context.options.versus_count
+    sizes: list[int] = context.options.versus_sizes
+    if sizes:
+        return [
+            passing(context, f"both, {size_name(size)}{name}", size_bytes=size, amqp091=amqp091)
+            for size in sizes
+            for amqp091, name in ((False, ""), (True, ", AMQP 0-9-1"))
+        ]
     return [
         publishing(context, "publish settled", settled=True, count_max=count),
         publishing(context, "publish unsettled", count_max=count),
+        publishing(context, "publish, one in flight", in_flight_max=1),
         publishing(context, "publish unsettled, AMQP 0-9-1", count_max=count, amqp091=True),
         consuming(context, "consume, settle range", count=count),
         passing(context, "both, settle range"),
@@ -46,7 +56,7 @@ def run(context: Context) -> Outcome:
         raise BenchmarkError(f"{tree} is no checkout of the broker: it has no folder amqp10broker")
     context.warmup_s = min(context.warmup_s, 0.5)
     repetitions, context.repetitions = context.repetitions, 1
-    settings = replace(context.settings(), data_root=None, sync_delay_ms=0)
+    settings = context.settings()
     trees = [(BEFORE, tree.resolve()), (NOW, settings.tree)]
     chosen = works(context)
     for _ in range(repetitions):
@@ -71,5 +81,6 @@ BENCHMARK = Benchmark(
     options(
         against=(Path, "checkout of the revision to compare with"),
         versus_count=(1_000_000, "messages published at most"),
+        versus_sizes=([], "bytes in a message: publish and consume of these sizes, and nothing else"),
     ),
 )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Generator, Iterable
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -20,13 +22,60 @@ settings.load_profile("tests")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Take away what only the long form of the tests has."""
+    """Take away what only the long form of the tests has; begin with what takes longest, if others help."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: not item.nodeid.startswith(tuple(_DEAR)))
     if os.environ.get("AMQP10BROKER_LONG"):
         return
     long = [item for item in items if item.get_closest_marker("long") is not None]
     if long:
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if item.get_closest_marker("long") is None]
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What collecting makes stays for the whole run: the collector need not look at it, then or later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        if sys.implementation.name == "cpython":
+            gc.collect()
+            gc.freeze()
+
+
+_DEAR: Final = {
+    "tests/spark/": "a session of Spark",
+    "tests/integration/test_page": "a browser",
+    "tests/integration/test_jms": "the programs for JMS",
+    "tests/integration/test_websocket_clients.py": "the programs for JMS",
+    **dict.fromkeys(
+        [
+            f"tests/integration/test_cluster_{name}.py"
+            for name in ("classic", "failover", "faults", "forming")
+        ],
+        "a cluster of three nodes",
+    ),
+}
+"""Tests that share what is dear to start: one worker has all of them, so that it is started once."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """With ``--dist loadfile``: file by file, but what shares something dear in one."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return next(
+                (dear for place, dear in _DEAR.items() if nodeid.startswith(place)), nodeid.split("::")[0]
+            )
+
+    return Scheduling(config, log)
 
 
 NOT_FOR_PYPY = frozenset({"pyarrow", "pandas", "numpy", "pyspark", "py4j", "matplotlib", "duckdb", "scipy"})

@@ -222,6 +222,11 @@ class Connection091:
         return self._reader.more and self.state is ConnectionState.RUNNING
 
     @property
+    def frames_read(self) -> int:
+        """How many methods and contents were read, each counted that is whole."""
+        return self._reader.frames
+
+    @property
     def unread(self) -> bytes:
         """Bytes that were taken in and belong to frames that are not read yet."""
         return b"".join((self._reader.unread, *self._early))

@@ -13,7 +13,14 @@ from struct import Struct
 from typing import Final
 
 from amqp10broker.amqp091.codec import encode_shortstr
-from amqp10broker.amqp091.framing import END, FRAME_OVERHEAD, HEADER, body_frames, content_header_frame
+from amqp10broker.amqp091.framing import (
+    END,
+    FRAME_OVERHEAD,
+    HEADER,
+    body_frames,
+    body_pieces,
+    content_header_frame,
+)
 from amqp10broker.amqp091.methods import FRAME_BODY, FRAME_METHOD
 
 _DELIVER: Final = b"\x00\x3c\x00\x3c"
@@ -82,7 +89,9 @@ class DeliverEncoder:
         self._layouts: dict[tuple[bytes, int], tuple[bytes, bytes]] = {}
         self._packs: dict[tuple[int, int], Pack] = {}
 
-    def encode(self, first_tag: int, messages: Iterable[tuple[bytes, bytes]], out: list[bytes]) -> None:
+    def encode(
+        self, first_tag: int, messages: Iterable[tuple[bytes, bytes]], out: list[bytes | memoryview]
+    ) -> None:
         """Write deliveries.
 
         Args:
@@ -108,12 +117,12 @@ class DeliverEncoder:
                 self._append_body(body, out)
             tag += 1
 
-    def _append_body(self, body: bytes, out: list[bytes]) -> None:
+    def _append_body(self, body: bytes, out: list[bytes | memoryview]) -> None:
         if self._fits(len(body)):
             if body:
                 out += (body, END)
         else:
-            out.append(body_frames(self._channel, body, self._frame_max))
+            out += body_pieces(self._channel, body, self._frame_max)
 
     def _fits(self, body_bytes: int) -> bool:
         """Whether a body takes one frame, whose header is then in `between`."""

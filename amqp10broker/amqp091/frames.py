@@ -125,6 +125,8 @@ class FrameReader:
         content_bytes_max: a body announced larger is reported and not collected.
         unfinished: bytes kept of contents that are not whole, at most `unfinished_bytes_max`.
         singly_max: of frames that are of no learned layout, so many are read in one call.
+        frames: how many whole methods and contents were read; acknowledgements and publishes that are alike
+            count each.
         more: whether the last call left bytes for the next one, because of `singly_max`.
         fault: why no more can be read; the connection must be closed with it.
     """
@@ -139,6 +141,7 @@ class FrameReader:
         "content_bytes_max",
         "fault",
         "frame_max",
+        "frames",
         "more",
         "open",
         "singly_max",
@@ -160,6 +163,7 @@ class FrameReader:
         self.unfinished = 0
         self.singly_max = sys.maxsize
         self.more = False
+        self.frames = 0
         # One message of the largest size fits always, with what its frames cost.
         self.unfinished_bytes_max = max(unfinished_bytes_max, 2 * content_bytes_max)
         self._contents: dict[int, PendingContent] = {}
@@ -209,6 +213,7 @@ class FrameReader:
             self._need = need - pos
         if not batch.items:
             self._raise_fault()
+        self.frames += sum(map(_count, batch.items))
         return batch.items
 
     @property
@@ -474,3 +479,7 @@ def _wrong_channel(channel: int, method: Method) -> AmqpHardError:
     else:
         code, text = ReplyCode.CHANNEL_ERROR, f"{method.NAME} belongs on an open channel, not on channel 0"
     return AmqpHardError(code, text, method.CLASS_ID, method.METHOD_ID)
+
+
+def _count(item: Item) -> int:
+    return len(item.bodies) if type(item) is PublishRun else len(item.tags) if type(item) is AckRun else 1

@@ -59,8 +59,8 @@ def content_header_frame(channel: int, properties: bytes, body_bytes: int) -> by
     return head + properties + END
 
 
-def body_frames(channel: int, body: bytes, frame_max: int) -> bytes:
-    """The frames of a body, joined; nothing for an empty one.
+def body_pieces(channel: int, body: bytes, frame_max: int) -> list[bytes | memoryview]:
+    """The frames of a body, in pieces that are not copied; none for an empty one.
 
     Args:
         channel: of the content.
@@ -69,12 +69,18 @@ def body_frames(channel: int, body: bytes, frame_max: int) -> bytes:
     """
     room = frame_max - FRAME_OVERHEAD if frame_max else len(body)
     if len(body) <= room:
-        return HEADER.pack(FRAME_BODY, channel, len(body)) + body + END if body else b""
-    pieces: list[bytes] = []
+        return [HEADER.pack(FRAME_BODY, channel, len(body)), body, END] if body else []
+    pieces: list[bytes | memoryview] = []
+    view = memoryview(body)
     for start in range(0, len(body), room):
-        piece = body[start : start + room]
+        piece = view[start : start + room]
         pieces += (HEADER.pack(FRAME_BODY, channel, len(piece)), piece, END)
-    return b"".join(pieces)
+    return pieces
+
+
+def body_frames(channel: int, body: bytes, frame_max: int) -> bytes:
+    """As `body_pieces`, joined."""
+    return b"".join(body_pieces(channel, body, frame_max))
 
 
 def content_frames(channel: int, method: Method, properties: bytes, body: bytes, frame_max: int) -> bytes:

@@ -203,6 +203,11 @@ class Connection:
         return self.frames.more and self.state is ConnectionState.OPENED
 
     @property
+    def frames_read(self) -> int:
+        """How many frames were read."""
+        return self.frames.frames
+
+    @property
     def unread(self) -> bytes:
         """Bytes that were taken in and belong to frames that are not read yet."""
         return self._head + self.frames.unread

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Sequence
-from typing import Final
+from typing import Any, Final
 
 from amqp10broker.amqp10.errors import AmqpLinkError, AmqpSessionError, Condition
-from amqp10broker.amqp10.performatives import Transfer
+from amqp10broker.amqp10.performatives import TransactionalState, Transfer
 
 DELIVERY_TAG_BYTES_MAX: Final = 32
 """Section 2.8.7: "a delivery-tag can be up to 32 octets of binary data"."""
@@ -25,9 +25,21 @@ class PartialDelivery:
 
     Attributes:
         held_bytes: of it, as `Unfinished` counts.
+        resumed: its first transfer says that it is a delivery of before; later ones may leave it out.
+        txn_id: the transaction to which it belongs; None: it belongs to none.
     """
 
-    __slots__ = ("chunks", "delivery_id", "held_bytes", "message_format", "settled", "size_bytes", "tag")
+    __slots__ = (
+        "chunks",
+        "delivery_id",
+        "held_bytes",
+        "message_format",
+        "resumed",
+        "settled",
+        "size_bytes",
+        "tag",
+        "txn_id",
+    )
 
     def __init__(self, first: Transfer) -> None:
         assert first.delivery_id is not None
@@ -35,15 +47,17 @@ class PartialDelivery:
         self.tag = first.delivery_tag or b""
         self.message_format = first.message_format
         self.settled = bool(first.settled)
+        self.resumed = bool(first.resume)
         self.chunks: list[bytes] = []
         self.size_bytes = 0
         self.held_bytes = 0
+        self.txn_id = first.state.txn_id if type(first.state) is TransactionalState else None
 
     def check_continuation(self, transfer: Transfer) -> None:
         """Refuse a continuation that contradicts the first frame (2.7.5).
 
         Raises:
-            AmqpLinkError: delivery-id, delivery-tag, message-format or settled differ.
+            AmqpLinkError: delivery-id, delivery-tag, message-format, settled or transaction differ.
         """
         if transfer.delivery_id is not None and transfer.delivery_id != self.delivery_id:
             raise AmqpLinkError(
@@ -62,6 +76,12 @@ class PartialDelivery:
                 Condition.INVALID_FIELD,
                 f"message-format of continuation transfer ({transfer.message_format}) differs from "
                 f"message-format on first transfer ({self.message_format or 0})",
+            )
+        if type(transfer.state) is TransactionalState and transfer.state.txn_id != self.txn_id:
+            raise AmqpLinkError(
+                Condition.INVALID_FIELD,
+                f"txn-id of continuation transfer (0x{transfer.state.txn_id.hex()}) differs from that of the "
+                f"first transfer ({'none' if self.txn_id is None else '0x' + self.txn_id.hex()})",
             )
         if transfer.settled is not None and transfer.settled != self.settled:
             raise AmqpLinkError(
@@ -140,18 +160,71 @@ class DeliveryBatch:
         return before - len(left)
 
 
+class ResumedDelivery:
+    """A delivery of before the link was attached that is to be resumed (2.6.13).
+
+    Attributes:
+        key: its number, of which its tag is made.
+        message: its parts; empty: both ends know its outcome, or it is aborted.
+        state: the outcome, or from where its content is sent.
+        settled: nothing is to be heard of it any more.
+        aborted: it is given up.
+    """
+
+    __slots__ = ("aborted", "key", "message", "settled", "state")
+
+    def __init__(
+        self, key: int, message: Parts = (b"", b""), *, state: Any, settled: bool, aborted: bool = False
+    ) -> None:
+        self.key = key
+        self.message = message
+        self.state = state
+        self.settled = settled
+        self.aborted = aborted
+
+    def abort(self) -> None:
+        """It is given up."""
+        self.message, self.state, self.settled, self.aborted = (b"", b""), None, True, True
+
+
 class OutgoingDelivery:
-    """A multi-frame delivery of ours that has begun and not ended."""
+    """A multi-frame delivery of ours that has begun and not ended.
 
-    __slots__ = ("delivery_id", "key", "message", "payload", "position")
+    Attributes:
+        position: bytes of it that were taken.
+        size_bytes: of all of it.
+        resumed: says more of one that is resumed; None: it is new.
+    """
 
-    def __init__(self, delivery_id: int, key: int, message: Parts) -> None:
+    __slots__ = ("_left", "delivery_id", "key", "message", "position", "resumed", "size_bytes")
+
+    def __init__(
+        self, delivery_id: int, key: int, message: Parts, resumed: ResumedDelivery | None = None
+    ) -> None:
+        self.resumed = resumed
         self.delivery_id = delivery_id
         self.key = key
         self.message = message
-        self.payload = memoryview(b"".join(message))
         self.position = 0
+        self.size_bytes = sum(map(len, message))
+        # What is left of both parts; the message may be large, and is not copied.
+        self._left = [memoryview(part) for part in message if part]
+
+    def take(self, room: int) -> list[memoryview]:
+        """The next bytes, as many as there is room for, in pieces."""
+        pieces = []
+        while room and self._left:
+            piece = self._left[0][:room]
+            if len(piece) == len(self._left[0]):
+                del self._left[0]
+            else:
+                self._left[0] = self._left[0][len(piece) :]
+            room -= len(piece)
+            self.position += len(piece)
+            pieces.append(piece)
+        return pieces
 
 
 Pending = deque[object]
-"""What waits on a sender link, in order: `DeliveryBatch` objects and markers of the application."""
+"""What waits on a sender link, in order: `ResumedDelivery` and `DeliveryBatch` objects, and markers of the
+application."""

@@ -11,11 +11,22 @@ from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Any, Final
 
-from amqp10broker.amqp10.performatives import Accepted, Disposition, Modified, Rejected, Released
+from amqp10broker.amqp10.performatives import (
+    Accepted,
+    Declared,
+    Disposition,
+    Modified,
+    Rejected,
+    Released,
+    TransactionalState,
+)
 from amqp10broker.amqp10.serial import MASK, ranges
 from amqp10broker.amqp10.transfer import encode_uint
 
 Outcome = Accepted | Rejected | Released | Modified
+
+State = Outcome | Declared | TransactionalState
+"""What the broker may say of a delivery that it received."""
 
 ACCEPTED: Final = Accepted()
 RELEASED: Final = Released()
@@ -153,7 +164,7 @@ class Settlements:
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def add(self, delivery_ids: Sequence[int], state: Outcome | None, *, settled: bool) -> None:
+    def add(self, delivery_ids: Sequence[int], state: State | None, *, settled: bool) -> None:
         """Note that these deliveries reached `state`; `settled` tells the peer to forget them."""
         if not delivery_ids:
             return
@@ -209,7 +220,7 @@ def _ascending(ids: list[int]) -> bool:
     return False  # across the wrap: let `ranges` sort it out
 
 
-def _rank(state: Outcome | None) -> int:
+def _rank(state: State | None) -> int:
     if type(state) is Rejected:
         return 0
     if type(state) is Released:
@@ -217,7 +228,7 @@ def _rank(state: Outcome | None) -> int:
     return 2
 
 
-def _encode_state(state: Outcome) -> bytes:
+def _encode_state(state: State) -> bytes:
     if state is ACCEPTED:
         return b"\x00\x53\x24\x45"
     return state.encode()

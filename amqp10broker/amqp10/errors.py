@@ -48,6 +48,8 @@ class Condition:
     LINK_REDIRECT: Final = "amqp:link:redirect"
     STOLEN: Final = "amqp:link:stolen"
     UNKNOWN_TRANSACTION: Final = "amqp:transaction:unknown-id"
+    TRANSACTION_ROLLBACK: Final = "amqp:transaction:rollback"
+    TRANSACTION_TIMEOUT: Final = "amqp:transaction:timeout"
 
 
 class AmqpError(Exception):

@@ -63,9 +63,12 @@ class LinkFlowed:
 
 
 class DeliveriesReceived:
-    """Whole deliveries on a receiver link, in order. One per run: a plain slotted class."""
+    """Whole deliveries on a receiver link, in order. One per run: a plain slotted class.
 
-    __slots__ = ("delivery_ids", "link", "message_format", "payloads", "settled", "tags")
+    `txn_id` names the transaction to which they belong; None: they belong to none.
+    """
+
+    __slots__ = ("delivery_ids", "link", "message_format", "payloads", "settled", "tags", "txn_id")
 
     def __init__(
         self,
@@ -75,6 +78,7 @@ class DeliveriesReceived:
         payloads: Sequence[bytes],
         settled: bool,
         message_format: int,
+        txn_id: bytes | None = None,
     ) -> None:
         self.link = link
         self.delivery_ids = delivery_ids
@@ -82,6 +86,21 @@ class DeliveriesReceived:
         self.payloads = payloads
         self.settled = settled
         self.message_format = message_format
+        self.txn_id = txn_id
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryResumed:
+    """The peer has resumed a delivery on a receiver link that `resumes`; what it has of it is not taken.
+
+    It has used its credit. Give its delivery-id to `receiving.Inbound.note_unsettled` if it is to be settled.
+    """
+
+    link: ReceiverLink
+    delivery_id: int
+    tag: bytes
+    settled: bool
+    aborted: bool
 
 
 class DeliveriesUpdated:
@@ -159,6 +178,7 @@ SessionEvent = (
     | LinkDetached
     | LinkFlowed
     | DeliveriesReceived
+    | DeliveryResumed
     | DeliveriesUpdated
     | DeliveriesSettled
     | SessionEnded

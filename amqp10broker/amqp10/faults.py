@@ -25,10 +25,10 @@ def over_limit() -> AmqpLinkError:
 
 
 def unknown_transaction(txn_id: bytes) -> AmqpLinkError:
-    """The error for a delivery that is said to belong to a transaction: there are none (part 4, 4.3)."""
+    """The error for work in a transaction that the session does not have (part 4, 4.3)."""
     return AmqpLinkError(
         Condition.UNKNOWN_TRANSACTION,
-        f"no transaction has the id 0x{txn_id.hex()}: transactions are not supported",
+        f"no transaction of this session has the id 0x{txn_id.hex()}: declare one",
     )
 
 

@@ -137,7 +137,7 @@ class FrameReader:
                     and layout.head_bytes <= size <= self.frame_size_max
                 ):
                     if layout is not last_layout:
-                        run = TransferRun(layout.handle, layout.message_format, layout.settled)
+                        run = TransferRun(layout.handle, layout.message_format, layout.settled, layout.txn_id)
                         add(layout.channel, run)
                         last_layout = layout
                         ids, tags, payloads = run.delivery_ids, run.tags, run.payloads

@@ -13,7 +13,14 @@ from enum import Enum, auto
 from typing import Any, Final
 
 from amqp10broker.amqp10.credit import ReceiverCredit, SenderCredit
-from amqp10broker.amqp10.delivery import DeliveryBatch, OutgoingDelivery, PartialDelivery, Parts, Pending
+from amqp10broker.amqp10.delivery import (
+    DeliveryBatch,
+    OutgoingDelivery,
+    PartialDelivery,
+    Parts,
+    Pending,
+    ResumedDelivery,
+)
 from amqp10broker.amqp10.errors import AmqpLinkError, AmqpSessionError
 from amqp10broker.amqp10.performatives import Attach, SenderSettleMode
 from amqp10broker.amqp10.transfer import TransferHead
@@ -118,18 +125,20 @@ class SenderLink(Link):
     Attributes:
         credit: see `credit.SenderCredit`.
         pending: deliveries and markers not sent yet, in order.
+        resuming: of those, deliveries that are resumed.
         partial: a multi-frame delivery under way.
         head: frame heads of single-frame deliveries; None until attached.
         settled: deliveries are sent settled.
         queued: whether the session has the link in its round.
     """
 
-    __slots__ = ("credit", "head", "partial", "pending", "queued", "settled")
+    __slots__ = ("credit", "head", "partial", "pending", "queued", "resuming", "settled")
 
     def __init__(self, name: str, handle: int) -> None:
         super().__init__(name, handle)
         self.credit = SenderCredit()
         self.pending: Pending = deque()
+        self.resuming = 0
         self.partial: OutgoingDelivery | None = None
         self.head: TransferHead | None = None
         self.settled = False
@@ -155,11 +164,16 @@ class SenderLink(Link):
         return taken
 
     def discard(self, keys: Collection[int]) -> int:
-        """Forget deliveries that have not begun, wherever they stand; returns how many."""
+        """Forget deliveries that have not begun, wherever they stand; returns how many.
+
+        One that is to be resumed is aborted.
+        """
         count = 0
         for entry in self.pending:
             if type(entry) is DeliveryBatch:
                 count += entry.discard(keys)
+            elif type(entry) is ResumedDelivery and entry.key in keys:
+                entry.abort()
         return count
 
 
@@ -173,9 +187,18 @@ class ReceiverLink(Link):
         drain: we asked the peer to drain.
         whole_frames_only: a delivery of several frames is a fault of the link.
         escalate: makes of a fault of this link one of the session; None: it stays the link's.
+        resumes: its owner wants to hear of deliveries that the peer resumes; else they are ignored.
     """
 
-    __slots__ = ("credit", "drain", "escalate", "max_message_size", "partial", "whole_frames_only")
+    __slots__ = (
+        "credit",
+        "drain",
+        "escalate",
+        "max_message_size",
+        "partial",
+        "resumes",
+        "whole_frames_only",
+    )
 
     def __init__(self, name: str, handle: int) -> None:
         super().__init__(name, handle)
@@ -184,4 +207,5 @@ class ReceiverLink(Link):
         self.partial: PartialDelivery | None = None
         self.drain = False
         self.whole_frames_only = False
+        self.resumes = False
         self.escalate: Callable[[AmqpLinkError], AmqpSessionError] | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any, Final
 
 from amqp10broker.amqp10.delivery import Parts
@@ -15,6 +15,7 @@ from amqp10broker.amqp10.errors import (
 )
 from amqp10broker.amqp10.events import LinkAttached, LinkAttaching, LinkDetached, SessionEvent
 from amqp10broker.amqp10.faults import to_error
+from amqp10broker.amqp10.frames import FRAME_HEADER_BYTES
 from amqp10broker.amqp10.link import LINK_TRANSITIONS, LinkInput, LinkState, ReceiverLink, SenderLink
 from amqp10broker.amqp10.output import Output
 from amqp10broker.amqp10.performatives import (
@@ -25,6 +26,7 @@ from amqp10broker.amqp10.performatives import (
     SenderSettleMode,
 )
 from amqp10broker.amqp10.receiving import Inbound
+from amqp10broker.amqp10.resumption import State, unsettled_map
 from amqp10broker.amqp10.sending import Outbound
 from amqp10broker.amqp10.settling import Settling
 from amqp10broker.amqp10.transfer import TransferHead
@@ -235,7 +237,8 @@ class Links:
         max_message_size: int = 0,
         offered_capabilities: tuple[Symbol, ...] | None = None,
         properties: Any = None,
-    ) -> None:
+        unsettled: Mapping[bytes, State] | None = None,
+    ) -> bool:
         """Answer the peer's attach; the first credit of a receiver link follows at once.
 
         Args:
@@ -248,6 +251,11 @@ class Links:
             max_message_size: bytes, told to the peer; 0 for no limit.
             offered_capabilities: of our end.
             properties: of our end.
+            unsettled: our map; of one that does not fit a frame of the peer the first entries are told. None:
+                nothing of before is known here, which an empty map says if the peer has sent one.
+
+        Returns:
+            Whether the peer has been told of all in the map.
         """
         link.move(LinkInput.SEND_ATTACH)
         link.snd_settle_mode = snd_settle_mode
@@ -256,6 +264,8 @@ class Links:
         asked = link.remote_attach
         assert asked is not None
         resuming = bool(asked.unsettled) or asked.incomplete_unsettled
+        # Read and answered: it is not to fill our memory as long as the link lives.
+        asked.unsettled = None
         if type(link) is ReceiverLink:
             link.address = getattr(target, "address", None)
             link.max_message_size = max_message_size
@@ -263,31 +273,41 @@ class Links:
         else:
             link.address = getattr(source, "address", None)
             initial_delivery_count = link.credit.delivery_count
-        self._output.write(
-            Attach(
-                name=link.name,
-                handle=link.handle,
-                role=type(link) is ReceiverLink,
-                snd_settle_mode=snd_settle_mode,
-                rcv_settle_mode=rcv_settle_mode,
-                source=source,
-                target=target,
-                # We keep nothing across a detach: of a peer's unsettled deliveries none is known here
-                # (2.6.13), which an empty map says and null would not.
-                unsettled={} if resuming else None,
-                initial_delivery_count=initial_delivery_count,
-                max_message_size=max_message_size or None,
-                offered_capabilities=offered_capabilities,
-                properties=properties,
-            )
+        answer = Attach(
+            name=link.name,
+            handle=link.handle,
+            role=type(link) is ReceiverLink,
+            snd_settle_mode=snd_settle_mode,
+            rcv_settle_mode=rcv_settle_mode,
+            source=source,
+            target=target,
+            unsettled={} if resuming and unsettled is None else None,
+            initial_delivery_count=initial_delivery_count,
+            max_message_size=max_message_size or None,
+            offered_capabilities=offered_capabilities,
+            properties=properties,
         )
+        if unsettled is not None:
+            answer.unsettled = dict(unsettled)
+            self._cut(answer)
+        self._output.write(answer)
         self._start(link)
+        return not answer.incomplete_unsettled
+
+    def _cut(self, answer: Attach) -> None:
+        """Tell less in an unsettled map, if the whole does not fit a frame: 2.6.13."""
+        entries = list((answer.unsettled or {}).items())
+        count = len(entries)
+        while count and len(answer.encode()) > self._output.frame_size_max - FRAME_HEADER_BYTES:
+            count //= 2
+            answer.unsettled, answer.incomplete_unsettled = dict(entries[:count]), True
 
     def refuse(self, link: SenderLink | ReceiverLink, error: AmqpError) -> None:
         """Answer the peer's attach with an attach whose terminus is null, then detach (2.6.3)."""
         link.move(LinkInput.SEND_ATTACH)
         attach = link.remote_attach
         assert attach is not None
+        attach.unsettled = None
         sender = type(link) is SenderLink
         self._output.write(
             Attach(
@@ -395,6 +415,11 @@ def _bad_attach(attach: Attach) -> AmqpLinkError | None:
         return AmqpLinkError(
             Condition.INVALID_FIELD, f"rcv-settle-mode {attach.rcv_settle_mode} is none of 0, 1"
         )
+    if attach.unsettled:
+        try:
+            unsettled_map(attach)
+        except AmqpLinkError as fault:
+            return fault
     return None
 
 

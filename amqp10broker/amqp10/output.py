@@ -11,13 +11,15 @@ class Output:
 
     Attributes:
         pieces: in order; whoever writes transfers adds to it directly.
+        frame_size_max: bytes, the largest frame that the peer takes.
         frame_tail: doff, type and channel, which follow the size in every frame's header.
         tap: listens to the session; None: nothing does.
     """
 
-    __slots__ = ("frame_tail", "pieces", "tap")
+    __slots__ = ("frame_size_max", "frame_tail", "pieces", "tap")
 
-    def __init__(self, channel: int) -> None:
+    def __init__(self, channel: int, frame_size_max: int) -> None:
+        self.frame_size_max = frame_size_max
         self.pieces: list[bytes | memoryview] = []
         self.frame_tail = b"\x02\x00" + channel.to_bytes(2, "big")
         self.tap: FrameTap | None = None

@@ -7,8 +7,8 @@ from itertools import repeat
 
 from amqp10broker.amqp10.delivery import PartialDelivery, check_first
 from amqp10broker.amqp10.errors import AmqpLinkError, AmqpSessionError, Condition
-from amqp10broker.amqp10.events import DeliveriesReceived, SessionEvent
-from amqp10broker.amqp10.faults import message_too_large, over_limit, unknown_transaction
+from amqp10broker.amqp10.events import DeliveriesReceived, DeliveryResumed, SessionEvent
+from amqp10broker.amqp10.faults import message_too_large, over_limit
 from amqp10broker.amqp10.link import ReceiverLink
 from amqp10broker.amqp10.performatives import (
     ReceiverSettleMode,
@@ -78,12 +78,18 @@ class Inbound:
             ids, tags, payloads = ids[:covered], tags[:covered], payloads[:covered]
         if ids:
             if not settled:
-                self._note_unsettled(ids, link)
-            events.append(DeliveriesReceived(link, ids, tags, payloads, settled, run.message_format or 0))
+                self.note_unsettled(ids, link)
+            kind = run.message_format or 0
+            events.append(DeliveriesReceived(link, ids, tags, payloads, settled, kind, run.txn_id))
         if fault is not None:
             raise fault
 
-    def _note_unsettled(self, ids: Sequence[int], link: ReceiverLink) -> None:
+    def note_unsettled(self, ids: Sequence[int], link: ReceiverLink) -> None:
+        """These deliveries wait to be settled by us.
+
+        Raises:
+            AmqpSessionError: one of the delivery-ids is another's that waits as well.
+        """
         unsettled = self.unsettled
         expected = len(unsettled) + len(ids)
         unsettled.update(zip(ids, repeat(link)))
@@ -103,6 +109,7 @@ class Inbound:
                 delivery_tag=tag,
                 message_format=run.message_format,
                 settled=run.settled,
+                state=None if run.txn_id is None else TransactionalState(txn_id=run.txn_id),
             )
             self.take_transfer(link, transfer, payload, events)
 
@@ -115,8 +122,6 @@ class Inbound:
             AmqpLinkError: the link must be detached with it.
             AmqpSessionError: the session must be ended with it.
         """
-        if type(transfer.state) is TransactionalState:
-            raise unknown_transaction(transfer.state.txn_id)
         partial = link.partial
         if partial is None:
             check_first(transfer)
@@ -136,9 +141,10 @@ class Inbound:
                     f"a delivery of several transfers (more=true) is not supported on link '{link.name}'",
                 )
             partial = PartialDelivery(transfer)
-            check_settled(link, partial.settled)
-            if not partial.settled and not transfer.resume:
-                self._note_unsettled((partial.delivery_id,), link)
+            if not partial.resumed:
+                check_settled(link, partial.settled)
+                if not partial.settled:
+                    self.note_unsettled((partial.delivery_id,), link)
         else:
             partial.check_continuation(transfer)
         if transfer.aborted:
@@ -146,7 +152,11 @@ class Inbound:
             # implicitly settled" (2.7.5). It used its credit all the same.
             self._end_partial(link, partial)
             self._drop_delivery(link, partial)
+            if partial.resumed and link.resumes:
+                events.append(_resumed(link, partial, aborted=True))
             return
+        if partial.resumed:
+            payload = b""
         partial.add(payload)
         if link.max_message_size and partial.size_bytes > link.max_message_size:
             raise message_too_large(partial.size_bytes, link.max_message_size)
@@ -155,10 +165,11 @@ class Inbound:
             partial.held_bytes += self._unfinished.keep(len(payload))
             return
         self._end_partial(link, partial)
-        if transfer.resume:
-            # "The receiver MUST ignore resumed deliveries that are not in its local unsettled map"
-            # (2.7.5), and we keep none across a detach.
+        if partial.resumed:
+            # Its content was here before, if anything of it was: parts of deliveries are not kept.
             self._drop_delivery(link, partial)
+            if link.resumes:
+                events.append(_resumed(link, partial, aborted=False))
             return
         if not link.credit.receive(1):
             raise over_limit()
@@ -171,6 +182,7 @@ class Inbound:
                 [b"".join(partial.chunks)],
                 partial.settled,
                 partial.message_format or 0,
+                partial.txn_id,
             )
         )
 
@@ -213,9 +225,13 @@ class Inbound:
             self._end_partial(link, link.partial)
 
 
+def _resumed(link: ReceiverLink, partial: PartialDelivery, *, aborted: bool) -> DeliveryResumed:
+    return DeliveryResumed(link, partial.delivery_id, partial.tag, partial.settled, aborted)
+
+
 def head_of_run(run: TransferRun, count: int) -> TransferRun:
     """The first `count` transfers of a run."""
-    head = TransferRun(run.handle, run.message_format, run.settled)
+    head = TransferRun(run.handle, run.message_format, run.settled, run.txn_id)
     head.delivery_ids = run.delivery_ids[:count]
     head.tags = run.tags[:count]
     head.payloads = run.payloads[:count]

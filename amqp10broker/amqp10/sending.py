@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import Final
 
-from amqp10broker.amqp10.delivery import DeliveryBatch, OutgoingDelivery, Parts
+from amqp10broker.amqp10.delivery import DeliveryBatch, OutgoingDelivery, Parts, ResumedDelivery
 from amqp10broker.amqp10.errors import AmqpLinkError
 from amqp10broker.amqp10.events import DeliveriesSent, MarkerReached, PumpEvent
 from amqp10broker.amqp10.faults import message_too_large
@@ -63,6 +63,8 @@ class Outbound:
         while link.pending:
             entry = link.pending[0]
             if not isinstance(entry, DeliveryBatch):
+                if type(entry) is ResumedDelivery:
+                    return self._resume_next(link, entry, budget), 0, None
                 link.pending.popleft()
                 return 0, 0, entry
             if entry.left():
@@ -83,6 +85,26 @@ class Outbound:
         if not entry.left():
             link.pending.popleft()
         return spent, sent
+
+    def _resume_next(self, link: SenderLink, entry: ResumedDelivery, budget: int) -> int:
+        """Begin to resume a delivery; returns bytes written. It needs credit as any."""
+        if budget <= 0 or self._window.remote_incoming_window == 0 or link.credit.link_credit <= 0:
+            return 0
+        self._check_size(link, entry.message)
+        link.pending.popleft()
+        link.resuming -= 1
+        delivery_id = self._next_delivery_id
+        self._next_delivery_id = (delivery_id + 1) & MASK
+        link.credit.spend(1)
+        if not entry.settled:
+            self.unsettled[delivery_id] = (link, entry.key)
+        link.partial = OutgoingDelivery(delivery_id, entry.key, entry.message, entry)
+        return self._send_piece(link)
+
+    def _check_size(self, link: SenderLink, message: Parts) -> None:
+        size = len(message[0]) + len(message[1])
+        if link.peer_max_message_size and size > link.peer_max_message_size:
+            raise message_too_large(size, link.peer_max_message_size)
 
     def _send_whole(self, link: SenderLink, batch: DeliveryBatch, limit: int, budget: int) -> tuple[int, int]:
         """Write deliveries that fit one frame each, up to the first that does not."""
@@ -133,9 +155,7 @@ class Outbound:
     def _send_large(self, link: SenderLink, batch: DeliveryBatch) -> int:
         """Begin the next delivery of the batch, which takes more than one frame."""
         key, message = batch.keys[batch.position], batch.messages[batch.position]
-        size = len(message[0]) + len(message[1])
-        if link.peer_max_message_size and size > link.peer_max_message_size:
-            raise message_too_large(size, link.peer_max_message_size)
+        self._check_size(link, message)
         delivery_id = self._next_delivery_id
         self._next_delivery_id = (delivery_id + 1) & MASK
         batch.position += 1
@@ -157,19 +177,23 @@ class Outbound:
             settled=link.settled,
             more=True,
         )
+        resumed = partial.resumed
+        if resumed is not None:
+            performative.resume, performative.state = True, resumed.state
+            performative.settled, performative.aborted = resumed.settled, resumed.aborted
         transfer = performative.encode()
         room = self._frame_size_max - 8 - len(transfer)
         first = not partial.position
-        piece = partial.payload[partial.position : partial.position + room]
-        partial.position += len(piece)
-        more = partial.position < len(partial.payload)
+        begins_at = partial.position
+        pieces = partial.take(room)
+        more = partial.position < partial.size_bytes
         if not more:
             performative.more = False
             transfer = performative.encode()
-        size = 8 + len(transfer) + len(piece)
+        size = 8 + len(transfer) + partial.position - begins_at
         head = size.to_bytes(4, "big") + self._output.frame_tail + transfer
         self._output.pieces.append(head)
-        self._output.pieces.append(piece)
+        self._output.pieces += pieces
         self._window.spend(1)
         if self._output.tap is not None:
             self._output.tap.sent_piece(link, partial.delivery_id, head, first=first, last=not more)
@@ -180,6 +204,12 @@ class Outbound:
     def queue_deliveries(self, link: SenderLink, keys: Sequence[int], messages: Sequence[Parts]) -> None:
         """Hand deliveries over; `pump` sends them as credit, window and budget allow."""
         link.pending.append(DeliveryBatch(keys, messages))
+        self._enqueue(link)
+
+    def queue_resumed(self, link: SenderLink, deliveries: Sequence[ResumedDelivery]) -> None:
+        """Hand deliveries over that are to be resumed, before any other of the link."""
+        link.pending.extend(deliveries)
+        link.resuming += len(deliveries)
         self._enqueue(link)
 
     def queue_marker(self, link: SenderLink, marker: object) -> None:
@@ -253,5 +283,6 @@ class Outbound:
                     zip(entry.keys[entry.position :], entry.messages[entry.position :], strict=True)
                 )
         link.pending.clear()
+        link.resuming = 0
         link.partial = None
         return unsent

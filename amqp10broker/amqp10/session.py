@@ -108,7 +108,7 @@ class Session:
         self.on_fault: Callable[[SenderLink | ReceiverLink | None, AmqpError, bool], None] | None = None
         self._remote_channel = channel
         self._link_fault: tuple[ReceiverLink, AmqpLinkError] | None = None
-        self._output = output = Output(channel)
+        self._output = output = Output(channel, frame_size_max)
         unfinished = unfinished or Unfinished()
         self.held = HeldFrames(unfinished)
         self.inbound = Inbound(self.incoming, unfinished)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from amqp10broker.amqp10.disposition import DispositionRun, Outcome, Settlements
+from amqp10broker.amqp10.disposition import DispositionRun, Outcome, Settlements, State
 from amqp10broker.amqp10.events import DeliveriesSettled, DeliveriesUpdated, SessionEvent
 from amqp10broker.amqp10.link import ReceiverLink, SenderLink
 from amqp10broker.amqp10.output import Output
@@ -85,7 +85,7 @@ class Settling:
                 events.append(DeliveriesSettled(link, ids, state, settled))
 
     def settle_received(
-        self, delivery_ids: Sequence[int], state: Outcome | None, *, settled: bool = True
+        self, delivery_ids: Sequence[int], state: State | None, *, settled: bool = True
     ) -> None:
         """Tell the peer the outcome of deliveries that we received."""
         if settled:

@@ -17,6 +17,7 @@ from amqp10broker.catalog.nodes import ClusterFacts, NodeFacts
 from amqp10broker.catalog.placement import Placement
 from amqp10broker.catalog.plan import (
     CLUSTER,
+    CLUSTER_NAME,
     NODE_NUMBERS,
     NUMBERS,
     Key,
@@ -160,8 +161,11 @@ class Catalog:
         return self.whereabouts is not None and self.whereabouts.runs(node)
 
     def cluster_name(self, alone: str) -> str:
-        """The name of the cluster, for people; `alone`, if this node is in none."""
-        return alone if self.cluster is None else self.cluster.name
+        """The name of the cluster, for people; `alone`, if this node is in none and was given none."""
+        if self.cluster is not None:
+            return self.cluster.name
+        given = self.global_parameters.get(CLUSTER_NAME)
+        return given if isinstance(given, str) and given else alone
 
     def find_vhost(self, name: str) -> VirtualHost | None:
         """The virtual host of this name, or None."""

@@ -168,9 +168,10 @@ def password_of(
     if not value:
         return None
     # A file without it is of a version before 3.6, which hashed with MD5, or written by hand, for which
-    # RabbitMQ takes its present default. The length tells which.
-    is_md5 = len(_decoded(value) or b"") == _HASH_BYTES[PasswordAlgorithm.RABBIT_MD5]
-    assumed = PasswordAlgorithm.RABBIT_MD5 if is_md5 else PasswordAlgorithm.RABBIT_SHA256
+    # RabbitMQ takes its present default, or a client's that says nothing of it. The length tells which.
+    size = len(_decoded(value) or b"")
+    fitting = (algorithm for algorithm, its_size in _HASH_BYTES.items() if its_size == size)
+    assumed = next(fitting, PasswordAlgorithm.RABBIT_SHA256)
     named = entry.text("hashing_algorithm", assumed.value)
     known = {each.value: each for each in PasswordAlgorithm if each is not PasswordAlgorithm.PLAIN}
     algorithm = known.get(named)

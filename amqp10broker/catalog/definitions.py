@@ -172,6 +172,9 @@ class _NoQueue:
     def figures(self) -> QueueFigures:
         return QueueFigures()
 
+    def weight(self) -> None:
+        return None
+
     @property
     def down(self) -> str | None:
         return None

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, Final, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from operator import attrgetter
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.definition_entries import LIMITS_COMPONENT, OPERATOR_COMPONENT
@@ -21,8 +24,14 @@ from amqp10broker.catalog.entries import (
     user_entry,
     vhost_entry,
 )
+from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.catalog.users import PasswordRecord
-from amqp10broker.catalog.vhost import RESERVED_PREFIX, VirtualHost
+from amqp10broker.catalog.vhost import RESERVED_PREFIX
+from amqp10broker.routing.exchange import Binding
+
+T = TypeVar("T")
+
+_NAME: Final = attrgetter("name")
 
 RABBIT_VERSION: Final = "4.3.6"
 """Whose format and behaviour this is: RabbitMQ decides by it how to read old files, clients what to do."""
@@ -41,6 +50,36 @@ def export(
     Args:
         catalog: what is written; unchanged.
         conceal: turns a password record into one that may leave the broker.
+    """
+    return {
+        name: list(section.made()) if isinstance(section, Section) else section
+        for name, section in sections(catalog, conceal).items()
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Section(Generic[T]):
+    """One list of the document, of which the entries are still to be made.
+
+    Attributes:
+        things: that were declared when the document was asked for; they do not change.
+        entry: makes the entry of one; None: it is left out.
+    """
+
+    things: Sequence[T]
+    entry: Callable[[T], Entry | None]
+
+    def made(self, begin: int = 0, end: int | None = None) -> Iterator[Entry]:
+        """Entries of some of the things."""
+        return filter(None, map(self.entry, self.things[begin:end]))
+
+
+def sections(
+    catalog: Catalog, conceal: Callable[[PasswordRecord | None], PasswordRecord | None]
+) -> dict[str, Any]:
+    """The document of `export`, with each list of which there may be very many entries as a `Section`.
+
+    What is declared or deleted later makes no difference to it, so its entries can be made bit by bit.
     """
     document: dict[str, Any] = {
         "rabbit_version": RABBIT_VERSION,
@@ -69,9 +108,31 @@ def export(
         for policy in vhost.policies
         if not policy.operator
     ]
-    document["queues"] = [entry for vhost in vhosts for entry in _queue_entries(vhost)]
-    document["exchanges"] = [entry for vhost in vhosts for entry in _exchange_entries(vhost)]
-    document["bindings"] = [entry for vhost in vhosts for entry in _binding_entries(vhost)]
+    # All of this is done at once, so it costs little for each of ten thousands.
+    queues = [queue for vhost in vhosts for queue in _sorted_by_name(vhost) if _can_come_back(queue)]
+    there: dict[str, set[str]] = {vhost.name: set() for vhost in vhosts}
+    for queue in queues:
+        there[queue.vhost].add(queue.name)
+    exchanges = [
+        (vhost.name, exchange)
+        for vhost in vhosts
+        for exchange in _sorted_by_name(vhost.topology)
+        if exchange.name and not exchange.name.startswith(RESERVED_PREFIX)
+    ]
+    bindings: list[tuple[str, Binding]] = []
+    for vhost in vhosts:
+        bindings += zip(repeat(vhost.name), vhost.topology.bindings())
+
+    def of_binding(found: tuple[str, Binding]) -> Entry | None:
+        vhost, binding = found
+        to = binding.destination
+        if to.kind == "queue" and to.name not in there[vhost]:
+            return None
+        return binding_entry(vhost, binding, nearest)
+
+    document["queues"] = Section(queues, lambda queue: queue_entry(queue, nearest))
+    document["exchanges"] = Section(exchanges, lambda found: exchange_entry(found[0], found[1], nearest))
+    document["bindings"] = Section(bindings, of_binding)
     return document | catalog.unknown
 
 
@@ -90,35 +151,8 @@ def parameter_entries(catalog: Catalog) -> list[dict[str, Any]]:
     ]
 
 
-def _can_come_back(vhost: VirtualHost, kind: str, name: str) -> bool:
-    if kind == "exchange":
-        return True
-    queue = vhost.find(name)
-    return queue is not None and not queue.exclusive and not name.startswith(RESERVED_PREFIX)
-
-
-def _queue_entries(vhost: VirtualHost) -> list[Entry]:
-    return [
-        queue_entry(queue, nearest)
-        for queue in _sorted_by_name(vhost)
-        if _can_come_back(vhost, "queue", queue.name)
-    ]
-
-
-def _exchange_entries(vhost: VirtualHost) -> list[Entry]:
-    return [
-        exchange_entry(vhost.name, exchange, nearest)
-        for exchange in _sorted_by_name(vhost.topology)
-        if exchange.name and not exchange.name.startswith(RESERVED_PREFIX)
-    ]
-
-
-def _binding_entries(vhost: VirtualHost) -> list[Entry]:
-    return [
-        binding_entry(vhost.name, binding, nearest)
-        for binding in vhost.topology.bindings()
-        if _can_come_back(vhost, binding.destination.kind, binding.destination.name)
-    ]
+def _can_come_back(queue: DeclaredQueue) -> bool:
+    return not queue.exclusive and not queue.name.startswith(RESERVED_PREFIX)
 
 
 class _Named(Protocol):
@@ -130,4 +164,4 @@ N = TypeVar("N", bound=_Named)
 
 
 def _sorted_by_name(things: Iterable[N]) -> list[N]:
-    return sorted(things, key=lambda each: each.name)
+    return sorted(things, key=_NAME)

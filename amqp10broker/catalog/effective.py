@@ -13,12 +13,13 @@ from typing import Any, Final
 from amqp10broker.catalog.policies import Policies, Policy
 from amqp10broker.catalog.policy_keys import ALTERNATE_EXCHANGE, EXCHANGE, SETTINGS
 from amqp10broker.catalog.queue import NO_POLICY, Effective, QueueType
-from amqp10broker.catalog.queue_arguments import MAX_AGE, QUEUE_TYPE
+from amqp10broker.catalog.queue_arguments import JMS_PRIORITY, MAX_AGE, QUEUE_TYPE
 from amqp10broker.queues.settings import (
     CONSUMER_DISCONNECTED_TIMEOUT_MS,
     CONSUMER_TIMEOUT_MS,
     DEFAULTS,
     DELIVERY_LIMIT,
+    ConfirmWhen,
     DeadLetterStrategy,
     Overflow,
     QueueSettings,
@@ -61,6 +62,10 @@ _POLICY_WINS: Final[Mapping[str, frozenset[str]]] = {
 }
 
 _ARGUMENT_NAMES: Final = {"target-group-size": "x-quorum-target-group-size"}
+
+JMS_PRIORITY_MAX: Final = 9
+JMS_PRIORITY_DEFAULT: Final = 4
+"""Of a message whose header has no priority: Qpid JMS leaves the default out."""
 
 _UNITS_MS: Final = {
     "s": 1_000,
@@ -153,8 +158,11 @@ def _settings(
             "instead; set overflow to drop-head or reject-publish"
         )
         warnings = (text,)
+    of_jms = kind == QueueType.CLASSIC and arguments.get(JMS_PRIORITY) is True
+    max_priority = arguments.get("x-max-priority", JMS_PRIORITY_MAX if of_jms else None)
     limit = value("delivery-limit", DELIVERY_LIMIT)
     age = value("max-age")
+    confirm_when = value("confirm-when")
     settings = QueueSettings(
         message_ttl_ms=value("message-ttl"),
         expires_ms=value("expires"),
@@ -166,7 +174,8 @@ def _settings(
         dead_letter_strategy=DeadLetterStrategy(
             value("dead-letter-strategy", DeadLetterStrategy.AT_MOST_ONCE)
         ),
-        max_priority=arguments.get("x-max-priority"),
+        max_priority=max_priority,
+        default_priority=min(JMS_PRIORITY_DEFAULT, max_priority or 0) if of_jms else 0,
         single_active_consumer=bool(arguments.get("x-single-active-consumer", False)),
         delivery_limit=None if limit < 0 else limit,
         consumer_timeout_ms=value("consumer-timeout", CONSUMER_TIMEOUT_MS),
@@ -179,5 +188,6 @@ def _settings(
         max_age_ms=None if age is None else max_age_ms(age),
         segment_bytes=value("stream-max-segment-size-bytes", DEFAULTS.segment_bytes),
         filter_bytes=value("stream-filter-size-bytes", DEFAULTS.filter_bytes),
+        confirm_when=None if confirm_when is None else ConfirmWhen(confirm_when),
     )
     return settings, warnings

@@ -61,7 +61,7 @@ def user_entry(user: User, password: PasswordRecord | None) -> Entry:
     entry = {
         "name": user.name,
         "password_hash": "" if password is None else password.value,
-        "tags": sorted(user.tags),
+        "tags": list(user.tags),
         "limits": user.limits.as_dict(),
     }
     if password is not None:

@@ -78,7 +78,7 @@ def read_user(entry: DefinitionEntry, password: PasswordRecord | None) -> User:
     """A user, whose password's record was read before, because making one is slow."""
     name = entry.text("name")
     limits = UserLimits.read(entry.table("limits"), f"user '{name}'")
-    return User(name, password, frozenset(entry.tags()), limits)
+    return User(name, password, entry.tags(), limits)
 
 
 def read_vhost(entry: DefinitionEntry) -> VhostFacts:

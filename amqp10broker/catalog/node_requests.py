@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.nodes import NodeFacts
-from amqp10broker.catalog.plan import CLUSTER, NODE_NUMBERS, Key, Plan, Put
+from amqp10broker.catalog.plan import CLUSTER, CLUSTER_NAME, NODE_NUMBERS, Key, Plan, Put
 from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.catalog.queue_requests import keys_of_queues
 from amqp10broker.errors import InvalidArgument, NotFound, PreconditionFailed
@@ -184,7 +184,7 @@ def newest_of_all(catalog: Catalog) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SetClusterName:
-    """The cluster shall have another name."""
+    """The cluster shall have another name; one node alone keeps it among the global parameters."""
 
     name: str
 
@@ -193,13 +193,12 @@ class SetClusterName:
 
         Raises:
             InvalidArgument: the name is empty.
-            PreconditionFailed: this node is in no cluster.
         """
         cluster = catalog.cluster
         if not self.name:
             raise InvalidArgument("cluster", "the name of a cluster must not be empty")
         if cluster is None:
-            raise PreconditionFailed("cluster", "this node is in no cluster; start it with --cluster-nodes")
+            return Plan(None, [Put(("global_parameter", CLUSTER_NAME), self.name)])
         if cluster.name == self.name:
             return Plan(None)
         return Plan(None, [Put(CLUSTER, replace(cluster, name=self.name))])

@@ -57,6 +57,9 @@ NODE_NUMBERS: Final[Key] = ("node_numbers",)
 CLUSTER: Final[Key] = ("cluster",)
 """Key of the entry that says which cluster this is."""
 
+CLUSTER_NAME: Final = "cluster_name"
+"""The global parameter that holds the cluster's name at a node that is in none."""
+
 
 class Put(NamedTuple):
     """An entry that is new, or other than it was."""

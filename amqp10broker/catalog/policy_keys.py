@@ -86,6 +86,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "initial-cluster-size": _at_least(1),
     "queue-leader-locator": _one_of(*LEADER_LOCATORS),
     "queue-master-locator": _one_of("min-masters", "client-local", "random"),
+    "confirm-when": _one_of("synced", "written"),
     "queue-mode": _one_of("default", "lazy"),
     # Version 1 is in files of older brokers. There is one way to store messages here.
     "queue-version": _one_of(1, 2),
@@ -107,7 +108,8 @@ def fault_of(definition: Mapping[str, Any], *, operator: bool) -> str | None:
     """
     for key, value in definition.items():
         if operator and key not in OPERATOR_KEYS:
-            return f"'{key}' is no setting of operator policies; {hint(key, sorted(OPERATOR_KEYS))}"
+            known = hint(key, sorted(OPERATOR_KEYS))
+            return f"'{key}' is not recognised as a setting of operator policies; {known}"
         check = CHECKS.get(key)
         wrong = check(value) if check is not None else None
         if wrong is not None:

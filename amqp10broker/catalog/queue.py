@@ -16,7 +16,7 @@ from amqp10broker.catalog.queue_kind import KINDS, QueueKind
 from amqp10broker.errors import InvalidArgument, NotFound
 from amqp10broker.queues.commands import Command
 from amqp10broker.queues.counters import QueueConsumption, QueueCounters, tally
-from amqp10broker.queues.figures import QueueFigures
+from amqp10broker.queues.figures import QueueFigures, QueueWeight
 from amqp10broker.queues.outlook import Outlook, Progress
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 
@@ -173,6 +173,9 @@ class QueueHandle(Protocol):
     def figures(self) -> QueueFigures:
         """How the queue stands. Not for what is asked often."""
 
+    def weight(self) -> QueueWeight | None:
+        """Bytes of its messages, None: nothing is known of them. Still less for what is asked often."""
+
     @property
     def down(self) -> str | None:
         """Name of the node that has the queue and cannot be reached; None: the queue can be used."""
@@ -189,7 +192,7 @@ class QueueHost(Protocol):
 class DeclaredQueue:
     """One queue. Compared by identity: one that was deleted and declared anew is another queue.
 
-    Only `effective` and `members` change, by `Catalog.apply`, and `last_error`.
+    Only `effective` and `members` change, by `Catalog.apply`, `last_error` and `ended`.
 
     Attributes:
         name: unique in the virtual host.
@@ -204,6 +207,7 @@ class DeclaredQueue:
         number, declaration_id, home, members, incarnation: as in its `QueueSpec`.
         last_error: what went wrong last with it, or at a client because of it.
         consumption: what its consumers got.
+        ended: this node has had it deleted, which other nodes have yet to agree to.
     """
 
     name: str
@@ -222,6 +226,7 @@ class DeclaredQueue:
     incarnation: int = 0
     last_error: LastError | None = None
     consumption: QueueConsumption = field(default_factory=QueueConsumption, repr=False)
+    ended: bool = False
 
     def counted(self) -> dict[str, int]:
         """All that is counted of it; see `queues.counters`."""

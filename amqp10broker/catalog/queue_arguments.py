@@ -12,9 +12,23 @@ from typing import Any, Final
 
 from amqp10broker.catalog.queue import QueueType
 from amqp10broker.errors import Inequivalent, InvalidArgument, closest
+from amqp10broker.queues.selecting import fault_of
 from amqp10broker.routing.arguments import canonical, plain_text, type_name
 
 QUEUE_TYPE: Final = "x-queue-type"
+SUBSCRIPTION: Final = "x-subscription"
+"""Of the queue of a subscription to a topic: what it is, see `subscriptions`."""
+JMS_PRIORITY: Final = "x-jms-priority"
+"""True: a classic queue has the priorities of JMS, 0 to 9, and 4 is that of a message that gives none. The
+broker says it of queues that it makes for programs of JMS, whose kind it may not know: to others it means
+nothing. It is not compared: clients may declare such a queue as a plain one."""
+SUBSCRIPTION_FIELDS: Final[Mapping[str, type]] = {
+    **dict.fromkeys(("topic", "container", "name"), str),
+    **dict.fromkeys(("durable", "shared"), bool),
+    "selector": str,
+    "no_local": bool,
+}
+"""What may stand in it, as text or yes."""
 EXPIRY_MS_MAX: Final = 315_360_000_000
 """Ten years: the longest time-to-live of a queue or a message."""
 PRIORITY_MAX: Final = 255
@@ -29,6 +43,12 @@ _SQ: Final = frozenset({QueueType.STREAM})
 _INTEGER_NAMES: Final = frozenset(
     {"byte", "unsignedbyte", "short", "unsignedshort", "signedint", "unsignedint", "long"}
 )
+
+
+def selector_in(arguments: Mapping[str, Any]) -> str | None:
+    """Of the checked arguments of a queue: the selector of the subscription that it is for."""
+    subscription = arguments.get(SUBSCRIPTION)
+    return None if subscription is None else subscription.get("selector")
 
 
 def plain(value: Any) -> Any:
@@ -131,6 +151,17 @@ def _retry_max(value: Any, arguments: Mapping[str, Any]) -> str | None:
     return fault
 
 
+def _subscription(value: Any, _: Mapping[str, Any]) -> str | None:
+    if not isinstance(value, Mapping):
+        return f"{{unacceptable_type,{type_name(value)}}}"
+    right = all(isinstance(each, SUBSCRIPTION_FIELDS.get(name, ())) for name, each in value.items())
+    if not right or "topic" not in value:
+        return "invalid_subscription"
+    selector = value.get("selector")
+    fault = None if selector is None else fault_of(selector)
+    return None if fault is None else f'"invalid selector: {fault}"'
+
+
 KNOWN: Final[Mapping[str, tuple[frozenset[QueueType], Check]]] = {
     # x-queue-type itself is checked before the kind is known, see `VirtualHost.declare`.
     QUEUE_TYPE: (_CQ | _QQ | _SQ, _string),
@@ -158,6 +189,7 @@ KNOWN: Final[Mapping[str, tuple[frozenset[QueueType], Check]]] = {
         _CQ,
         _one_of("min-masters", "client-local", "random", otherwise="invalid_queue_locator_arg"),
     ),
+    "x-confirm-when": (_CQ, _one_of("synced", "written", otherwise="invalid_confirm_when")),
     "x-queue-mode": (_CQ, _one_of("default", "lazy", otherwise="\"unsupported queue mode '{}'\"")),
     "x-queue-version": (_CQ, _version),
     "x-delivery-limit": (_QQ, _integer),
@@ -176,6 +208,8 @@ KNOWN: Final[Mapping[str, tuple[frozenset[QueueType], Check]]] = {
     "x-max-age": (_SQ, _max_age),
     "x-stream-max-segment-size-bytes": (_SQ, _between(0, 3_000_000_000)),
     "x-stream-filter-size-bytes": (_SQ, _between(16, 255)),
+    SUBSCRIPTION: (_CQ, _subscription),
+    JMS_PRIORITY: (_CQ | _QQ | _SQ, _boolean),
     "x-initial-cluster-size": (_SQ, _positive),
 }
 """Argument -> (the kinds that know it, what it may be)."""
@@ -242,7 +276,8 @@ def assert_equivalent(
 ) -> None:
     """Refuse a redeclaration whose x-arguments are not those of the queue.
 
-    Only what the existing queue's kind knows is compared. Integers of different widths are the same.
+    Only what the existing queue's kind knows is compared, but for `JMS_PRIORITY`. Integers of different
+    widths are the same.
 
     Args:
         received: as declared now.
@@ -255,7 +290,7 @@ def assert_equivalent(
         Inequivalent: with RabbitMQ's text.
     """
     for name, (kinds, _) in KNOWN.items():
-        if kind not in kinds or (relaxed and name not in RELAXED):
+        if kind not in kinds or name == JMS_PRIORITY or (relaxed and name not in RELAXED):
             continue
         if name in received and name in current:
             new, old = received[name], current[name]

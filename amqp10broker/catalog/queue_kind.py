@@ -29,6 +29,8 @@ class QueueKind:
             consumer has no credit for is lost.
         replays: consumers read it from positions of their own and take nothing away, so that what is ready
             differs from one to the other; it is not purged and not read by basic.get.
+        selects: a consumer may select messages of it; what `replays` has filters of its own.
+        browsed: a consumer may browse it, and select what it browses.
         keeps_encoding: what it delivers is encoded for AMQP 1.0, whatever published it.
         answers_settlements: it says `Settled` when a decision cannot be lost any more.
         keeps_annotations: annotations of a decision (`modified`) go with the message.
@@ -48,6 +50,8 @@ class QueueKind:
     noun: str = "queue"
     volatile: bool = False
     replays: bool = False
+    selects: bool = True
+    browsed: bool = True
     keeps_encoding: bool = False
     answers_settlements: bool = False
     keeps_annotations: bool = False
@@ -79,12 +83,16 @@ STREAM: Final = QueueKind(
     "stream",
     noun="stream",
     replays=True,
+    selects=False,
+    browsed=False,
     own_files=True,
     keeps_encoding=True,
     exclusive_consumers=False,
     global_prefetch=False,
     conditional_delete=False,
 )
-VOLATILE_KIND: Final = QueueKind("volatile", volatile=True, unsent_max=UNSENT_REPLIES_MAX)
+VOLATILE_KIND: Final = QueueKind(
+    "volatile", volatile=True, selects=False, browsed=False, unsent_max=UNSENT_REPLIES_MAX
+)
 
 KINDS: Final[Mapping[str, QueueKind]] = {kind.name: kind for kind in (CLASSIC, QUORUM, STREAM, VOLATILE_KIND)}

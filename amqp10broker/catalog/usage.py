@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from amqp10broker.catalog.users import User
 from amqp10broker.catalog.vhost import VirtualHost
-from amqp10broker.errors import NotAllowed
+from amqp10broker.errors import NotAllowed, ResourceLocked
 
 VHOSTS: Final = "vhosts"
 USERS: Final = "users"
@@ -34,6 +34,9 @@ class Usage:
         self._user_connections: Counter[str] = Counter()
         self._user_channels: Counter[str] = Counter()
         self._elsewhere: dict[int, dict[str, Counter[str]]] = {}
+        # By virtual host and container-id: its connections, and whether there may be no other.
+        self._containers: Counter[tuple[str, str]] = Counter()
+        self._sole: set[tuple[str, str]] = set()
 
     def open_connection(self, vhost: VirtualHost, user: User) -> None:
         """Count a connection that a user opens to a virtual host.
@@ -64,6 +67,35 @@ class Usage:
         """Forget a connection that `open_connection` counted."""
         _count_down(self._vhost_connections, vhost)
         _count_down(self._user_connections, user)
+
+    def open_container(self, vhost: str, container: str, *, sole: bool) -> None:
+        """Count a connection of AMQP 1.0 by its container's name, at this node.
+
+        Args:
+            vhost: where.
+            container: the container-id, which its client says of itself.
+            sole: it wants to be the only one of that name (sole-connection-for-container).
+
+        Raises:
+            ResourceLocked: it is not, or one that is there wants to be; nothing was counted.
+        """
+        key = (vhost, container)
+        if key in self._sole or (sole and key in self._containers):
+            raise ResourceLocked(
+                f"container '{container}'",
+                f"container-id '{container}' is in use in vhost '{vhost}', for one connection only",
+            )
+        self._containers[key] += 1
+        if sole:
+            self._sole.add(key)
+
+    def close_container(self, vhost: str, container: str) -> None:
+        """Forget a connection that `open_container` counted."""
+        key = (vhost, container)
+        self._containers[key] -= 1
+        if not self._containers[key]:
+            del self._containers[key]
+            self._sole.discard(key)
 
     def open_channel(self, user: User) -> None:
         """Count a channel or session that a user opens.

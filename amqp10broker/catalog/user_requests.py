@@ -77,7 +77,7 @@ class SetTags:
     """A user shall have other tags."""
 
     name: str
-    tags: frozenset[str]
+    tags: tuple[str, ...]
 
     def plan(self, catalog: Catalog) -> Plan[User]:
         """See `plan`.

@@ -56,13 +56,13 @@ class User:
     Attributes:
         name: unique.
         password: None lets nobody log in with a password; other mechanisms may still.
-        tags: ``administrator``, ``monitoring``, ``impersonator``...
+        tags: ``administrator``, ``monitoring``, ``impersonator``..., in the order that they were given in.
         limits: connections and channels.
     """
 
     name: str
     password: PasswordRecord | None = None
-    tags: frozenset[str] = frozenset()
+    tags: tuple[str, ...] = ()
     limits: UserLimits = field(default_factory=UserLimits)
 
 

@@ -167,6 +167,27 @@ class SetParameter:
 
 
 @dataclass(frozen=True, slots=True)
+class ClearParameter:
+    """A runtime parameter of a plugin shall be forgotten."""
+
+    vhost: str
+    component: str
+    name: str
+
+    def plan(self, catalog: Catalog) -> Plan[None]:
+        """See `plan`.
+
+        Raises:
+            NotFound: there is none of this component and name.
+        """
+        key = self.vhost, self.component, self.name
+        if key not in catalog.parameters:
+            what = f"parameter '{self.name}' of component '{self.component}'"
+            raise NotFound(what, f"there is no {what} in vhost '{self.vhost}'")
+        return Plan(None, forgets=[("parameter", *key)])
+
+
+@dataclass(frozen=True, slots=True)
 class SetGlobalParameter:
     """A parameter of the whole broker shall be kept."""
 

@@ -32,6 +32,7 @@ PATIENCE_S: Final[Mapping[str, float]] = {
     "add-member": 620.0,
     "delete-member": 620.0,
     **dict.fromkeys(("grow", "grow-to-count", "shrink", "rebalance"), 3_600.0),
+    "force-all-queues-shrink-member-to-current-member": 3_600.0,
     **dict.fromkeys(("await-online-quorum-plus-one", "await-online-nodes"), 3_700.0),
     "cluster-status": 60.0,
     "forget-cluster-node": 3_600.0,

@@ -22,21 +22,28 @@ _MASTER: Final = re.compile(r"local(\[(\*|[1-9]\d*)\])?|spark://(127\.0\.0\.1|lo
 
 def _arguments(parser: Parser) -> None:
     parser.add_argument("folder", metavar="DIR", type=Path, help="the recording, as given to serve --record")
-    parser.add_argument("--output", metavar="DIR", type=Path, help="for report and tables (DIR/analysis)")
+    parser.add_argument(
+        "--output", metavar="DIR", type=Path, help="for report and tables (default: DIR/analysis)"
+    )
     aim = parser.add_argument_group("what settings are recommended for")
     aim.add_argument(
         "--aim", choices=("throughput", "latency", "memory"),
-        help="most messages; lowest p99 at --rate; least memory that keeps --keep of it (throughput)",
+        help="most messages; lowest p99 at --rate; least memory that keeps --keep of it "
+        "(default: throughput)",
     )  # fmt: skip
     aim.add_argument("--rate", metavar="N", type=float, help="messages a second, with --aim latency")
     aim.add_argument(
-        "--keep", metavar="SHARE", type=float, help="of the best throughput, with --aim memory (0.95)"
+        "--keep",
+        metavar="SHARE",
+        type=float,
+        help="of the best throughput, with --aim memory (default: 0.95)",
     )
     follow = parser.add_argument_group("while it is being recorded")
     follow.add_argument("--follow", action="store_true", help="a line a second and run, until ctrl-C")
     follow.add_argument(
         "--late", metavar="SECONDS", type=int,
-        help="with --follow: wait so long for files that come late; a window is told that much later (15)",
+        help="with --follow: wait so long for files that come late; a window is told that much later "
+        "(default: 15)",
     )  # fmt: skip
     spark = parser.add_argument_group("Spark")
     spark.add_argument(
@@ -44,7 +51,9 @@ def _arguments(parser: Parser) -> None:
         default="local[*]",
         help="local[N], local[*] or spark://127.0.0.1:PORT (default: local[*])",
     )
-    spark.add_argument("--memory", default="2g", metavar="SIZE", help="of the JVM, such as 512m or 4g (2g)")
+    spark.add_argument(
+        "--memory", default="2g", metavar="SIZE", help="of the JVM, such as 512m or 4g (default: 2g)"
+    )
     parser.add_argument("--quiet", action="store_true", help="tell no progress")
 
 

@@ -11,7 +11,7 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from amqp10broker.cli import tables
 from amqp10broker.cli.commands import Command, Parser, add_arguments_option, add_vhost, add_where, ask, pairs
@@ -20,6 +20,9 @@ from amqp10broker.cli.passwords import add_password, new_password
 from amqp10broker.errors import ConfigError
 from amqp10broker.management.arguments import Argument, Kind
 from amqp10broker.management.table import OPERATIONS
+
+CHOICES_SHOWN_MAX: Final = 60
+"""Characters of an argument's choices that stand in place of its name."""
 
 
 def _nothing(arguments: argparse.Namespace, given: dict[str, Any]) -> None:
@@ -133,7 +136,10 @@ def _add(parser: Parser, noun: str, argument: Argument, *, by_itself: bool) -> N
         shape["help"] += f", from {argument.bounds[0]} to {argument.bounds[1]}"
     if argument.choices:
         shape["choices"] = argument.choices
-        del shape["metavar"]
+        if len(",".join(argument.choices)) > CHOICES_SHOWN_MAX:  # argparse breaks no line in them
+            shape["help"] += f": {', '.join(argument.choices)}"
+        else:
+            del shape["metavar"]
     elif argument.known:
         shape["help"] = f"{', '.join(argument.known)} or {help}"
     if name == "vhost":
@@ -155,8 +161,7 @@ def _add(parser: Parser, noun: str, argument: Argument, *, by_itself: bool) -> N
     elif kind is Kind.FLAG:
         on = argument.default is True
         action = argparse.BooleanOptionalAction if on else "store_true"
-        told = f"{help} (default: it does)" if on else help
-        parser.add_argument(option, action=action, default=on, help=told)
+        parser.add_argument(option, action=action, default=on, help=help)
     elif argument.required or by_itself:
         parser.add_argument(name, nargs=None if argument.required else "?", default=argument.usual, **shape)
     else:

@@ -136,6 +136,9 @@ CALLS: Final[Mapping[str, Call]] = {
         "force-shrink-member-to-current-member",
         lambda arguments, done: f"queue '{arguments.name}' has this node's member only; add others with grow",
     ),
+    "force-all-queues-shrink-member-to-current-member": _rows(
+        "force-all-queues-shrink-member-to-current-member", RESULT_COLUMNS, code=_all_ok
+    ),
     "stream-status": _rows("stream-status", STREAM_COLUMNS),
     "add-replica": _call(
         "add-replica", lambda arguments, done: f"stream '{arguments.name}' is on {arguments.node} already"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from amqp10broker.cli.helping import Help, example
 from amqp10broker.errors import ConfigError, closest, hint
 
 if TYPE_CHECKING:
@@ -17,7 +18,14 @@ if TYPE_CHECKING:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that asks whether a word like the one typed was meant."""
+    """A parser that asks whether a word like the one typed was meant, and whose help ends with an example."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(formatter_class=Help, **given)
+
+    def format_help(self) -> str:
+        """What ``--help`` prints."""
+        return f"{super().format_help()}\n{example(self.prog)}\n"
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:
@@ -78,13 +86,11 @@ class Command:
             commands: the others.
             help: its line in the list of commands.
         """
-        lines = "\n" in self.description
         parser = commands.add_parser(
             self.name,
             help=help,
             description=self.description or f"{help[0].upper()}{help[1:]}.",
             allow_abbrev=False,
-            formatter_class=argparse.RawDescriptionHelpFormatter if lines else argparse.HelpFormatter,
         )
         self.arguments(parser)
         parser.set_defaults(do=self.run)
@@ -98,7 +104,9 @@ def add_where(parser: Parser) -> None:
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--port", help="the port on which the broker listens (default 5672)")
     where.add_argument(
-        "--admin-socket", metavar="PATH", help="the broker's socket, if started with that option"
+        "--admin-socket",
+        metavar="PATH",
+        help="the broker's socket, if started with that option (default: that of its port)",
     )
 
 

@@ -41,7 +41,7 @@ def _tell_what_is_known(parser: argparse.ArgumentParser, file: object) -> None:
 
 
 def _arguments(parser: Parser) -> None:
-    parser.add_argument("shell", choices=SHELLS)
+    parser.add_argument("shell", choices=SHELLS, help="which")
 
 
 def _completion(arguments: argparse.Namespace) -> int:

@@ -24,7 +24,7 @@ _SECTIONS: Final = ("header", "message_annotations", "properties", "application_
 
 
 def _arguments(parser: Parser) -> None:
-    parser.add_argument("queue", metavar="QUEUE")
+    parser.add_argument("queue", metavar="QUEUE", help="its name")
     parser.add_argument("-n", "--count", type=positive, default=1, metavar="N", help="so many (default 1)")
     parser.add_argument(
         "--ack-mode",

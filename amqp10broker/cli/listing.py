@@ -43,7 +43,7 @@ class Listing:
         columns: what each is, in the order of the help; "" if its name says it.
         default: those that are shown when none is chosen.
         row: makes a row of an entry that the operation of the same name gives; it may be one as it is.
-        from_status: or: makes all rows of the status document.
+        from_connections: or: makes all rows of all connections.
         what: of these, for people.
     """
 
@@ -51,7 +51,7 @@ class Listing:
     columns: Mapping[str, str]
     default: tuple[str, ...]
     row: Callable[[Mapping[str, Any]], Row] = dict
-    from_status: Callable[[Mapping[str, Any]], Iterator[Row]] | None = None
+    from_connections: Callable[[rows.Connections], Iterator[Row]] | None = None
     what: str = ""
 
     @property
@@ -96,6 +96,7 @@ _DELIVERIES: Final = """
     +got: by basic.get, to be acknowledged
     +got_settled: by basic.get, not to be
     +redelivered: of these four, those that the queue had handed out before
+    +got_nothing: how often basic.get found no message
     +acknowledged
     +requeued: by the client
 """
@@ -135,6 +136,7 @@ LISTINGS: Final = (
             messages: ready and unacknowledged
             messages_ready
             messages_unacknowledged: delivered and not settled
+            messages_delayed: that wait for their time
             messages_dlx: of a quorum queue: dead letters that are not yet at their target
             consumers
             single_active_consumer_tag: of the one that gets messages, if only one may
@@ -154,7 +156,7 @@ LISTINGS: Final = (
             full: its limit of length is reached
             +published: messages that it took
             +rejected: publishes refused because it was full
-            +dropped: because it was full; of a stream, because it was too long or they too old
+            +dropped: it was full; a stream was too long, or they too old
             +expired
             {_DELIVERIES}
             +discarded: rejected by consumers
@@ -211,6 +213,20 @@ LISTINGS: Final = (
     Listing("policies", *_POLICY),
     Listing("operator-policies", *_POLICY),
     Listing(
+        "faults",
+        columns_of("""
+            fault: its number, for lift-fault
+            kind, vhost
+            queue: a pattern for queues and addresses
+            client: a pattern for container-ids and connection names
+            link: a pattern for names of links
+            count: messages or attaches that it is for, or credit that it leaves
+            hits: how often it was committed
+            held: messages, confirms and flows that are kept back
+        """),
+        ("fault", "kind", "vhost", "queue", "client", "link", "count", "hits", "held"),
+    ),
+    Listing(
         "listeners",
         columns_of("node, interface, port, protocol, purpose"),
         ("node", "interface", "port", "protocol", "purpose"),
@@ -234,7 +250,7 @@ LISTINGS: Final = (
             {_CLIENT_COUNTERS}
         """),
         ("id", "protocol", "peer", "user", "vhost", "state"),
-        from_status=rows.connection_rows,
+        from_connections=rows.connection_rows,
         what="connections",
     ),
     Listing(
@@ -248,13 +264,14 @@ LISTINGS: Final = (
             unsettled_out: deliveries to the client without outcome
             pending_out: deliveries that wait for window or writer
             links: how many
+            transactions: how many are open
             {_CLIENT_COUNTERS}
         """),
         (
             *("connection", "channel", "user", "links", "incoming_window", "remote_incoming_window"),
             *("unsettled_in", "unsettled_out"),
         ),
-        from_status=rows.session_rows,
+        from_connections=rows.session_rows,
         what="sessions of AMQP 1.0",
     ),
     Listing(
@@ -272,8 +289,24 @@ LISTINGS: Final = (
             {_WAITS}
         """),
         ("connection", "channel", "name", "role", "queue", "credit", "delivery_count", "unsettled", "waits"),
-        from_status=rows.link_rows,
+        from_connections=rows.link_rows,
         what="links of AMQP 1.0",
+    ),
+    Listing(
+        "transactions",
+        columns_of(f"""
+            {_OWNER}
+            id: in hexadecimal
+            link: name of the control link
+            age_s: seconds since it was declared
+            messages: posted in it
+            bytes: of these
+            deliveries: that it has decided on
+            failed: why it can only be rolled back
+        """),
+        ("connection", "channel", "user", "id", "age_s", "messages", "bytes", "deliveries"),
+        from_connections=rows.transaction_rows,
+        what="transactions of AMQP 1.0 that are open",
     ),
     Listing(
         "channels",
@@ -294,7 +327,7 @@ LISTINGS: Final = (
             *("connection", "channel", "user", "state", "unconfirmed", "unacknowledged", "prefetch"),
             *("consumers", "waits"),
         ),
-        from_status=rows.channel_rows,
+        from_connections=rows.channel_rows,
         what="channels of AMQP 0-9-1",
     ),
     Listing(
@@ -309,7 +342,7 @@ LISTINGS: Final = (
             {_WAITS}
         """),
         ("connection", "channel", "tag", "queue", "prefetch", "unacknowledged"),
-        from_status=rows.consumer_rows,
+        from_connections=rows.consumer_rows,
         what="consumers of both protocols",
     ),
 )
@@ -360,12 +393,12 @@ def chosen_columns(listing: Listing, written: Sequence[str]) -> tuple[str, ...]:
 
 
 def _rows(listing: Listing, arguments: argparse.Namespace) -> list[Row]:
-    if listing.from_status is None:
+    if listing.from_connections is None:
         given: dict[str, Any] = {each.name: True for each in listing.flags if getattr(arguments, each.name)}
         if listing.names_vhost:
             given["vhost"] = arguments.vhost
         return [listing.row(each) for each in ask(arguments, listing.command, **given)]
-    found = list(listing.from_status(ask(arguments, "status", everywhere=True)))
+    found = list(listing.from_connections(ask(arguments, "connections", where="everywhere")))
     if arguments.vhost is not None:
         found = [row for row in found if row["vhost"] == arguments.vhost]
     return found

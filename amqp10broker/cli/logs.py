@@ -7,9 +7,13 @@ cursor.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
-from collections.abc import MutableMapping
+import threading
+import warnings
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
 from typing import Any, Final, TextIO
 
 import structlog
@@ -53,6 +57,50 @@ def configure(level: str, form: str, *, stream: TextIO | None = None) -> None:
         logger_factory=structlog.WriteLoggerFactory(file=stream),
         cache_logger_on_first_use=True,
     )
+
+
+@contextmanager
+def messages_of_python() -> Iterator[None]:
+    """Make entries of what Python itself would write to standard error: one line each, like all others.
+
+    That is: warnings, exceptions in threads and where nothing can be raised, as in a finalizer, and what
+    libraries log.
+    """
+    log = structlog.get_logger("amqp10broker")
+
+    def unraisable(found: sys.UnraisableHookArgs) -> None:
+        log.error("failed where it cannot be raised", where=repr(found.object), exc_info=found.exc_value)
+
+    def in_thread(found: threading.ExceptHookArgs) -> None:
+        name = None if found.thread is None else found.thread.name
+        log.error("a thread failed", thread=name, exc_info=found.exc_value)
+
+    def warned(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        log.warning("warning", category=category.__name__, text=str(message), where=f"{filename}:{lineno}")
+
+    before = sys.unraisablehook, threading.excepthook, warnings.showwarning, logging.lastResort
+    sys.unraisablehook, threading.excepthook = unraisable, in_thread
+    warnings.showwarning, logging.lastResort = warned, _OfLibraries(logging.WARNING)
+    try:
+        yield
+    finally:
+        sys.unraisablehook, threading.excepthook, warnings.showwarning, logging.lastResort = before
+
+
+class _OfLibraries(logging.Handler):
+    """Makes entries of what libraries log; each attempt of OpenTelemetry's is one for debugging only."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        log = structlog.get_logger("amqp10broker")
+        note = log.debug if record.name.startswith("opentelemetry") else log.warning
+        note("library", name=record.name, text=record.getMessage())
 
 
 def escape_control_characters(

@@ -49,11 +49,20 @@ HOMES: Final[Mapping[str, Mapping[str, str]]] = {
         **_told("waiting"),
         "timeline": "print what one link does, frame by frame, as JSON",
     },
+    "doctor": {
+        **_told("doctor"),
+    },
     "ping": {
         "ping": "log in to a broker as a client does, and say how long it took to answer",
     },
     "tracing": {
         "trace": "show the frames of a connection, user or address while the broker runs",
+    },
+    "frames": {
+        "frames": "print a recording of frames",
+    },
+    "linting": {
+        "lint": "look for habits of clients that hurt them or others",
     },
     "recording": {
         "record": "record flow events of a running broker, for analyse",
@@ -63,6 +72,7 @@ HOMES: Final[Mapping[str, Mapping[str, str]]] = {
         "list-connections": "list connections",
         "list-sessions": "list sessions of AMQP 1.0",
         "list-links": "list links of AMQP 1.0",
+        "list-transactions": "list transactions of AMQP 1.0 that are open",
         "list-channels": "list channels of AMQP 0-9-1",
         "list-consumers": "list consumers of both protocols",
     },
@@ -77,7 +87,7 @@ HOMES: Final[Mapping[str, Mapping[str, str]]] = {
         ),
         **_told("add-vhost", "delete-vhost", "set-vhost-limits"),
         **_told("set-policy", "clear-policy", "set-operator-policy", "clear-operator-policy"),
-        **_told("close-connection", "set", "alarm"),
+        **_told("close-connection", "inject-fault", "lift-fault", "set", "alarm"),
         "set-vm-memory-high-watermark": "change how much memory a running broker may use",
         "set-disk-free-limit": "change how much disk a running broker leaves free",
     },
@@ -87,6 +97,7 @@ HOMES: Final[Mapping[str, Mapping[str, str]]] = {
         **_told("forget-cluster-node", "join-cluster", "reset", "force-reset"),
         **_told("quorum-status", "add-member", "delete-member", "grow", "grow-to-count", "shrink"),
         **_told("transfer-leadership", "rebalance", "force-shrink-member-to-current-member"),
+        **_told("force-all-queues-shrink-member-to-current-member"),
         **_told("stream-status", "add-replica", "delete-replica", "restart-stream"),
         **_told("drain", "revive", "check-if-node-is-quorum-critical", "await-online-quorum-plus-one"),
         **_told(

@@ -214,6 +214,8 @@ CALLS: Final[Mapping[str, Call]] = {
         lambda a, closed: f"connection {a.id}{'' if a.node is None else f' at node {a.node}'} closed",
         by_itself=("reason",),
     ),
+    "inject-fault": Call("inject-fault", lambda a, fault: f"fault {fault['fault']} is committed: {a.kind}"),
+    "lift-fault": Call("lift-fault", lambda a, fault: f"fault {a.fault} is committed no more"),
     "set": Call(
         "set",
         lambda a, now: f"{a.name} is now {a.value}",

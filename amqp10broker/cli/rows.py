@@ -5,11 +5,12 @@ Pure: documents in, rows out. Names of columns are RabbitMQ's where it has the t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 Row = dict[str, Any]
 Document = Mapping[str, Any]
+Connections = Sequence[Document]
 
 
 def queue_row(queue: Document) -> Row:
@@ -42,12 +43,12 @@ def binding_row(binding: Document) -> Row:
     }
 
 
-# --- from the status document ---------------------------------------------------------------------
+# --- from connections ---------------------------------------------------------------------
 
 
-def connection_rows(status: Document) -> Iterator[Row]:
+def connection_rows(connections: Connections) -> Iterator[Row]:
     """All connections."""
-    for connection in status["connections"]:
+    for connection in connections:
         client = connection.get("client") or {}
         names = (str(client[key]) for key in ("connection_name", "product", "version") if key in client)
         yield {
@@ -59,21 +60,22 @@ def connection_rows(status: Document) -> Iterator[Row]:
         }
 
 
-def session_rows(status: Document) -> Iterator[Row]:
+def session_rows(connections: Connections) -> Iterator[Row]:
     """All sessions of AMQP 1.0."""
-    for connection in status["connections"]:
+    for connection in connections:
         for session in connection["sessions"]:
             yield {
                 **_owner(connection),
                 **session,
                 "links": len(session["links"]),
+                "transactions": len(session.get("transactions", ())),
                 **_counted(session),
             }
 
 
-def link_rows(status: Document) -> Iterator[Row]:
+def link_rows(connections: Connections) -> Iterator[Row]:
     """All links of AMQP 1.0."""
-    for connection in status["connections"]:
+    for connection in connections:
         for session in connection["sessions"]:
             for link in session["links"]:
                 yield {
@@ -84,9 +86,17 @@ def link_rows(status: Document) -> Iterator[Row]:
                 }
 
 
-def channel_rows(status: Document) -> Iterator[Row]:
+def transaction_rows(connections: Connections) -> Iterator[Row]:
+    """All transactions of AMQP 1.0 that are open."""
+    for connection in connections:
+        for session in connection["sessions"]:
+            for transaction in session.get("transactions", ()):
+                yield {**_owner(connection), "channel": session["channel"], **transaction}
+
+
+def channel_rows(connections: Connections) -> Iterator[Row]:
     """All channels of AMQP 0-9-1."""
-    for connection in status["connections"]:
+    for connection in connections:
         for channel in connection.get("channels", ()):
             yield {
                 **_owner(connection),
@@ -97,12 +107,12 @@ def channel_rows(status: Document) -> Iterator[Row]:
             }
 
 
-def consumer_rows(status: Document) -> Iterator[Row]:
+def consumer_rows(connections: Connections) -> Iterator[Row]:
     """Whoever takes messages from queues: receivers of AMQP 1.0, consumers of AMQP 0-9-1.
 
     What a client has asked for in advance is its link credit there and its prefetch here.
     """
-    for link in link_rows(status):
+    for link in link_rows(connections):
         if link["role"] == "receiver":
             yield {
                 **link,
@@ -111,7 +121,7 @@ def consumer_rows(status: Document) -> Iterator[Row]:
                 "prefetch": link["credit"],
                 "unacknowledged": link["unsettled"],
             }
-    for connection in status["connections"]:
+    for connection in connections:
         for channel in connection.get("channels", ()):
             for consumer in channel["consumers"]:
                 yield {
@@ -133,7 +143,7 @@ def _counted(thing: Document) -> Row:
 
 def _owner(connection: Document) -> Row:
     return {
-        "node": connection.get("node"),
+        "node": connection["node"],
         "connection": connection["id"],
         "user": connection["user"],
         "vhost": connection["vhost"],

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import os
 import sys
 from collections.abc import Iterator
 from typing import Final
@@ -15,7 +16,7 @@ from typing import Final
 import structlog
 import trio
 
-from amqp10broker.cli import logs
+from amqp10broker.cli import logs, service_manager
 from amqp10broker.cli.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from amqp10broker.config import Config
 from amqp10broker.errors import BrokerError
@@ -45,6 +46,11 @@ def run(config: Config) -> int:
     logs.configure(config.log_level, config.log_format)
     if COUNTS_REFERENCES:
         gc.set_threshold(*GC_THRESHOLDS)
+    with logs.messages_of_python():
+        return _run(config)
+
+
+def _run(config: Config) -> int:
     log = structlog.get_logger("amqp10broker")
     progress = _Progress()
     try:
@@ -73,6 +79,7 @@ async def _serve(config: Config, progress: _Progress) -> None:
         structlog.get_logger("amqp10broker").info(
             "listening", addresses=", ".join(address_text(*address) for address in addresses)
         )
+        service_manager.tell_ready(os.environ)
 
     await run_broker(config, on_up)
 

@@ -47,10 +47,14 @@ _HTTP: Final = (
     "http_body_bytes_max",
     "collect_statistics_interval_ms",
     "http_connection_max",
+    "websocket",
+    "websocket_on_port",
+    "websocket_origins",
     "prometheus",
     "prometheus_port",
     "prometheus_optional",
 )
+_OTEL: Final = tuple(name for name in SETTINGS if name.startswith("otel_"))
 _OAUTH2: Final = tuple(name for name in SETTINGS if name.startswith("oauth2_"))
 HTTP_PORT_ABOVE: Final = 10_000
 """By how much the HTTP port is above that of AMQP unless it is given: RabbitMQ's 15672 beside 5672."""
@@ -61,28 +65,13 @@ _TESTING: Final = ("test_mode",)
 _DEFAULTS_IN_WORDS: Final = {
     "container_id": "amqp10broker@HOSTNAME",
     "admin_socket": "PORT.sock in a private directory",
-    "data_dir": "none",
-    "node_name": "none",
-    "cluster_nodes": "none",
-    "cluster_secret_file": "none",
-    "cluster_tls_cert_file": "none",
     "cluster_tls_key_file": "in cluster_tls_cert_file",
-    "cluster_tls_ca_file": "none",
     "http_port": f"{HTTP_PORT_ABOVE} above port, if it is free",
     "http_host": "as host",
     "prometheus_port": f"{PROMETHEUS_PORT_ABOVE} above port, if it is free",
-    "http_path_prefix": "none",
-    "http_cors_origins": "none",
-    "oauth2_resource_server_id": "none",
     "oauth2_scope_prefix": "oauth2_resource_server_id and a full stop",
-    "oauth2_additional_scopes_key": "none",
-    "oauth2_scope_aliases": "none",
     "oauth2_issuer": "any",
-    "oauth2_default_key": "none",
-    "oauth2_signing_keys": "none",
-    "oauth2_jwks_uri": "none",
     "oauth2_jwks_ca_file": "the system's",
-    "record": "none",
     "record_run": "broker-TIME-NUMBER",
     "disk_free_limit": "50MB, and without a data folder none",
 }
@@ -107,11 +96,14 @@ def _arguments(parser: Parser) -> None:
         _add_setting(flow, setting, getattr(defaults.flow, name))
     limits = parser.add_argument_group("limits and behaviour")
     for name, setting in SETTINGS.items():
-        if name not in (*_FIRST, *_HTTP, *_OAUTH2, *_CLUSTER, *_TESTING, *FLOW_SETTINGS):
+        if name not in (*_FIRST, *_HTTP, *_OTEL, *_OAUTH2, *_CLUSTER, *_TESTING, *FLOW_SETTINGS):
             _add_setting(limits, setting, getattr(defaults, name))
     http = parser.add_argument_group("HTTP API")
     for name in _HTTP:
         _add_setting(http, SETTINGS[name], getattr(defaults, name))
+    otel = parser.add_argument_group("OpenTelemetry")
+    for name in _OTEL:
+        _add_setting(otel, SETTINGS[name], getattr(defaults, name))
     oauth2 = parser.add_argument_group("tokens (OAuth 2)")
     for name in _OAUTH2:
         _add_setting(oauth2, SETTINGS[name], getattr(defaults, name))
@@ -148,7 +140,7 @@ def _add_setting(
             help=f"{setting.help} (default: {'on' if default else 'off'})".replace("%", "%%"),
         )
         return
-    shown = _DEFAULTS_IN_WORDS.get(setting.name, default)
+    shown = _DEFAULTS_IN_WORDS.get(setting.name, "none" if default in (None, "") else default)
     notes = [f"default: {shown}"]
     if setting.choices:
         notes.insert(0, ", ".join(setting.choices))

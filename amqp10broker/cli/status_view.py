@@ -59,6 +59,9 @@ _MISHAPS: Final = ("rejected", "unroutable", "returned", "requeued", "discarded"
 
 Document = Mapping[str, Any]
 
+_SUSPENDED_SHOWN: Final = 10
+"""Suspended links that are drawn."""
+
 
 def render(document: Document, *, width: int = WIDTH) -> list[str]:
     """The whole document as lines of at most `width` columns: what waits first, then each connection."""
@@ -191,6 +194,11 @@ def _broker(broker: Document, width: int) -> list[str]:
     lines += _wrapped(_recording_failed(broker.get("recording_failed")), width, "")
     for trace in broker.get("traces", []):
         lines += _wrapped(_trace(trace), width, "")
+    suspended = broker.get("suspended_links", [])
+    for link in suspended[:_SUSPENDED_SHOWN]:
+        lines += _wrapped(_suspended(link), width, "")
+    if len(suspended) > _SUSPENDED_SHOWN:
+        lines.append(fit(f"... more links are suspended; {clean(broker.get('kept_links'))} are kept", width))
     alarms = broker.get("alarms", [])
     if alarms:
         lines.append(fit(f"ALARM: {', '.join(clean(each) for each in alarms)} (publishers are held)", width))
@@ -198,6 +206,18 @@ def _broker(broker: Document, width: int) -> list[str]:
             if name in resources:
                 lines += wrapped(_alarm(clean(name), resources[name]), width, "  ", "    ")
     return lines
+
+
+def _suspended(link: Document) -> list[str]:
+    """A link that waits for its client."""
+    left = link.get("left_s")
+    return [
+        f"suspended link {clean(link.get('name'))} of container {clean(link.get('container_id'))}",
+        f"user {clean(link.get('user'))} in {clean(link.get('vhost'))}",
+        f"{clean(link.get('role'))}, {clean(link.get('unsettled'))} unsettled",
+        f"for {duration(link.get('age_s'))}",
+        "until its session or connection ends" if left is None else f"ends in {duration(left)}",
+    ]
 
 
 def _where(data_dir: object) -> str:
@@ -363,6 +383,8 @@ def _session(session: Document, width: int, container_id: str) -> list[str]:
     ]
     lines = _wrapped(facts, width, "  ", hanging="    ")
     lines += _last_error(session, width, "    ")
+    for transaction in session.get("transactions", ()):
+        lines += _transaction(transaction, width)
     links = session.get("links", [])
     if not links:
         return [*lines, "    no links"]
@@ -377,6 +399,19 @@ def _session(session: Document, width: int, container_id: str) -> list[str]:
         lines.append(f"    {row}")
         lines += _below_link(link, width)
     return lines
+
+
+def _transaction(transaction: Document, width: int) -> list[str]:
+    failed = transaction.get("failed")
+    facts = [
+        f"Transaction {clean(transaction.get('id'))}",
+        f"open for {duration(transaction.get('age_s'))}",
+        f"posted {clean(transaction.get('messages'))}, {size(transaction.get('bytes'))}",
+        f"decided on {clean(transaction.get('deliveries'))}",
+        f"control link {clean(transaction.get('link'))}",
+        *([f"can only be rolled back: {clean(failed)}"] if failed else []),
+    ]
+    return _wrapped(facts, width, "    ", hanging="      ")
 
 
 def _below_link(link: Document, width: int) -> list[str]:

@@ -14,7 +14,7 @@ from amqp10broker.errors import ConfigError
 def _arguments(parser: Parser) -> None:
     parser.add_argument(
         "what",
-        metavar="CONNECTION|USER|ADDRESS",
+        metavar="CONNECTION|USER|ADDRESS|everything",
         help="a connection's number (list-connections), a user's name, a client's address (127.0.0.1, or "
         "with its port), or the address of links (/queues/orders, /exchanges/shop/*)",
     )
@@ -27,14 +27,22 @@ def _arguments(parser: Parser) -> None:
         help="let the broker write into a file, until off, or until it has 1 GiB (default: into this "
         "terminal, until ctrl-C)",
     )
+    parser.add_argument(
+        "--frames",
+        action="store_true",
+        help="for 'frames' and 'lint': a JSON object a line, without the contents of messages",
+    )
     add_where(parser)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     given = {"what": arguments.what, "on": arguments.switch == "on"}
+    if arguments.frames:
+        given["frames"] = True
     if not given["on"]:
-        if arguments.file is not None:
-            raise ConfigError("flag --file", "is given with off", "leave it out")
+        if arguments.file is not None or arguments.frames:
+            flag = "--frames" if arguments.file is None else "--file"
+            raise ConfigError(f"flag {flag}", "is given with off", "leave it out")
         ended = ask(arguments, "trace", **given)
         print(f"{ended['target']} was traced into {ended['into']}: {counted(ended['lines'], 'line')}")
         return EXIT_OK

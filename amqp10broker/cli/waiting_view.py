@@ -45,14 +45,24 @@ def summary(found: Document, width: int) -> list[str]:
 def page(found: Document, width: int) -> list[str]:
     """Of the operation `waiting`: the sum, then each with what to do."""
     lines = summary(found["summary"], width)
-    for each, entry in zip(found["waiting"], entries(found["waiting"], width), strict=True):
+    if found.get("unreached"):
+        silent = ", ".join(map(clean, found["unreached"]))
+        lines += wrapped(f"not known of clients of {silent}: not reached", width, "", "  ")
+    several = found.get("nodes", 1) > 1
+    for each, entry in zip(found["waiting"], entries(found["waiting"], width, several=several), strict=True):
         lines += ["", *entry, *wrapped(f"do: {clean(each['to_do'])}", width, "    ", "    ")]
     return lines
 
 
-def entries(waiting: Sequence[Document], width: int) -> list[list[str]]:
-    """An entry for each that waits, of two lines or more: since when, why in a word, and where; then all."""
-    return [[*_head(each, width), *_body(each, width)] for each in waiting]
+def entries(waiting: Sequence[Document], width: int, *, several: bool = False) -> list[list[str]]:
+    """An entry for each that waits, of two lines or more: since when, why in a word, and where; then all.
+
+    Args:
+        waiting: of `WaitingView`.
+        width: of the terminal.
+        several: there are several nodes, which is said.
+    """
+    return [[*_head(each, width), *_body(each, width, several=several)] for each in waiting]
 
 
 def _head(each: Document, width: int) -> list[str]:
@@ -69,11 +79,13 @@ def _head(each: Document, width: int) -> list[str]:
     return [f"{start}  queue {shortened(clean(queue), width - len(start) - 8)}"]
 
 
-def _body(each: Document, width: int) -> list[str]:
+def _body(each: Document, width: int, *, several: bool) -> list[str]:
     """Whose it is, and the evidence."""
     link = each["kind"] == "link"
     part = "session" if link else "channel"
     where = f"connection {clean(each.get('connection'))} {part} {clean(each.get('channel'))}"
+    if several:
+        where += f" of node {clean(each['node'])}"
     if each.get("user"):
         where += f", user {clean(each['user'])}"
     if each["kind"] != "channel":

@@ -27,6 +27,20 @@ DISK_FORM: Final = (
 )
 
 
+SHARE_FORM: Final = "must be a number from 0 to 1 such as 0.01"
+
+
+def share(written: str) -> float:
+    """Read a share of something: ``0``, ``0.01``, ``1``.
+
+    Raises:
+        ValueError: it is none; see `SHARE_FORM`.
+    """
+    if not _SHARE.fullmatch(written) or not 0 <= float(written) <= 1:
+        raise ValueError(written)
+    return float(written)
+
+
 @dataclass(frozen=True, slots=True)
 class Amount:
     """So many bytes, or so much of the memory that this process may use: one of the two is given."""

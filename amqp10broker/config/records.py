@@ -11,7 +11,14 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
-from amqp10broker.config.amounts import DISK_FORM, MEMORY_FORM, disk_limit, memory_watermark
+from amqp10broker.config.amounts import (
+    DISK_FORM,
+    MEMORY_FORM,
+    SHARE_FORM,
+    disk_limit,
+    memory_watermark,
+    share,
+)
 from amqp10broker.config.pairs import (
     SCOPE_ALIASES_FORM,
     SIGNING_KEYS_FORM,
@@ -237,6 +244,40 @@ class Config:
     )
     session_max_per_connection: int = number(64, 1, 65_536, "sessions that one connection may have")
     link_max_per_session: int = number(256, 1, UINT_MAX, "links that one session may have")
+    transactions_max_per_connection: int = number(
+        256, 1, 65_536, "transactions of AMQP 1.0 that one connection may have open"
+    )
+    transaction_max_messages: int = number(
+        100_000,
+        1,
+        UINT_MAX,
+        "messages that one transaction of AMQP 1.0 may post; with more it is rolled back",
+    )
+    transaction_max_bytes: int = number(
+        64 * _MIB, 1, UINT_MAX, "bytes of messages that one transaction of AMQP 1.0 may post; likewise"
+    )
+    transaction_timeout_ms: int = number(
+        300_000,
+        1,
+        UINT_MAX,
+        "a transaction of AMQP 1.0 that is open so many ms after the first it has done is rolled back",
+        zero_means="no limit",
+    )
+    suspended_links_max: int = number(
+        1_000,
+        1,
+        1_000_000,
+        "links of AMQP 1.0 that one user may have which are kept when they are suspended; further ones end "
+        "as they are detached",
+        zero_means="none is kept",
+    )
+    suspended_link_timeout_max_s: int = number(
+        3_600,
+        1,
+        UINT_MAX,
+        "longest time for which a suspended link is kept, in seconds; clients that ask for more get this",
+        zero_means="as long as clients ask for, expiry-policy never included",
+    )
     connection_max: int = number(10_000, 1, 1_000_000, "connections at one time; further ones are closed")
     channel_max: int = number(
         2_047, 1, 65_535, "channels that one AMQP 0-9-1 connection may have; the highest channel number"
@@ -252,6 +293,12 @@ class Config:
         1,
         UINT_MAX,
         "AMQP 0-9-1: messages handled after which a channel or queue takes as many more, at most all it may",
+    )
+    selector_scan_max: int = number(
+        1_000,
+        1,
+        1_000_000,
+        "messages that consumers who select or browse look at in one turn of their queue",
     )
     permit_global_qos: bool = switch(
         True, "AMQP 0-9-1: basic.qos with global=true limits the channel; if not, it counts as global=false"
@@ -408,6 +455,16 @@ class Config:
         1_000, 1, 100_000, "HTTP connections at one time; further ones are closed"
     )
 
+    websocket: bool = switch(True, "AMQP over WebSocket at http_port, at any path")
+    websocket_on_port: bool = switch(
+        False, "AMQP over WebSocket at port and tls_port too, for clients that begin with GET"
+    )
+    websocket_origins: str = text(
+        "*",
+        "origins of pages that may connect over WebSocket, with commas between them: https://host:port, or * "
+        "for all",
+    )
+
     prometheus: bool = switch(True, "serve metrics for Prometheus at prometheus_port, without a login")
     prometheus_port: int | None = number(
         None, 0, 65_535, "TCP port of metrics, on http_host; 0 takes any free port"
@@ -416,9 +473,32 @@ class Config:
         False, "the broker starts without that port if it is taken, or the extra is not installed"
     )
 
+    otel_endpoint: str | None = text(
+        None,
+        "where a receiver takes OpenTelemetry's OTLP over HTTP: http://127.0.0.1:4318; needs extra 'otel'",
+    )
+    otel_traces: bool = switch(True, "send traces of messages to otel_endpoint")
+    otel_metrics: bool = switch(True, "send metrics to otel_endpoint")
+    otel_service_name: str = text("amqp10broker", "service.name in what is sent to otel_endpoint")
+    otel_traces_sampler_ratio: str = grammar(
+        "0",
+        "share of the published messages without a trace of their own that begin one: 0 to 1",
+        reads=share,
+        form=SHARE_FORM,
+    )
+    otel_metrics_interval_ms: int = number(
+        60_000, 1_000, _HOUR_MS, "time between two times that metrics are sent to otel_endpoint, in ms"
+    )
+
     default_vhost: str = text("/", "virtual host of AMQP 1.0 clients that name none")
     default_queue_type: str = text(
         "classic", "type of queues that are declared without one", choices=("classic", "quorum", "stream")
+    )
+    classic_confirm: str = text(
+        "synced",
+        "when persistent messages of durable classic queues are confirmed, if no policy or argument says: "
+        "when they are synced, or when they are written, up to 0.2 s before",
+        choices=("synced", "written"),
     )
     quorum_relaxed_checks_on_redeclaration: bool = switch(
         False,
@@ -475,6 +555,9 @@ class Config:
         choices=("debug", "info", "warning", "error", "critical"),
     )
     log_format: str = text("console", "log for people or for programs", choices=("console", "json"))
+    record_frames: str | None = text(
+        None, "folder to record every frame into, as JSON without contents: for 'frames' and 'lint'"
+    )
     trace_frames: bool = switch(False, "write every frame that is received and sent to the log")
     admin_socket: str | None = text(
         None,

@@ -133,6 +133,7 @@ class Reason(IntEnum):
     TIMED_OUT = 34
     UNSETTLED_INCOMPLETE = 35
     NO_LEADER = 36
+    NO_MESSAGE_MATCHES = 37
 
     @property
     def general(self) -> Reason:
@@ -152,6 +153,7 @@ _GENERAL: Final = {
     Reason.QUEUE_EMPTY_NOTHING_ROUTED: Reason.QUEUE_EMPTY,
     Reason.FILTER_PASSED_NONE: Reason.QUEUE_EMPTY,
     Reason.STREAM_END: Reason.QUEUE_EMPTY,
+    Reason.NO_MESSAGE_MATCHES: Reason.QUEUE_EMPTY,
     Reason.LOWER_PRIORITY: Reason.NOT_ACTIVE,
     Reason.CHANNEL_PREFETCH_FULL: Reason.PREFETCH_FULL,
     Reason.CREDIT_WITHHELD_BY_SYNC: Reason.CREDIT_WITHHELD,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -17,14 +18,18 @@ from amqp10broker.catalog.users import User
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.http.fields import read_object
 from amqp10broker.http.lists import Listing
-from amqp10broker.http.messages import Answer, Refused, Request
+from amqp10broker.http.live import Following
+from amqp10broker.http.messages import Answer, Feed, Refused, Request
+from amqp10broker.http.page import PageFile
 from amqp10broker.http.rights import SUFFICIENT, Tag
 from amqp10broker.http.routes import Endpoint, Route
 from amqp10broker.http.samples import Samples, Span, Values, rated
+from amqp10broker.management.inspection import CertificateSeen
 from amqp10broker.management.snapshot import ConnectionView, NodeView
 from amqp10broker.message.message import Message
 from amqp10broker.metrics.wanted import Wanted
 from amqp10broker.queues.commands import Verdict
+from amqp10broker.security.attempts import Attempts
 from amqp10broker.security.authorise import Access
 from amqp10broker.security.grants import Grants, account_of
 
@@ -46,21 +51,56 @@ class Door(Protocol):
     def node(self) -> NodeView:
         """This node's process."""
 
+    def process(self) -> Mapping[str, int]:
+        """Of this process, by RabbitMQ's names: processors; tasks, and those of them that are ready to run;
+        file descriptors, as far as the system says."""
+
     def clients(self) -> Mapping[str, Mapping[str, int | None]]:
         """What all clients did and got since the start, by virtual host; see `service.counters`."""
+
+    @property
+    def interval_ms(self) -> int:
+        """Between two looks at what has rates."""
 
     @property
     def samples(self) -> Samples:
         """What earlier requests have seen of objects, for rates."""
 
+    @property
+    def attempts(self) -> Attempts:
+        """Who tried to log in."""
+
+    def settings(self) -> str:
+        """The settings as they are now, as a file that gives the same ones."""
+
+    @property
+    def permits_global_qos(self) -> bool:
+        """Whether a client of AMQP 0-9-1 may limit all consumers of a channel together."""
+
+    async def certificates(self) -> Sequence[CertificateSeen]:
+        """The files with certificates that the settings name."""
+
     def connections_open(self) -> tuple[int, int]:
         """Connections to this node, those that have not logged in counted, and how many there may be."""
+
+    async def connections_elsewhere(self) -> Sequence[ConnectionView]:
+        """Those of the cluster's other nodes, as far as they answer."""
 
     async def connections(self) -> Sequence[ConnectionView]:
         """The open connections of this node, looked at a few at a time."""
 
     async def metrics(self, wanted: Wanted) -> bytes:
         """Everything that is counted, as text; others run meanwhile."""
+
+    async def page_file(self, path: str) -> PageFile | None:
+        """A file of the page; None if there is none of this path."""
+
+    def follow(self, following: Following, grants: Grants) -> Feed:
+        """What a user hears of paths, as it changes.
+
+        Raises:
+            Refused: 503, too many streams are open.
+        """
 
     def random(self, size: int) -> bytes:
         """So many unguessable bytes."""
@@ -177,7 +217,7 @@ class Call:
 
     def has(self, tag: Tag) -> bool:
         """Whether the user has a tag, or one that includes it."""
-        return bool(SUFFICIENT[tag] & self.who.tags)
+        return not SUFFICIENT[tag].isdisjoint(self.who.tags)
 
     def sees(self, vhost: str) -> bool:
         """Whether the objects of a virtual host are there for this user."""
@@ -237,6 +277,19 @@ class Call:
         return {
             family: rated(values, series, Span.read(query, family)) for family, values in families.items()
         }
+
+    def idle(self, *key: str, seen: Values) -> dict[str, str]:
+        """Since when nothing has become of an object, if anything is known of that.
+
+        Args:
+            *key: as in `rated`, which has been called for it.
+            seen: all values of it that were given there.
+        """
+        since_ms = self.door.samples.unchanged_since(key, seen)
+        if since_ms is None:
+            return {}
+        at = datetime.fromtimestamp(since_ms / 1000, UTC)
+        return {"idle_since": at.isoformat(timespec="milliseconds")}
 
     def shown(self, item: Mapping[str, Any]) -> Answer:
         """One object, with the columns that are asked for."""

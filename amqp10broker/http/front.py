@@ -12,7 +12,7 @@ preflight needs no login. The shell reads the request, verifies the password and
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Final, Generic, TypeVar
@@ -85,6 +85,10 @@ class Front(Generic[T]):
             return self.leave(request, route, Answer(HTTPStatus.METHOD_NOT_ALLOWED))
         return Visit(request, route, endpoint, values)
 
+    def below(self, request: Request) -> Request:
+        """A request for a path below the API as one for the whole path."""
+        return replace(request, segments=(*self._prefix, "api", *request.segments))
+
     def admit(self, visit: Visit[T], tags: Collection[str]) -> None:
         """Check what must be right before an endpoint runs.
 
@@ -106,7 +110,9 @@ class Front(Generic[T]):
     def leave(self, request: Request, route: Route[T] | None, answer: Answer) -> Answer:
         """The answer as it is sent, but for compression."""
         allow = () if route is None else (("allow", route.allow),)
-        return answer.with_headers(*_ALWAYS, *allow, *self._cors.headers(request.headers))
+        told = {name for name, _ in answer.headers}
+        always = (header for header in _ALWAYS if header[0] not in told)
+        return answer.with_headers(*always, *allow, *self._cors.headers(request.headers))
 
 
 def not_found() -> Refused:
@@ -119,6 +125,26 @@ def too_large(limit: int = BODY_BYTES_MAX) -> Refused:
     return Refused(
         HTTPStatus.BAD_REQUEST, "bad_request", f"the body exceeded the size limit of {limit} bytes: send less"
     )
+
+
+def check_framing(headers: Iterable[tuple[bytes, bytes]], version: bytes, limit: int) -> None:
+    """Look at how a body is announced, before any of it is waited for.
+
+    Args:
+        headers: of the request, names in lower case.
+        version: of HTTP.
+        limit: bytes of a body.
+
+    Raises:
+        Refused: 400, it is too long, or its length is told in two ways: another server on the way may go by
+            the other one, and take for a request what is a body here (RFC 9112, section 6.1).
+    """
+    told = {name: value for name, value in headers if name in (b"content-length", b"transfer-encoding")}
+    if b"transfer-encoding" in told and (len(told) > 1 or version < b"1.1"):
+        reason = "the length of the body is told in two ways: send content-length or transfer-encoding"
+        raise Refused(HTTPStatus.BAD_REQUEST, "bad_request", reason)
+    if int(told.get(b"content-length", b"0")) > limit:
+        raise too_large(limit)
 
 
 def takes(accept: str | None, types: Collection[str] = JSON_TYPES) -> bool:

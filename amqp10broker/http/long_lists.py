@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from amqp10broker.http.calls import Call
 from amqp10broker.http.lists import Listing
-from amqp10broker.http.messages import Answer, json_text
+from amqp10broker.http.messages import Answer, json_bytes
 
 T = TypeVar("T")
 
@@ -64,20 +64,21 @@ async def listed(
     chosen = listing.on_page(listing.sorted(found))
     columns = None if listing.columns is None else {name.partition(".")[0] for name in listing.columns}
     wanted = None if columns is None else columns - keys
-    shown, texts = 0, []
+    shown, parts = 0, []
     for portion in _portions(chosen):
         items = portion if make is None or wanted == set() else await make(portion, wanted)
         shown += len(items)
-        texts.append(_text(map(listing.pick, items)))
+        parts.append(_part(map(listing.pick, items)))
         await call.door.pause()
-    text = _joined(texts)
     facts = listing.facts(len(known), len(found), shown)
-    return Answer.of_json_text(text if facts is None else f'{json_text(facts)[:-1]},"items":{text}}}')
+    if facts is None:
+        return Answer.of_json_bytes(_joined(parts))
+    return Answer.of_json_bytes(_joined(parts, json_bytes(facts)[:-1] + b',"items":[', b"]}"))
 
 
 async def written(
     call: Call, things: Sequence[T], describe: Callable[[T], Item], size: int | None = None
-) -> str:
+) -> bytes:
     """A JSON array, written in portions.
 
     Args:
@@ -86,11 +87,11 @@ async def written(
         describe: makes an item as it is written.
         size: items of a portion; None: `PORTION`.
     """
-    texts = []
+    parts = []
     for portion in _portions(things, size):
-        texts.append(_text(map(describe, portion)))
+        parts.append(_part(map(describe, portion)))
         await call.door.pause()
-    return _joined(texts)
+    return _joined(parts)
 
 
 async def _with(
@@ -107,12 +108,18 @@ async def _with(
     return made
 
 
-def _text(items: Iterable[Item]) -> str:
-    return json_text(list(items))[1:-1]
+def _part(items: Iterable[Item]) -> bytes:
+    return json_bytes(list(items))[1:-1]
 
 
-def _joined(texts: Iterable[str]) -> str:
-    return f"[{','.join(filter(None, texts))}]"
+def _joined(parts: Iterable[bytes], before: bytes = b"[", behind: bytes = b"]") -> bytes:
+    """One array, in one go: it may be ten megabytes."""
+    pieces = [before]
+    for part in filter(None, parts):
+        pieces += (part, b",")
+    if len(pieces) > 1:
+        pieces.pop()
+    return b"".join((*pieces, behind))
 
 
 def _portions(items: Sequence[T], size: int | None = None) -> list[Sequence[T]]:

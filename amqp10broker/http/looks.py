@@ -42,7 +42,7 @@ class Everything:
 
     @property
     def account(self) -> User:
-        return User("", None, frozenset({"administrator"}))
+        return User("", None, ("administrator",))
 
     def entry(self, vhost: str) -> Hashable | None:
         return vhost

@@ -17,6 +17,7 @@ _DELIVERING: Final = {
     "deliver_no_ack": "delivered_settled",
     "get": "got",
     "get_no_ack": "got_settled",
+    "get_empty": "got_nothing",
     "redeliver": "redelivered",
 }
 
@@ -52,7 +53,7 @@ def of_clients(counters: Mapping[str, int]) -> Stats:
 def _delivering(counters: Mapping[str, int]) -> Stats:
     delivering = {name: counters.get(counter, 0) for name, counter in _DELIVERING.items()}
     got = sum(delivering[name] for name in ("deliver", "deliver_no_ack", "get", "get_no_ack"))
-    return {**delivering, "deliver_get": got} if got else {}
+    return {**delivering, "deliver_get": got} if got or delivering["get_empty"] else {}
 
 
 def of_exchange(counters: Mapping[str, int]) -> Stats:

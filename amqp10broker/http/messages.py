@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self, TypeAlias
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 _QUERY_FIELDS_MAX: Final = 100
+
+Send: TypeAlias = Callable[[bytes], Awaitable[None]]
+"""Hands a piece of a body to the client; returns when it is on its way."""
+
+
+class Feed(Protocol):
+    """A body that is made while it goes out, piece by piece."""
+
+    async def run(self, send: Send) -> None:
+        """Send all of it; cancelled when the client goes."""
+
+    def close(self) -> None:
+        """Called once when the answer is over, also one whose body never began."""
 
 
 class Refused(Exception):
@@ -40,6 +53,7 @@ class Request:
         segments: of the path between slashes, decoded; a trailing slash makes none.
         query: the last value of each parameter.
         pairs: the whole query, in its order.
+        slash: the path ends with one, as that of a folder.
         headers: by name in lower case; of a name that occurs again the values, with commas between them.
         body: all of it, without its transfer encoding.
     """
@@ -50,6 +64,7 @@ class Request:
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
     pairs: Sequence[tuple[str, str]] = ()
+    slash: bool = False
 
     def every(self, name: str) -> list[str]:
         """All values of a parameter."""
@@ -84,6 +99,7 @@ class Request:
             _joined(headers),
             body,
             pairs,
+            path.endswith(b"/"),
         )
 
 
@@ -95,11 +111,13 @@ class Answer:
         status: of HTTP.
         headers: names in lower case, and values; content-length is the engine's to add.
         body: of the answer.
+        feed: what makes the body instead, after which the connection is over.
     """
 
     status: int
     headers: tuple[tuple[str, str], ...] = ()
     body: bytes = b""
+    feed: Feed | None = None
 
     @classmethod
     def of_json(cls, value: Any, *, status: int = HTTPStatus.OK) -> Self:
@@ -108,12 +126,12 @@ class Answer:
         Raises:
             ValueError, TypeError: there is no JSON for it.
         """
-        return cls.of_json_text(json_text(value), status=status)
+        return cls.of_json_bytes(json_bytes(value), status=status)
 
     @classmethod
-    def of_json_text(cls, text: str, *, status: int = HTTPStatus.OK) -> Self:
-        """The same of what `json_text` has written already."""
-        return cls(status, (("content-type", "application/json"),), text.encode("utf-8", "backslashreplace"))
+    def of_json_bytes(cls, body: bytes, *, status: int = HTTPStatus.OK) -> Self:
+        """The same of what `json_bytes` has written already."""
+        return cls(status, (("content-type", "application/json"),), body)
 
     def with_headers(self, *headers: tuple[str, str]) -> Answer:
         """The same with more headers."""
@@ -127,6 +145,15 @@ def json_text(value: Any) -> str:
         ValueError, TypeError: there is no JSON for it.
     """
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def json_bytes(value: Any) -> bytes:
+    """A value as the body of an answer.
+
+    Raises:
+        ValueError, TypeError: there is no JSON for it.
+    """
+    return json_text(value).encode("utf-8", "backslashreplace")
 
 
 def _joined(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:

@@ -20,6 +20,8 @@ STATIC: Final = frozenset(
 TOTALS: Final = frozenset({*DECLARED, "node", "state"})
 """What is shown beside the counts, of queues without statistics but with totals."""
 COUNTS: Final = ("messages", "messages_ready", "messages_unacknowledged")
+MESSAGE_MEMORY_BYTES: Final = 100
+"""What a message takes in memory beside its content, about."""
 
 Row = Mapping[str, Any]
 
@@ -55,17 +57,50 @@ def figures(row: Row) -> dict[str, Any]:
     """All that is counted of it now; nothing if its leader has not answered."""
     if row["message_count"] is None:
         return {}
-    shown: dict[str, Any] = {**counts(row), "consumers": row["consumer_count"]}
+    shown: dict[str, Any] = {**counts(row), "consumers": row["consumer_count"], **_bytes(row)}
     if row["type"] == "quorum":
         shown |= {
             key: row[key]
             for key in ("delivery_limit", "messages_dlx", "messages_delayed", "publishers")
             if row[key] is not None
         }
+    elif row["type"] == "classic":
+        shown["messages_delayed"] = row["messages_delayed"]
     elif row["segments"] is not None:
         shown["segments"] = row["segments"]
     stats = message_stats.of_queue(row["counters"])
     return {**shown, "message_stats": stats} if stats else shown
+
+
+def _bytes(row: Row) -> dict[str, int]:
+    """Bytes of messages, and where messages are, as far as it is known; nothing for a stream."""
+    weight = row.get("weight")  # a node of another version may not tell it
+    if weight is None:
+        return {}
+    known = counts(row)
+    ready, unacknowledged = weight["ready"], weight["unsettled"]
+    every = None if ready is None or unacknowledged is None else ready + unacknowledged
+    shown = {
+        "message_bytes": every,
+        "message_bytes_ready": ready,
+        "message_bytes_unacknowledged": unacknowledged,
+    }
+    if row["type"] == "quorum":
+        shown |= {"messages_persistent": known["messages"], "message_bytes_persistent": every}
+    elif not row["durable"]:
+        shown |= {"messages_persistent": 0, "message_bytes_persistent": 0}
+    here, here_bytes = weight["ready_in_memory"], weight["ready_bytes_in_memory"]
+    if here is not None:
+        messages = here + known["messages_unacknowledged"]
+        size = None if unacknowledged is None else here_bytes + unacknowledged
+        shown |= {
+            "messages_ready_ram": here,
+            "messages_unacknowledged_ram": known["messages_unacknowledged"],
+            "messages_ram": messages,
+            "message_bytes_ram": size,
+            "memory": None if size is None else size + messages * MESSAGE_MEMORY_BYTES,
+        }
+    return {key: value for key, value in shown.items() if value is not None}
 
 
 def details(row: Row) -> dict[str, Any]:

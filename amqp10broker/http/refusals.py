@@ -27,3 +27,9 @@ def refused(refusal: RefusedError) -> Refused:
             reason = ACCESS_REFUSED if kind is AccessRefused else refusal.description
             return Refused(status, error, reason)
     return Refused(HTTPStatus.BAD_REQUEST, "bad_request", refusal.description)
+
+
+def fault(error: Exception) -> Refused:
+    """The refusal of a request that a fault in the broker has stopped."""
+    reason = f"a fault in the broker ({type(error).__name__}); its log says more"
+    return Refused(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_server_error", reason)

@@ -12,13 +12,16 @@ from dataclasses import dataclass, field
 from enum import Enum
 from http import HTTPStatus
 from typing import Final
+from urllib.parse import parse_qsl
 
-from amqp10broker.http.messages import Answer, Refused
+from amqp10broker.http.messages import Answer, Refused, Request
 
 NOT_LOGGED_IN: Final = Answer(
     HTTPStatus.UNAUTHORIZED, (("www-authenticate", 'Basic realm="RabbitMQ Management"'),)
 )
 """A browser asks its user for a password then."""
+_FIELDS_MAX: Final = 10
+"""Of a form to log in by."""
 
 
 class Tag(Enum):
@@ -85,6 +88,22 @@ def credentials(header: str | None) -> Credentials | Answer:
     except (binascii.Error, ValueError):
         return Answer(HTTPStatus.BAD_REQUEST)
     return Credentials(user, password) if colon else Answer(HTTPStatus.BAD_REQUEST)
+
+
+def header_credentials(request: Request) -> Credentials | Answer:
+    """What the header of a request says; see `credentials`."""
+    return credentials(request.headers.get("authorization"))
+
+
+def form_credentials(request: Request) -> Credentials | Answer:
+    """What a form says, its fields ``username`` and ``password``; see `credentials`."""
+    try:
+        fields = dict(parse_qsl(request.body.decode(), keep_blank_values=True, max_num_fields=_FIELDS_MAX))
+    except ValueError:
+        return wrong_login().answer
+    if "username" not in fields or "password" not in fields:
+        return wrong_login().answer
+    return Credentials(fields["username"].encode(), fields["password"].encode())
 
 
 def wrong_login() -> Refused:

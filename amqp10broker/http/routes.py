@@ -7,11 +7,12 @@ that fit, the one counts that says more, from left to right: ``/api/queues/detai
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from amqp10broker.http.rights import Tag
+from amqp10broker.http.messages import Answer, Request
+from amqp10broker.http.rights import Credentials, Tag, header_credentials
 
 T = TypeVar("T")
 
@@ -26,11 +27,16 @@ class Endpoint(Generic[T]):
         tag: that the user must have; None: anybody may, without a login.
         run: what carries it out.
         types: of its answers; a client must take one of them.
+        onward: the member of its answers' object, and parameter of its query, that asks for what came behind
+            an answer; None: each answer is all that there is.
+        login: reads who asks.
     """
 
     tag: Tag | None
     run: T
     types: tuple[str, ...] = JSON_TYPES
+    onward: tuple[str, str] | None = None
+    login: Callable[[Request], Credentials | Answer] = header_credentials
 
 
 @dataclass(frozen=True, slots=True)

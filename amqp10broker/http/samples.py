@@ -98,6 +98,15 @@ class Series:
         found: dict[str, Any] = {"rate": rates[0] if rates else 0.0}
         return found if span is None else found | self._history(name, span)
 
+    def unchanged_since(self, values: Values) -> int | None:
+        """From which sample on, in ms, all were as these values; None: it is not known of two samples."""
+        alike: list[int] = []
+        for when, told in reversed(self._samples):
+            if told != values:
+                break
+            alike.append(when)
+        return alike[-1] if len(alike) > 1 else None
+
     def _history(self, name: str, span: Span) -> dict[str, Any]:
         """Points from the newest sample back, as far as there were looks."""
         samples = list(self._samples)
@@ -143,6 +152,11 @@ class Samples:
     def forget(self) -> None:
         """Begin anew."""
         self._series.clear()
+
+    def unchanged_since(self, key: Hashable, values: Values) -> int | None:
+        """See `Series.unchanged_since`."""
+        series = self._series.get(key)
+        return None if series is None else series.unchanged_since(values)
 
     def look(self, key: Hashable, now_ms: int, values: Values) -> Series:
         """Somebody looks at an object.

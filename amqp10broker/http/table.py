@@ -6,11 +6,14 @@ from typing import Final
 
 from amqp10broker.http.calls import RunEndpoint
 from amqp10broker.http.endpoints import (
+    auth,
     bindings,
     connections,
     definitions,
     exchanges,
+    flow,
     health,
+    live,
     messages,
     old_checks,
     overview,
@@ -26,6 +29,7 @@ from amqp10broker.http.routes import Route
 
 ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (
     *whoami.ROUTES,
+    *auth.ROUTES,
     *queues.ROUTES,
     *exchanges.ROUTES,
     *bindings.ROUTES,
@@ -39,5 +43,7 @@ ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (
     *connections.ROUTES,
     *overview.ROUTES,
     *health.ROUTES,
+    *live.ROUTES,
+    *flow.ROUTES,
     *parameters.ROUTES,
 )

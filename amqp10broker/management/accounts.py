@@ -44,8 +44,8 @@ def add_user(caller: Caller, user: str, password: str | None, tags: list[str]) -
         PermissionDenied: the caller is no administrator.
     """
     caller.may_administer("add-user")
-    wanted = User(user, _optional(caller, password), frozenset(tags))
-    return Proposal(AddUser(wanted), lambda added: {"user": added.name, "tags": sorted(added.tags)})
+    wanted = User(user, _optional(caller, password), tuple(tags))
+    return Proposal(AddUser(wanted), lambda added: {"user": added.name, "tags": list(added.tags)})
 
 
 def put_user(caller: Caller, user: str, entry: dict[str, Any]) -> Proposal:
@@ -108,7 +108,7 @@ def set_tags(caller: Caller, user: str, tags: list[str]) -> Proposal:
         PermissionDenied: the caller is no administrator.
     """
     caller.may_administer("set-tags")
-    return Proposal(SetTags(user, frozenset(tags)))
+    return Proposal(SetTags(user, tuple(tags)))
 
 
 def list_users(caller: Caller) -> list[dict[str, Any]]:
@@ -119,7 +119,7 @@ def list_users(caller: Caller) -> list[dict[str, Any]]:
     """
     caller.may_administer("list-users")
     users = sorted(caller.catalog.users, key=lambda user: user.name)
-    return [{"user": user.name, "tags": sorted(user.tags), "limits": user.limits.as_dict()} for user in users]
+    return [{"user": user.name, "tags": list(user.tags), "limits": user.limits.as_dict()} for user in users]
 
 
 # --- permissions ----------------------------------------------------------------------------------

@@ -29,6 +29,8 @@ PURPOSES: Final = {
     "clustering": "inter-node communication",
     "http": "HTTP API",
     "https": "HTTP API over TLS",
+    "http/web-amqp": "AMQP over WebSocket",
+    "https/web-amqp": "AMQP over WebSocket over TLS",
 }
 
 Document = dict[str, Any]

@@ -46,7 +46,7 @@ def check_quorum_critical(caller: Caller) -> Check:
         return _passed("the node is in maintenance: the check does not apply")
     me = names(caller)[cluster.number]
     return _found(
-        list(_critical(caller, cluster)),
+        list(critical_groups(caller, cluster)),
         f"would lose its majority without node '{me}'",
         f"without node '{me}' no quorum queue would lose its majority, nor the metadata store",
     )
@@ -62,7 +62,7 @@ def await_online_quorum_plus_one(caller: Caller, timeout: int) -> Job:
 
     async def wait() -> Check:
         left = float(timeout)
-        while len(names(caller)) > 1 and (failed := list(_critical(caller, cluster))):
+        while len(names(caller)) > 1 and (failed := list(critical_groups(caller, cluster))):
             if left <= 0:
                 return _found(
                     failed, f"still needs node '{names(caller)[cluster.number]}' after {timeout} s", ""
@@ -179,7 +179,8 @@ def is_draining(caller: Caller, cluster: ClusterNode) -> bool:
 # --- helpers ----------------------------------------------------------------------------------------
 
 
-def _critical(caller: Caller, cluster: ClusterNode) -> Iterator[dict[str, str]]:
+def critical_groups(caller: Caller, cluster: ClusterNode) -> Iterator[dict[str, str]]:
+    """The groups with a member here that would lose their majority without this node, as checks show them."""
     group = cluster.group(None)
     if group is not None and _needs(caller, cluster, group):
         yield METADATA

@@ -264,6 +264,32 @@ def shrink(caller: Caller, node: str, errors_only: bool) -> Job:
     return Job(partial(_each, chosen, act, errors_only))
 
 
+def force_shrink_all(caller: Caller, vhost_pattern: str, queue_pattern: str, errors_only: bool) -> Job:
+    """Make this node's members of quorum queues the only ones, when most others are lost for good.
+
+    Queues without a member here, and those that have no other, are left as they are.
+
+    Returns:
+        As `grow`.
+
+    Raises:
+        InvalidArgument: a pattern is none.
+        PermissionDenied: the caller is no administrator.
+    """
+    cluster = caller.administered("force-all-queues-shrink-member-to-current-member").cluster
+    chosen = [
+        queue
+        for queue in _matching(caller, vhost_pattern, queue_pattern)
+        if cluster.number in (held := member_nodes(queue)) and len(held) > 1
+    ]
+
+    async def act(queue: DeclaredQueue) -> int:
+        await cluster.shrink_to_here(queue)
+        return 1
+
+    return Job(partial(_each, chosen, act, errors_only))
+
+
 def change_not_permitted(queue: DeclaredQueue) -> PreconditionFailed:
     """Another change of its members is under way, or its leader is too new."""
     text = "another change of its members is under way, or its leader is new; try again in a moment"

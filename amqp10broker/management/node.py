@@ -6,7 +6,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from amqp10broker.management.cluster_node import ClusterNode
-from amqp10broker.management.snapshot import BrokerView, RecordingsView, RecordingView, TraceView, WatchView
+from amqp10broker.management.inspection import Inspection
+from amqp10broker.management.snapshot import (
+    BrokerView,
+    ConnectionView,
+    FaultView,
+    FollowedView,
+    RecordingsView,
+    RecordingView,
+    SummaryView,
+    TraceView,
+    WaitingView,
+    WatchView,
+)
 
 
 class Sink(Protocol):
@@ -19,10 +31,45 @@ class Sink(Protocol):
     ended: str | None
 
     def write(self, number: int, peer: str, lines: Sequence[str]) -> None:
-        """Take lines of a connection; must not raise."""
+        """Take lines of a connection, without its number and the time; must not raise."""
+
+    def put(self, lines: Sequence[str]) -> None:
+        """Take lines that are as they are to be; must not raise."""
 
     def close(self, reason: str) -> None:
         """Nothing more comes."""
+
+
+class FaultsOnRequest(Protocol):
+    """Faults that the node commits because a test wants it to."""
+
+    def inject(
+        self,
+        kind: str,
+        vhost: str,
+        queue: str | None,
+        client: str | None,
+        link: str | None,
+        most: int | None,
+        condition: str,
+        code: int,
+        text: str,
+    ) -> FaultView:
+        """Commit one from now on; what is shown of it.
+
+        Raises:
+            BadRequest: it cannot be understood, or there are too many.
+        """
+
+    def lift(self, number: int) -> FaultView:
+        """Commit it no more: what it has kept back goes on its way.
+
+        Raises:
+            NotFound: it is not on.
+        """
+
+    def views(self) -> Sequence[FaultView]:
+        """Those that are on."""
 
 
 class Node(Protocol):
@@ -35,6 +82,16 @@ class Node(Protocol):
     @property
     def cluster(self) -> ClusterNode:
         """It as one of a cluster, or alone."""
+
+    @property
+    def faults(self) -> FaultsOnRequest | None:
+        """That it commits on request; None: it is not in test mode."""
+
+    def now_ms(self) -> int:
+        """The broker's time, milliseconds since 1970."""
+
+    async def inspect(self) -> Inspection:
+        """What it finds when it looks at itself and at its machine."""
 
     def view(self, choose: Mapping[str, Any]) -> BrokerView:
         """What it is doing.
@@ -62,6 +119,22 @@ class Node(Protocol):
 
     def alarms(self) -> list[str]:
         """Names of those that are on, for whatever reason."""
+
+    async def waiting(
+        self, choose: Mapping[str, Any], *, queues: bool
+    ) -> tuple[SummaryView, Sequence[WaitingView]]:
+        """What clients of this node wait for, worst first, looked at a few connections at a time.
+
+        Args:
+            choose: what of it, as in `view`.
+            queues: also count queues, and those that are full.
+
+        Raises:
+            BadRequest: what is chosen by cannot be understood.
+        """
+
+    async def connections(self, after: int, most: int | None) -> Sequence[ConnectionView]:
+        """Connections to this node with numbers above `after`, in their order; None: all of them."""
 
     def close_connection(self, number: int, reason: str) -> None:
         """Close one connection in order; its client hears the reason.
@@ -93,8 +166,13 @@ class Node(Protocol):
     def recording(self) -> RecordingsView:
         """The present one, and how the last one failed."""
 
-    def trace_into_file(self, what: str, file: str) -> TraceView:
+    def trace_into_file(self, what: str, file: str, *, frames: bool) -> TraceView:
         """Begin a trace into a file of the node's machine; what is shown of it.
+
+        Args:
+            what: connection, user or address.
+            file: its path.
+            frames: as a recording of frames, see `frames.records`; else as text.
 
         Raises:
             NotFound: there is nothing to trace.
@@ -102,7 +180,7 @@ class Node(Protocol):
             StorageError: the file cannot be opened.
         """
 
-    def trace_into(self, what: str, sink: Sink) -> TraceView:
+    def trace_into(self, what: str, sink: Sink, *, frames: bool) -> TraceView:
         """Begin a trace whose lines the door takes; what is shown of it.
 
         Raises:
@@ -127,15 +205,36 @@ class Node(Protocol):
             NotAllowed: it is not clear which is meant, or too many are watched.
         """
 
-    def unwatch_link(self, watch: int) -> WatchView:
+    def watches(self) -> Sequence[WatchView]:
+        """What is recorded now."""
+
+    def unwatch_link(self, watch: int, user: str | None) -> WatchView:
         """Record them no more; what was shown of that.
+
+        Args:
+            watch: its number.
+            user: only if it is of a connection of this user; None: of anybody.
 
         Raises:
             NotFound: there is no such watch, or it is over.
         """
 
-    def timeline(self, watch: int, since: int | None, limit: int, *, frames: bool) -> dict[str, Any]:
-        """What a link did since it is watched, or since a cursor; see `service.timeline.document`.
+    def follow_links(self, vhost: str, *, on: bool) -> FollowedView:
+        """Watch every link and channel of a virtual host from its beginning on, or no more.
+
+        Raises:
+            NotFound: it is to end, and is not on.
+        """
+
+    def timeline(
+        self, watch: int, since: int | None, limit: int, *, frames: bool, user: str | None
+    ) -> tuple[WatchView, dict[str, Any]]:
+        """Which link that is, and what it did since it is watched, or since a cursor.
+
+        Args:
+            watch: its number.
+            since, limit, frames: see `service.timeline.document`.
+            user: as in `unwatch_link`.
 
         Raises:
             NotFound: there is no such watch, or it is over.

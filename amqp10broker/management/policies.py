@@ -92,7 +92,7 @@ def _set(caller: Caller, policy: Policy) -> Proposal:
     if unknown:
         raise InvalidArgument(
             f"policy '{policy.name}'",
-            f"policy '{policy.name}': '{unknown[0]}' is no setting of policies; "
+            f"policy '{policy.name}': '{unknown[0]}' is not recognised as a setting of policies; "
             f"{hint(unknown[0], sorted(CHECKS))}",
         )
     check_bounded((policy.pattern,), f"policy '{policy.name}'")

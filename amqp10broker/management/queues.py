@@ -197,7 +197,8 @@ def list_queues(
     `describe` gives there are ``members``, ``online``, ``state``, ``owner`` (number of the connection that
     has it exclusively, at its node), ``delivery_limit`` of a quorum queue, and where the queue can be asked
     ``messages_unsettled``, ``messages_dlx``, ``messages_delayed``, ``single_active_consumer_tag``,
-    ``publishers``, ``counters``, ``full``, ``dead_lettered``, ``limits``, ``segments``; and what policies
+    ``publishers``, ``counters``, ``full``, ``dead_lettered``, ``limits``, ``segments``, ``weight``
+    (see `queues.figures.QueueWeight`); and what policies
     make of it: ``policy``, ``operator_policy``, ``effective_policy_definition``,
     ``ineffective_policy_keys``. Of a queue whose leader does not answer the counts are None.
 
@@ -256,20 +257,23 @@ def _listed(caller: Caller, queue: DeclaredQueue, *, known: bool) -> dict[str, A
     described["state"] = "running" if _is_up(caller, queue) else "down"
     described["messages_unsettled"] = None
     described["messages_dlx"] = None if figures is None else figures.messages_dlx
+    described["messages_delayed"] = None if figures is None else figures.messages_delayed
     described["counters"] = {}
+    described["weight"] = None
     described["single_active_consumer_tag"] = None if figures is None else figures.single_active_consumer_tag
     described["owner"] = queue.owner.connection if isinstance(queue.owner, Owner) else None
     if queue.kind.replicated:
         described["delivery_limit"] = queue.effective.settings.delivery_limit
     if figures is not None:
         described["messages_unsettled"] = figures.messages_unsettled
-        described["messages_delayed"] = figures.messages_delayed
         described["segments"] = figures.segments
         described["publishers"] = figures.publishers
         described["dead_lettered"] = dict(queue.handle.counters.dead_lettered)
         described["full"] = figures.full
         described["limits"] = None if figures.limits is None else asdict(figures.limits)
         described["counters"] = queue.counted()
+        weight = queue.handle.weight()
+        described["weight"] = None if weight is None else weight._asdict()
     described["policy"] = queue.effective.policy
     described["operator_policy"] = queue.effective.operator_policy
     described["effective_policy_definition"] = dict(queue.effective.definition)

@@ -7,12 +7,15 @@ does not have is None.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, is_dataclass
-from typing import Any, Final
+from functools import cache
+from typing import Any, Final, TypeVar, cast, get_args, get_type_hints
 
 from amqp10broker.catalog.last_error import LastError
 from amqp10broker.queues.figures import QueueFigures
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,7 @@ class LinkView:
         counters: see `service.counters`; null where they mean nothing for the role.
         wait: why it waits.
         snd_settle_mode: that both ends agreed on; 1: all deliveries are sent settled.
+        max_message_size: bytes that the receiving end takes; 0: no limit.
     """
 
     name: str
@@ -73,6 +77,30 @@ class LinkView:
     counters: Mapping[str, int | None]
     wait: WaitView
     snd_settle_mode: int = 2
+    max_message_size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionView:
+    """One transaction of AMQP 1.0 that is open.
+
+    Attributes:
+        id: its txn-id, in hexadecimal.
+        link: name of the control link.
+        age_s: since its declare.
+        messages: posted in it.
+        bytes: of their contents.
+        deliveries: that it has decided on.
+        failed: why it can only be rolled back; None: it can be committed.
+    """
+
+    id: str
+    link: str
+    age_s: float
+    messages: int
+    bytes: int
+    deliveries: int
+    failed: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +119,9 @@ class SessionView:
         last_error: what went wrong last.
         counters: of its links, those that are gone included.
         links: by handle.
+        remote_outgoing_window: transfers that the client says it may still send.
+        handle_max: the highest handle.
+        transactions: that are open, the oldest first.
     """
 
     channel: int
@@ -104,6 +135,9 @@ class SessionView:
     last_error: LastError | None
     counters: Mapping[str, int | None]
     links: tuple[LinkView, ...]
+    remote_outgoing_window: int = 0
+    handle_max: int = 0
+    transactions: tuple[TransactionView, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +214,7 @@ class OriginView:
         mechanism: of SASL; empty before the login.
         tls: whether the connection is encrypted.
         properties: that the client said of itself: client-properties, or those of its open.
+        transport: ``tcp`` or ``websocket``.
     """
 
     local: str = ""
@@ -187,6 +222,7 @@ class OriginView:
     mechanism: str = ""
     tls: bool = False
     properties: Mapping[Any, Any] = field(default_factory=dict)
+    transport: str = "tcp"
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +249,7 @@ class ConnectionView:
         sessions: of AMQP 1.0, by channel.
         channels: of AMQP 0-9-1, by number.
         origin: how the client came.
+        node: name of the node to which it is connected; empty: the one that was asked.
     """
 
     id: int
@@ -234,6 +271,7 @@ class ConnectionView:
     sessions: tuple[SessionView, ...] = ()
     channels: tuple[ChannelView, ...] = ()
     origin: OriginView = field(default_factory=OriginView)
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +324,7 @@ class WaitingView:
         user: of the connection.
         vhost: of the connection.
         peer: of the connection.
+        local: our address, to which it came; empty if it came by none.
         channel: the session's or channel's number.
         name: of the link, or tag of the consumer.
         role: of the link.
@@ -300,6 +339,7 @@ class WaitingView:
     user: str
     vhost: str
     peer: str
+    local: str
     channel: int
     name: str | None
     role: str | None
@@ -515,6 +555,7 @@ class WatchView:
     Attributes:
         watch: its number, which asks for the timeline.
         connection: number of the connection.
+        user: of the connection.
         channel: of the session, or the channel.
         link: name of the link, or the consumer's tag; None: all of a channel.
         role: of the link's client: ``sender`` or ``receiver``; ``consumer`` or ``channel``.
@@ -523,10 +564,12 @@ class WatchView:
         queue: the queue's name, None: it has none, or any.
         began_ns: when it began, by the clock of its steps' ``at_ns``.
         began_at_ns: the same by the wall clock, since 1970.
+        client: what the client calls itself, its container-id for one; empty if it has not said.
     """
 
     watch: int
     connection: int
+    user: str
     channel: int
     link: str | None
     role: str
@@ -535,6 +578,75 @@ class WatchView:
     queue: str | None
     began_ns: int
     began_at_ns: int
+    client: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedView:
+    """A virtual host whose links and channels are watched from their beginning on.
+
+    Attributes:
+        vhost: its name.
+        watches: of them, in the order of their beginning; those that have ended are among them.
+        left_out: how many are not watched, because there were too many.
+    """
+
+    vhost: str
+    watches: tuple[WatchView, ...]
+    left_out: int
+
+
+@dataclass(frozen=True, slots=True)
+class SuspendedLinkView:
+    """A link of AMQP 1.0 that is kept, and has no end in a session now.
+
+    Attributes:
+        name: of the link.
+        container_id: of its client.
+        user: who may have it again.
+        vhost: where it is.
+        role: its client's: receiver or sender.
+        unsettled: deliveries that are kept of it.
+        age_s: since when it is suspended.
+        left_s: when it ends; None: its timer has not started.
+    """
+
+    name: str
+    container_id: str
+    user: str
+    vhost: str
+    role: str
+    unsettled: int
+    age_s: float
+    left_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class FaultView:
+    """A fault that the broker commits on request (`service.faults`).
+
+    Attributes:
+        fault: its number.
+        kind: what is done.
+        vhost: where.
+        queue: a pattern for queues, or addresses of links; None: any.
+        client: a pattern for container-ids and connection names; None: any.
+        link: a pattern for names of links; None: any.
+        count: how many messages or attaches it is for, or how much credit it leaves; None: all, or none.
+        hits: how often it was committed so far.
+        held: messages, confirms and flows that are kept back; of one that is committed once, sessions and
+            channels that it has not reached yet.
+    """
+
+    fault: int
+    kind: str
+    vhost: str
+    queue: str | None
+    client: str | None
+    link: str | None
+    count: int | None
+    hits: int
+    held: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -557,6 +669,8 @@ class NodeView:
         recording: None: the broker does not record.
         recording_failed: the last one, if it failed.
         traces: that are on.
+        suspended_links: the first hundred of those that there are.
+        kept_links: how many links are kept, attached or suspended.
     """
 
     container_id: str
@@ -574,6 +688,8 @@ class NodeView:
     recording: RecordingView | None
     recording_failed: RecordingFailed | None
     traces: tuple[TraceView, ...]
+    suspended_links: tuple[SuspendedLinkView, ...] = ()
+    kept_links: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -638,3 +754,40 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(each) for each in value]
     return document(value) if is_dataclass(value) else value
+
+
+def view_of(kind: Callable[..., T], told: Mapping[str, Any]) -> T:
+    """The record of which `document` was made, as another node tells it.
+
+    What JSON cannot carry has become a text on the way: in properties and arguments of clients.
+
+    Args:
+        kind: of the record.
+        told: its document. Fields that it lacks have their defaults, and it may have more.
+
+    Raises:
+        TypeError: a field is missing that has no default.
+    """
+    fields: dict[str, Any] = {}
+    for name, hint in _hints(kind).items():
+        if hint in _INLINE:
+            fields[name] = view_of(hint, told)
+        elif name in told:
+            fields[name] = _viewed(hint, told[name])
+    return kind(**fields)
+
+
+@cache
+def _hints(kind: Callable[..., object]) -> Mapping[str, Any]:
+    return get_type_hints(kind)
+
+
+def _viewed(hint: Any, value: Any) -> Any:
+    inner = next((each for each in (hint, *get_args(hint)) if is_dataclass(each)), None)
+    if inner is None or value is None:
+        return value
+    if inner is LastError:
+        return LastError(value.pop("time"), value.pop("event"), value)
+    if isinstance(value, list):
+        return tuple(_viewed(inner, each) for each in value)
+    return view_of(cast("Callable[..., object]", inner), value)

@@ -62,6 +62,10 @@ _REGULAR: Final = "regular expression; '.*' allows everything, '' nothing"
 QUEUE_TYPES: Final = ("classic", "quorum", "stream")
 APPLY_TO: Final = ("all", "queues", "classic_queues", "quorum_queues", "streams", "exchanges")
 ALARMS: Final = ("memory", "disk")
+FAULTS: Final = (
+    *("reject-publishes", "release-publishes", "hold-publishes", "hold-confirms"),
+    *("limit-credit", "ignore-drains", "refuse-attaches", "detach", "end", "close"),
+)
 FLOW_SETTINGS: Final = ("max_link_credit", "max_incoming_window", "max_queue_credit")
 _POLICY: Final = (
     _NAME,
@@ -89,6 +93,10 @@ _PATTERNS: Final = (
     Argument("queue_pattern", Kind.TEXT, "regular expression, found anywhere in the name", ".*"),
 )
 _WATCH: Final = Argument("watch", Kind.INTEGER, "the number that watch-link gave")
+_CLIENTS_NODE: Final = Argument(
+    "node", Kind.TEXT, "to which the client is connected; this one if not given", None
+)
+_OF_USER: Final = Argument("user", Kind.TEXT, "only if it is of a connection of this user", None)
 _ERRORS_ONLY: Final = Argument("errors_only", Kind.FLAG, "leave out what went well", False)
 
 
@@ -278,6 +286,11 @@ _TABLE: Final = (
         "List operator policies of a virtual host.", changes=False,
     ),
     Operation(
+        "clear-parameter", "parameter",
+        (Argument("component", Kind.TEXT, "the plugin's name of its kind"), _NAME), _ADMINISTRATOR,
+        "Forget what definitions of RabbitMQ said for a plugin.",
+    ),
+    Operation(
         "set-global-parameter", "parameter",
         (_NAME, Argument("value", Kind.ANY, "any JSON value")), _ADMINISTRATOR,
         "Keep a value of the whole broker, whatever it is, for people and their tools.",
@@ -311,9 +324,16 @@ _TABLE: Final = (
     ),
     Operation(
         "status", "status",
-        (Argument("choose", Kind.TABLE, "what of connections and queues, see service.survey.Selection", {}),
-         Argument("everywhere", Kind.FLAG, "connections of all nodes that run", False)),
+        (Argument("choose", Kind.TABLE, "what of connections and queues, see service.survey.Selection", {}),),
         _ADMINISTRATOR, "What the broker is doing, and why its links wait.", changes=False,
+    ),
+    Operation(
+        "connections", "connection",
+        (Argument("where", Kind.TEXT, "to which node: this one, others that run, or any", "here",
+                  choices=("here", "elsewhere", "everywhere")),
+         Argument("after", Kind.INTEGER, "only those here with greater numbers", 0),
+         Argument("limit", Kind.INTEGER, "so many of those here", None, bounds=(1, 1_000_000))),
+        _ADMINISTRATOR, "Connections, with their channels, sessions, links and consumers.", changes=False,
     ),
     Operation(
         "waiting", "waiting",
@@ -325,7 +345,10 @@ _TABLE: Final = (
          Argument("longer", Kind.INTEGER, "seconds that it has waited at least", None,
                   bounds=(0, 31_536_000)),
          Argument("idle", Kind.FLAG, "also what has nothing to do; it stands last", False),
-         Argument("limit", Kind.INTEGER, "so many, the worst ones", None, bounds=(1, 1_000_000))),
+         Argument("limit", Kind.INTEGER, "so many, the worst ones", None, bounds=(1, 1_000_000)),
+         Argument("node", Kind.TEXT, "of this node alone; '' is the one that is asked, and means it "
+                  "where a connection is given", None),
+         Argument("queues", Kind.FLAG, "also count queues, and those of this node that are full", True)),
         _ADMINISTRATOR, "Show what waits, the longest first: why, for how long, and what to do.",
         changes=False,
     ),
@@ -374,10 +397,17 @@ _TABLE: Final = (
     ),
     Operation(
         "trace", "trace",
-        (Argument("what", Kind.TEXT, "a connection's number, a user, an address of a client or of links"),
+        (Argument("what", Kind.TEXT,
+                  "a connection's number, a user, an address of a client or of links, or everything"),
          Argument("on", Kind.FLAG, "begin, or end what was begun"),
-         Argument("file", Kind.TEXT, "into which the broker writes; none: lines follow the answer", None)),
+         Argument("file", Kind.TEXT, "into which the broker writes; none: lines follow the answer", None),
+         Argument("frames", Kind.FLAG, "for 'frames' and 'lint': as JSON, without contents", False)),
         _ADMINISTRATOR, "Show the frames of some connections.", changes=False,
+    ),
+    Operation(
+        "watches", "watch",
+        (Argument("node", Kind.TEXT, "of this node alone; '' is the one that is asked", None),),
+        _ADMINISTRATOR, "Links, channels and consumers whose frames are recorded.", changes=False,
     ),
     Operation(
         "watch-link", "watch",
@@ -386,12 +416,39 @@ _TABLE: Final = (
          Argument("channel", Kind.INTEGER, "of its session, if the connection has several; or the channel",
                   None),
          Argument("role", Kind.TEXT, "of the client, if it has two links of that name", None,
-                  choices=("sender", "receiver"))),
+                  choices=("sender", "receiver")),
+         _CLIENTS_NODE),
         _ADMINISTRATOR, "Record the frames of a link, channel or consumer, for its timeline.", changes=False,
     ),
     Operation(
-        "unwatch-link", "watch", (_WATCH,), _ADMINISTRATOR,
+        "unwatch-link", "watch", (_WATCH, _CLIENTS_NODE, _OF_USER), _ADMINISTRATOR,
         "Record frames no more, unless others look, too.", changes=False,
+    ),
+    Operation(
+        "follow-links", "watch",
+        (_VHOST, Argument("on", Kind.FLAG, "begin, or tell what is watched by now; or end it", True)),
+        _ADMINISTRATOR, "Watch every link and channel of a virtual host from its beginning on.",
+        changes=False,
+    ),
+    Operation(
+        "inject-fault", "fault",
+        (Argument("kind", Kind.TEXT, "what is done wrong", choices=FAULTS), _VHOST,
+         Argument("queue", Kind.TEXT, "only for this queue, or address of links; * and ? mean any", None),
+         Argument("client", Kind.TEXT, "only for clients of this container-id or connection name", None),
+         Argument("link", Kind.TEXT, "only for links of this name", None),
+         Argument("count", Kind.INTEGER, "so many messages or attaches; of limit-credit, what is left", None,
+                  bounds=(0, 4294967295)),
+         Argument("condition", Kind.TEXT, "that clients of AMQP 1.0 are told", "amqp:internal-error"),
+         Argument("code", Kind.INTEGER, "that clients of AMQP 0-9-1 are told", 541),
+         Argument("text", Kind.TEXT, "that both are told", "a fault on request")),
+        _ADMINISTRATOR, "Commit a fault, in a broker in test mode.", changes=False,
+    ),
+    Operation(
+        "lift-fault", "fault", (Argument("fault", Kind.INTEGER, "its number"),),
+        _ADMINISTRATOR, "Commit a fault no more.", changes=False,
+    ),
+    Operation(
+        "list-faults", "fault", (), _ADMINISTRATOR, "List faults that are committed.", changes=False,
     ),
     Operation(
         "timeline", "watch",
@@ -399,7 +456,8 @@ _TABLE: Final = (
          Argument("since", Kind.INTEGER, "the first step that is told, the 'next' of the last answer; none: "
                   "the oldest", None),
          Argument("limit", Kind.INTEGER, "so many steps at most", 1000, bounds=(1, 5000)),
-         Argument("frames", Kind.FLAG, "with the frame of each step, not curves alone", True)),
+         Argument("frames", Kind.FLAG, "with the frame of each step, not curves alone", True),
+         _CLIENTS_NODE, _OF_USER),
         _ADMINISTRATOR, "Tell each frame of what is watched, and what it did to credit, windows, prefetch.",
         changes=False,
     ),
@@ -454,6 +512,11 @@ _TABLE: Final = (
     Operation(
         "shrink", "members", (_NODE, _ERRORS_ONLY), _ADMINISTRATOR,
         "Remove the members of all quorum queues on a node, which need not run.",
+    ),
+    Operation(
+        "force-all-queues-shrink-member-to-current-member", "members", (*_PATTERNS, _ERRORS_ONLY),
+        _ADMINISTRATOR,
+        "Make this node's members of quorum queues the only ones; what only lost members have is lost.",
     ),
     Operation(
         "rebalance", "members",
@@ -527,6 +590,11 @@ _TABLE: Final = (
     Operation(
         "force-reset", "cluster", (), _ADMINISTRATOR,
         "Have this node lose all its data; its process ends, and others must forget the node.",
+    ),
+    Operation(
+        "doctor", "node",
+        (Argument("by_itself", Kind.FLAG, "do not ask the other nodes of the cluster", False),),
+        _ADMINISTRATOR, "Say what of this node is not as it should be in production.", changes=False,
     ),
     Operation(
         "list-alarms", "node", (), _ADMINISTRATOR, "List alarms that are on, by node.", changes=False,

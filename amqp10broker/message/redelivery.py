@@ -25,20 +25,17 @@ from amqp10broker.message.amqp10 import (
     encode_head,
 )
 from amqp10broker.message.death_history import X_DEATH
+from amqp10broker.message.delay import X_OPT_DELIVERY_TIME, milliseconds_in
 from amqp10broker.message.message import Message
 from amqp10broker.message.values import DROPPED, name_of, to_amqp091
 
 X_ACQUIRED_COUNT: Final = Symbol("x-acquired-count")
 X_DELIVERY_COUNT: Final = Symbol("x-delivery-count")
-X_OPT_DELIVERY_TIME: Final = Symbol("x-opt-delivery-time")
 
 _OURS: Final = frozenset((X_EXCHANGE, X_ROUTING_KEY, X_OPT_DEATHS, X_DEATH))
 """What a consumer may not write by the outcome modified: where the message came from, and how it died."""
 
 _CACHE_ENTRIES: Final = 4096
-
-_TIME_MAX_MS: Final = 2**63 - 1
-"""The last time that a timestamp, and the file of a snapshot, can hold."""
 
 
 def redelivered(message: Message, acquired: int, failures: int, annotations: bytes = b"") -> Message:
@@ -78,10 +75,7 @@ def delivery_time_ms(annotations: bytes) -> int | None:
         Milliseconds since 1970, None if `x-opt-delivery-time` is not there, or is no number. RabbitMQ looks
         at the value, not at its type: RabbitMQ's own client for Python sends a long, others a timestamp.
     """
-    value = _items(annotations).get(X_OPT_DELIVERY_TIME)
-    if not isinstance(value, int) or isinstance(value, bool):
-        return None
-    return min(int(value), _TIME_MAX_MS)
+    return milliseconds_in(_items(annotations).get(X_OPT_DELIVERY_TIME))
 
 
 def _items(annotations: bytes) -> dict[Any, Any]:

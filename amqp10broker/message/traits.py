@@ -1,4 +1,4 @@
-"""What a queue wants to know of a message: durable, priority, time to live. Read from its head.
+"""What a queue wants to know of a message: durable, priority, time to live, delay. Read from its head.
 
 Most messages have one of few heads, so each short head is read once.
 """
@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from amqp10broker.amqp091.properties import (
     EXPIRATION,
+    HEADERS,
     PERSISTENT,
     PRIORITY,
     decode_properties,
@@ -18,6 +19,7 @@ from amqp10broker.amqp091.properties import (
 )
 from amqp10broker.message import amqp091
 from amqp10broker.message.amqp10 import HEAD_BYTES_MAX, header_of
+from amqp10broker.message.delay import Delay, delay_of, may_be_delayed
 
 _CACHE_ENTRIES: Final = 4096
 
@@ -31,19 +33,23 @@ class Traits(NamedTuple):
     """0 to 255; None: the publisher gave none."""
     ttl_ms: int | None
     """None: no limit of its own."""
+    delay: Delay | None = None
+    """None: it may be delivered at once."""
 
 
 def _read(head: bytes) -> Traits:
     if head[0] != amqp091.MARK:
         header = header_of(head)
-        return Traits(bool(header.durable), header.priority, header.ttl)
+        delay = delay_of(head) if may_be_delayed(head) else None
+        return Traits(bool(header.durable), header.priority, header.ttl, delay)
     given = amqp091.split_head(head)[1]
     flags, _ = read_flags(given)
+    delay = delay_of(head) if flags & HEADERS and may_be_delayed(given) else None
     if not flags & (PRIORITY | EXPIRATION):
-        return Traits(is_persistent(given), None, None)
+        return Traits(is_persistent(given), None, None, delay)
     properties = decode_properties(given)
     ttl = None if properties.expiration is None else int(properties.expiration)
-    return Traits(properties.delivery_mode == PERSISTENT, properties.priority, ttl)
+    return Traits(properties.delivery_mode == PERSISTENT, properties.priority, ttl, delay)
 
 
 _remembered = lru_cache(maxsize=_CACHE_ENTRIES)(_read)

@@ -25,6 +25,9 @@ from amqp10broker.service.waits import Wait
 
 PROTOCOLS: Final = {"AMQP 0-9-1": "amqp091", "AMQP 1.0": "amqp10"}
 """As RabbitMQ's labels name them."""
+TRANSPORTS: Final = ("tcp", "websocket")
+ENDS: Final = ("committed", "rolled-back", "timed-out")
+"""Of transactions."""
 
 Row = tuple[tuple[str, ...], tuple[float | None, ...]]
 """Values of labels, and of families; None: there is none."""
@@ -130,6 +133,10 @@ class Source(Protocol):
     def coordination(self) -> MemberState | None:
         """This node's member of the group of the metadata; None: it is in no cluster."""
 
+    @property
+    def attempts(self) -> Mapping[str, tuple[int, int]]:
+        """Logins that succeeded, and that failed, by protocol, as labels name it."""
+
     def node(self) -> Node:
         """The process."""
 
@@ -172,8 +179,10 @@ class _Clients:
     longest_s: dict[str, float] = field(default_factory=dict)
     begun: Counter[str] = field(default_factory=Counter)
     working: Counter[str] = field(default_factory=Counter)
+    transports: Counter[str] = field(default_factory=Counter)
     link_sums: dict[str, list[float]] = field(default_factory=dict)
     blocked_s: float = 0.0
+    transactions: int = 0
     ended: int = 0
     there: int = 0
 
@@ -267,6 +276,7 @@ class Gathering:
             clients.working[protocol] += connection.working
             view = connection.view()
             name = str(view.id)
+            clients.transports[view.origin.transport] += 1
             self._add(table.CONNECTION_COARSE, (name,), (view.bytes_in, view.bytes_out))
             self._add(table.CONNECTION, (name,), (len(view.sessions) + len(view.channels),))
             self._look_at_sessions(view, name)
@@ -280,6 +290,7 @@ class Gathering:
             windows = (session.incoming_window, session.remote_incoming_window, session.pending_out)
             self._add(table.SESSION, labels, windows)
             clients.publishers[view.protocol] += bool(session.counters["published"])
+            clients.transactions += len(session.transactions)
             for link in session.links:
                 clients.consumers[view.protocol] += link.role == "receiver"
                 values = (link.credit, link.unsettled, link.queue_credit)
@@ -400,7 +411,21 @@ class Gathering:
         asked = [("", (label,), clients.counters[name].credit_requests) for name, label in PROTOCOLS.items()]
         yield Samples(table.FLOW[0], table.FLOW[0].labels, asked)
         yield _one(table.FLOW[1], clients.blocked_s)
+        came = [("", (name,), float(clients.transports[name])) for name in TRANSPORTS]
+        yield Samples(table.TRANSPORTS, table.TRANSPORTS.labels, came)
+        yield from self._of_transactions()
         yield self._what_is_left_out()
+
+    def _of_transactions(self) -> Iterator[Samples]:
+        clients = self._clients
+        is_open, over = table.TRANSACTIONS
+        yield _one(is_open, float(clients.transactions))
+        rows: list[tuple[str, tuple[str, ...], float]] = []
+        for name, label in PROTOCOLS.items():
+            ends = clients.measures[name].transactions
+            for end, count in zip(ENDS, (ends.committed, ends.rolled_back, ends.timed_out), strict=True):
+                rows.append(("", (label, end), float(count)))
+        yield Samples(over, over.labels, rows)
 
     def _of_protocols(self) -> Iterator[Samples]:
         clients = self._clients
@@ -421,7 +446,7 @@ class Gathering:
                 delivered = got.delivered + got.delivered_settled + got.got + got.got_settled
                 consumed[PROTOCOLS[name], kind.module] = [
                     *(delivered, got.delivered_settled, got.delivered, got.got_settled, got.got),
-                    *(got.redelivered, got.acknowledged),
+                    *(got.got_nothing, got.redelivered, got.acknowledged),
                 ]
         for at, family in enumerate(table.GLOBAL):
             values = zip(PROTOCOLS.values(), figures, strict=True)
@@ -435,6 +460,13 @@ class Gathering:
             for sample in _buckets(clients.measures[name].message_sizes.histogram, 1, label)
         ]
         yield Samples(table.MESSAGE_SIZE, table.MESSAGE_SIZE.labels, sizes)
+        told = self._source.attempts
+        labels = (*PROTOCOLS.values(), "http")
+        tried = [told.get(label, (0, 0)) for label in labels]
+        figured = [(good + bad, good, bad) for good, bad in tried]
+        for at, family in enumerate(table.ATTEMPTS):
+            counts = zip(labels, figured, strict=True)
+            yield Samples(family, family.labels, [("", (label,), float(each[at])) for label, each in counts])
 
     def _of_spells(self) -> Iterator[Samples]:
         measures = self._clients.measures["AMQP 1.0"]
@@ -505,7 +537,10 @@ class Gathering:
 
 
 _ROLES: Final = ("receiver", "sender")
-_CONSUMED: Final = ("delivered", "delivered_settled", "got", "got_settled", "redelivered", "acknowledged")
+_CONSUMED: Final = (
+    *("delivered", "delivered_settled", "got", "got_settled", "got_nothing"),
+    *("redelivered", "acknowledged"),
+)
 _OF_QUEUES: Final = tuple(
     group.name for group in (table.QUEUE_COARSE, table.QUEUE_CONSUMERS, table.QUEUE_DELIVERY, table.RAFT)
 )

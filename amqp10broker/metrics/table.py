@@ -162,6 +162,11 @@ CONSUMED: Final = (
         *("protocol", "queue_type"),
     ),
     _counter(
+        "rabbitmq_global_messages_get_empty_total",
+        "how often basic.get found no message",
+        *("protocol", "queue_type"),
+    ),
+    _counter(
         "rabbitmq_global_messages_redelivered_total",
         "of all these, those that the queue had handed out before",
         *("protocol", "queue_type"),
@@ -191,9 +196,25 @@ SPELLS: Final = (
         "spells in which a client's session window was closed, that are over",
     ),
 )
+ATTEMPTS: Final = (
+    _counter("rabbitmq_auth_attempts_total", "logins that were tried; over HTTP each request", "protocol"),
+    _counter("rabbitmq_auth_attempts_succeeded_total", "logins that were let in", "protocol"),
+    _counter("rabbitmq_auth_attempts_failed_total", "logins that were not", "protocol"),
+)
 FLOW: Final = (
     _counter("amqp10broker_queue_credit_grants_total", "requests of credit to queues", "protocol"),
     _counter("amqp10broker_writer_blocked_seconds_total", "time in which bytes waited for a socket"),
+)
+TRANSPORTS: Final = _gauge(
+    "amqp10broker_connections", "connections that are open, by how they came", "transport"
+)
+TRANSACTIONS: Final = (
+    _gauge("amqp10broker_transactions_open", "transactions of AMQP 1.0 that are open"),
+    _counter(
+        "amqp10broker_transactions_total",
+        "transactions that are over: committed, rolled-back, or timed-out",
+        *("protocol", "end"),
+    ),
 )
 LEFT_OUT: Final = _gauge(
     "amqp10broker_series_left_out", f"objects beyond the first {ROWS_MAX}, which are not shown", "family"
@@ -287,6 +308,7 @@ QUEUE_DELIVERY: Final = Group(
         _counter("rabbitmq_queue_messages_delivered_total", "to consumers, with nothing to acknowledge"),
         _counter("rabbitmq_queue_get_ack_total", "to basic.get, to be acknowledged"),
         _counter("rabbitmq_queue_get_total", "to basic.get, with nothing to acknowledge"),
+        _counter("rabbitmq_queue_get_empty_total", "how often basic.get found no message"),
         _counter("rabbitmq_queue_messages_redelivered_total", "handed out before"),
         _counter("rabbitmq_queue_messages_acked_total", "accepted by clients"),
     ),
@@ -357,6 +379,7 @@ CHANNEL_QUEUES: Final = Group(
         _counter("rabbitmq_channel_messages_delivered_total", "to consumers, with nothing to acknowledge"),
         _counter("rabbitmq_channel_get_ack_total", "to basic.get, to be acknowledged"),
         _counter("rabbitmq_channel_get_total", "to basic.get, with nothing to acknowledge"),
+        _counter("rabbitmq_channel_get_empty_total", "how often basic.get found no message"),
         _counter("rabbitmq_channel_messages_redelivered_total", "handed out before"),
         _counter("rabbitmq_channel_messages_acked_total", "accepted by the client"),
     ),
@@ -418,6 +441,6 @@ GROUPS: Final = {
 
 ALWAYS: Final = (IDENTITY, BUILD)
 NODE_ONLY: Final = (
-    *(*TOTALS, PROCESS_START, *GLOBAL, *CONSUMED, MESSAGE_SIZE),
-    *(*WAITING, *SPELLS, *FLOW, LEFT_OUT),
+    *(*TOTALS, PROCESS_START, *GLOBAL, *CONSUMED, MESSAGE_SIZE, *ATTEMPTS),
+    *(*WAITING, *SPELLS, *FLOW, TRANSPORTS, *TRANSACTIONS, LEFT_OUT),
 )

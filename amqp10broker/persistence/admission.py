@@ -17,7 +17,11 @@ from amqp10broker.queues.outlook import Outlook
 
 
 class Reserve(Protocol):
-    """The journal, as far as its room on the disk goes (`storage.journal`)."""
+    """The journal, as far as its room on the disk goes, and what of it is there (`storage.journal`)."""
+
+    @property
+    def ticket(self) -> int:
+        """Of what was appended last."""
 
     @property
     def durable(self) -> int:

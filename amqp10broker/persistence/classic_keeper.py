@@ -1,4 +1,7 @@
-"""How a durable classic queue keeps persistent messages: the machine confirms them when they are durable."""
+"""How a durable classic queue keeps persistent messages: the machine confirms them when they are durable.
+
+Or, where somebody has chosen it, when they have been written: the end of the process does not take them then.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from amqp10broker.persistence.classic_store import ClassicStore
 from amqp10broker.persistence.keeper import Commits, Keeper
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.outlook import Progress
+from amqp10broker.queues.settings import ConfirmWhen
 
 MakeQueue = Callable[[ClassicQueue | None], ClassicQueue]
 """Makes an empty machine; with the settings and counters of one that failed, if it is given."""
@@ -16,20 +20,28 @@ MakeQueue = Callable[[ClassicQueue | None], ClassicQueue]
 class ClassicInJournal(Keeper[ClassicQueue]):
     """See the module."""
 
-    __slots__ = ("_asked_for", "_commits", "_make", "_store")
+    __slots__ = ("_asked_for", "_commits", "_confirm_when", "_make", "_store")
 
-    def __init__(self, make: MakeQueue, commits: Commits, store: ClassicStore) -> None:
+    def __init__(
+        self,
+        make: MakeQueue,
+        commits: Commits,
+        store: ClassicStore,
+        confirm_when: ConfirmWhen = ConfirmWhen.SYNCED,
+    ) -> None:
         """Keep for a queue.
 
         Args:
             make: makes its machine.
             commits: has the journal.
             store: the queue's part of it.
+            confirm_when: if the queue's settings do not say.
         """
         super().__init__(make(None), commits)
         self._make = make
         self._commits = commits
         self._store = store
+        self._confirm_when = confirm_when
         self._asked_for = 0  # the ticket whose being durable wakes the queue
 
     def recover(self, now_ms: int) -> Iterator[int]:
@@ -48,12 +60,19 @@ class ClassicInJournal(Keeper[ClassicQueue]):
         wrote = self._store.flush()
         self.queue.safe_up_to(self._commits.journal.durable)
         ticket = self.queue.unsafe_ticket
+        if ticket is not None and self._confirms_written:
+            self.queue.safe_up_to(self._commits.write_early())
+            ticket, wrote = self.queue.unsafe_ticket, True
         if ticket is None:
             if wrote:
                 self._commits.write_soon()
         elif ticket > self._asked_for:
             self._asked_for = ticket
             self._commits.when_durable(ticket, self.wake)
+
+    @property
+    def _confirms_written(self) -> bool:
+        return (self.queue.settings.confirm_when or self._confirm_when) is ConfirmWhen.WRITTEN
 
     def progress(self, *, busy: bool) -> Progress:
         """See `Keeper`."""

@@ -19,9 +19,11 @@ from amqp10broker.message.message import Message
 from amqp10broker.persistence.extents import Extent, Extents
 from amqp10broker.persistence.journal_face import JournalRecord, RecordLog
 from amqp10broker.persistence.records import (
+    DELAYED_GONE,
     DELIVERED,
     GONE,
     MESSAGES,
+    Start,
     decode_gone,
     decode_start,
     encode_gone,
@@ -30,11 +32,19 @@ from amqp10broker.persistence.records import (
 )
 from amqp10broker.persistence.spool import Place, Spool
 from amqp10broker.queues.classic.backlog import Page, content_bytes
-from amqp10broker.queues.classic.store import PAGE_BYTES_MAX, PAGE_MESSAGES_MAX, Handle
+from amqp10broker.queues.classic.store import (
+    DELAYED,
+    PAGE_BYTES_MAX,
+    PAGE_MESSAGES_MAX,
+    Handle,
+    chosen,
+)
 
 RECORD_MESSAGES_MAX: Final = 8192
 """Messages of one record: a larger publish becomes several."""
 
+_BUCKET: Final = 256
+"""Delayed messages with consecutive positions of which only the first due one is remembered at start."""
 
 _FIRST: Final = attrgetter("first")
 
@@ -51,16 +61,15 @@ class JournalPage:
 class _Read:
     """A record of messages that was read. It is decoded once, however many parts of it are wanted."""
 
-    __slots__ = ("_at", "_expiries", "_lengths", "_messages", "count", "first", "payload")
+    __slots__ = ("_at", "_dues", "_expiries", "_lengths", "_messages", "count", "first", "payload")
 
-    def __init__(
-        self, first: int, count: int, payload: bytes, expiries: Sequence[int] | None, at: int
-    ) -> None:
+    def __init__(self, first: int, start: Start, payload: bytes) -> None:
         self.first = first
-        self.count = count
+        self.count = start.messages
         self.payload = payload
-        self._expiries = expiries
-        self._at = at
+        self._expiries = start.expiries
+        self._dues = start.dues
+        self._at = start.at
         self._messages: Sequence[Message] | None = None
         self._lengths: Sequence[int] | None = None
 
@@ -76,6 +85,9 @@ class _Read:
 
     def expiries(self, wanted: slice) -> Sequence[int] | None:
         return None if self._expiries is None else self._expiries[wanted]
+
+    def dues(self, wanted: slice) -> Sequence[int] | None:
+        return None if self._dues is None else self._dues[wanted]
 
 
 class _Part(NamedTuple):
@@ -100,6 +112,11 @@ class _Part(NamedTuple):
         """When they expire."""
         return self.record.expiries(self.wanted)
 
+    @property
+    def dues(self) -> Sequence[int] | None:
+        """When they are due, if they are delayed ones."""
+        return self.record.dues(self.wanted)
+
 
 class _Level:
     """One level's part.
@@ -111,9 +128,11 @@ class _Level:
         delivered: messages up to this position may have been delivered; -1: none.
         written: what the journal was told of that.
         gone: positions that the journal is still to be told of.
+        soonest: of delayed messages found at start, when the first of each `_BUCKET` positions is due, or
+            expires. One that has gone may have been the first.
     """
 
-    __slots__ = ("delivered", "extents", "gone", "may_expire", "next", "written")
+    __slots__ = ("delivered", "extents", "gone", "may_expire", "next", "soonest", "written")
 
     def __init__(self, log: RecordLog) -> None:
         self.extents = Extents(log)
@@ -122,6 +141,19 @@ class _Level:
         self.delivered = -1
         self.written = -1
         self.gone: list[tuple[int, int]] = []
+        self.soonest: dict[int, int] = {}
+
+    def leave(self, positions: Sequence[int]) -> int:
+        """Delayed messages are in a level now; how many of them were here."""
+        found = 0
+        for start, stop in runs_of(positions):
+            found += self.extents.remove(start, stop)
+            self.next = max(self.next, stop)
+        return found
+
+    def soonest_in(self, start: int, stop: int) -> int:
+        """When something is due with one of these positions at the earliest, as far as that is known."""
+        return min(self.soonest.get(each, 0) for each in range(start // _BUCKET, (stop - 1) // _BUCKET + 1))
 
 
 class ClassicStore:
@@ -151,6 +183,7 @@ class ClassicStore:
         self._spool = spool
         self._record_bytes = record_bytes
         self._levels: dict[int, _Level] = {}
+        self._appended = False  # since the last flush, what nobody waits for
         # The extent with holes that was read last: the next page is mostly behind the next hole.
         self._last: tuple[tuple[int, int, int, int], list[_Read]] | None = None
 
@@ -163,22 +196,37 @@ class ClassicStore:
     # --- keeping ----------------------------------------------------------------------------------
 
     def keep(
-        self, level: int, first: int, messages: Sequence[Message], expiries: Sequence[int] | None
+        self,
+        level: int,
+        first: int,
+        messages: Sequence[Message],
+        expiries: Sequence[int] | None,
+        *,
+        dues: Sequence[int] | None = None,
+        moved: Sequence[int] | None = None,
     ) -> int:
         """See `Store`; the ticket is the journal's."""
         ticket = 0
         if len(messages) <= RECORD_MESSAGES_MAX:
-            return self._append(level, first, messages, expiries)
+            return self._append(level, first, messages, expiries, dues, moved)
         for start in range(0, len(messages), RECORD_MESSAGES_MAX):
-            stop = start + RECORD_MESSAGES_MAX
-            times = None if expiries is None else expiries[start:stop]
-            ticket = self._append(level, first + start, messages[start:stop], times)
+            part = slice(start, start + RECORD_MESSAGES_MAX)
+            times, their_dues, positions = (
+                None if each is None else each[part] for each in (expiries, dues, moved)
+            )
+            ticket = self._append(level, first + start, messages[part], times, their_dues, positions)
         return ticket
 
     def _append(
-        self, number: int, first: int, messages: Sequence[Message], expiries: Sequence[int] | None
+        self,
+        number: int,
+        first: int,
+        messages: Sequence[Message],
+        expiries: Sequence[int] | None,
+        dues: Sequence[int] | None,
+        moved: Sequence[int] | None,
     ) -> int:
-        pieces = encode_messages(number, messages, expiries)
+        pieces = encode_messages(number, messages, expiries, dues, moved)
         ticket, file, offset = self._log.append(self.group, MESSAGES, first, pieces)
         level = self._level(number)
         count = len(messages)
@@ -186,6 +234,9 @@ class ClassicStore:
         level.extents.add(first, count, file, offset, length, content_bytes(messages))
         level.next = max(level.next, first + count)
         self.live += count
+        if moved is not None:
+            self.live -= self._level(DELAYED).leave(moved)
+            self._appended = True
         return ticket
 
     def forget(self, level: int, positions: Sequence[int]) -> None:
@@ -208,10 +259,11 @@ class ClassicStore:
 
     def flush(self) -> bool:
         """Append what this wake has decided; whether there was anything."""
-        wrote = False
+        wrote, self._appended = self._appended, False
         for number, level in self._levels.items():
             if level.gone:
-                self._log.append(self.group, GONE, 0, [encode_gone(number, level.gone)])
+                kind = DELAYED_GONE if number == DELAYED else GONE
+                self._log.append(self.group, kind, 0, [encode_gone(number, level.gone)])
                 level.gone = []
                 wrote = True
             if level.delivered != level.written and level.extents:
@@ -239,6 +291,10 @@ class ClassicStore:
         """See `Store`."""
         if self.live and self._level(level).extents.covers(first, len(messages)):
             return JournalPage(level, first, len(messages))
+        return self.pack(level, messages, expiries)
+
+    def pack(self, level: int, messages: Sequence[Message], expiries: Sequence[int] | None) -> Handle:
+        """See `Store`."""
         pieces = encode_messages(level, messages, expiries)
         try:
             return self._spool.write(pieces)
@@ -246,31 +302,68 @@ class ClassicStore:
             # No room on the disk, as far as the spool can tell: then the page takes memory, packed.
             return b"".join(pieces)
 
+    def is_packed(self, handle: Handle) -> bool:
+        """See `Store`."""
+        return not isinstance(handle, JournalPage)
+
     def page_in(self, handle: Handle) -> tuple[Sequence[Message], Sequence[int] | None]:
         """See `Store`."""
         if isinstance(handle, Place | bytes):
-            payload = handle if isinstance(handle, bytes) else self._read_spool(handle)
-            _, _, expiries, at = decode_start(payload)
-            return decode_batch(payload, at), expiries
+            found = self._unpack(handle)
+            self.drop_page(handle)
+            return found
         assert isinstance(handle, JournalPage)
+        _, messages, expiries, _ = self._from_journal(handle)
+        assert len(messages) == handle.count, "messages of a page are gone"
+        return messages, expiries
+
+    def look(self, handle: Handle, ranks: Sequence[int]) -> tuple[Sequence[Message], Sequence[int] | None]:
+        """See `Store`. What of a page in the journal was decided on is not there any more."""
+        if isinstance(handle, Place | bytes):
+            return chosen(*self._unpack(handle), ranks)
+        assert isinstance(handle, JournalPage)
+        positions, messages, expiries, _ = self._from_journal(handle)
+        places = dict(zip(positions, range(len(positions)), strict=True))
+        found = [places[handle.first + rank] for rank in ranks]
+        return chosen(messages, expiries, found)
+
+    def look_delayed(
+        self, handle: Handle
+    ) -> tuple[Sequence[int], Sequence[Message], Sequence[int] | None, Sequence[int]]:
+        """See `Store`."""
+        assert isinstance(handle, JournalPage)
+        return self._from_journal(handle)
+
+    def _unpack(self, handle: Place | bytes) -> tuple[Sequence[Message], Sequence[int] | None]:
+        payload = handle if isinstance(handle, bytes) else self._peek_spool(handle)
+        start = decode_start(payload)
+        return decode_batch(payload, start.at), start.expiries
+
+    def _from_journal(
+        self, handle: JournalPage
+    ) -> tuple[list[int], list[Message], Sequence[int] | None, list[int]]:
+        """What is left of a page: positions, messages, when they expire, and when delayed ones are due."""
+        positions: list[int] = []
         messages: list[Message] = []
         times: list[int] = []
+        dues: list[int] = []
         expire = False
         wanted = range(handle.first, handle.first + handle.count)
         for extent in self._level(handle.level).extents.overlapping(wanted.start, wanted.stop):
             for part in self._parts(handle.level, extent, wanted):
                 found = part.messages()
+                positions += range(part.first, part.first + len(found))
                 messages += found
                 expire = expire or part.expiries is not None
                 times += [0] * len(found) if part.expiries is None else part.expiries
+                dues += part.dues or ()
             if wanted.stop >= extent.stop:
                 self._last = None
-        assert len(messages) == handle.count, "messages of a page are gone"
-        return messages, times if expire else None
+        return positions, messages, times if expire else None, dues
 
-    def _read_spool(self, place: Place) -> bytes:
+    def _peek_spool(self, place: Place) -> bytes:
         try:
-            return self._spool.read(place)
+            return self._spool.peek(place)
         except OSError as error:
             raise StorageError(
                 "a file of messages that need not survive a restart",
@@ -307,9 +400,9 @@ class ClassicStore:
         records: list[_Read] = []
         for record in self._log.read_run(extent.file, extent.offset, extent.length):
             if record.group == self.group and record.kind == MESSAGES:
-                level, count, expiries, at = decode_start(record.payload)
-                if level == number:
-                    records.append(_Read(record.index, count, record.payload, expiries, at))
+                start = decode_start(record.payload)
+                if start.level == number:
+                    records.append(_Read(record.index, start, record.payload))
         records.sort(key=_FIRST)
         self._last = (key, records) if extent.gone_count else None
         return records
@@ -344,7 +437,7 @@ class ClassicStore:
             length = self._record_bytes + len(payload)
             self._level(number).extents.add(part.first, count, file, offset, length, part.size())
         else:
-            self._append(number, part.first, part.messages(), part.expiries)
+            self._append(number, part.first, part.messages(), part.expiries, part.dues, None)
             self.live -= last - first  # they were counted before
 
     # --- after a start ----------------------------------------------------------------------------
@@ -368,14 +461,9 @@ class ClassicStore:
     def _restore(self, record: JournalRecord) -> None:
         payload = record.payload
         if record.kind == MESSAGES:
-            number, count, expiries, at = decode_start(payload)
-            level = self._level(number)
-            level.may_expire = level.may_expire or expiries is not None
-            size = sum(batch_lengths(payload, at))
-            level.extents.add(record.index, count, record.file, record.offset, record.length, size)
-            level.next = max(level.next, record.index + count)
-        elif record.kind == GONE and payload:
-            level = self._level(payload[0])
+            self._restore_messages(record, decode_start(payload))
+        elif record.kind in (GONE, DELAYED_GONE) and payload:
+            level = self._level(payload[0] if record.kind == GONE else DELAYED)
             for start, stop in decode_gone(payload):
                 level.extents.remove(start, stop)
                 level.next = max(level.next, stop)
@@ -386,8 +474,23 @@ class ClassicStore:
         else:
             raise ValueError(f"a record of kind {record.kind} is none of a classic queue")
 
+    def _restore_messages(self, record: JournalRecord, start: Start) -> None:
+        level = self._level(start.level)
+        first, count, expiries, dues = record.index, start.messages, start.expiries, start.dues
+        level.may_expire = level.may_expire or expiries is not None
+        size = sum(batch_lengths(record.payload, start.at))
+        level.extents.add(first, count, record.file, record.offset, record.length, size)
+        level.next = max(level.next, first + count)
+        if start.moved is not None:
+            self._level(DELAYED).leave(start.moved)
+        if dues is not None:
+            times = [when for when in expiries or () if when]
+            when = min([*dues, *times])
+            for bucket in range(first // _BUCKET, (first + count - 1) // _BUCKET + 1):
+                level.soonest[bucket] = min(when, level.soonest.get(bucket, when))
+
     def backlogs(self) -> dict[int, tuple[list[Page], int]]:
-        """What was there before the restart, by level: pages in order, and the next position."""
+        """What was there before the restart, by level or `DELAYED`: pages in order, and the next position."""
         backlogs = {}
         self.live = 0
         for number, level in self._levels.items():
@@ -397,6 +500,10 @@ class ClassicStore:
                     size = extent.size if len(run) == extent.count else self._size_of(number, extent, run)
                     self.live += len(run)
                     _add_run(pages, number, run, size, level)
+            if number == DELAYED:
+                for page in pages:
+                    page.soonest_ms = level.soonest_in(page.first, page.first + page.count)
+                level.soonest = {}
             backlogs[number] = pages, level.next
         self._last = None
         return backlogs

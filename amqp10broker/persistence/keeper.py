@@ -30,8 +30,17 @@ class Commits(Room, Protocol):
     def when_durable(self, ticket: int, callback: Callable[[], None]) -> None:
         """Have a function called when a ticket is durable; never, if storage fails."""
 
+    def write_early(self) -> int:
+        """Have what was appended written, as far as that can be done now: the ticket up to which it is.
+
+        Call `write_soon` too, or it stays unsynced until somebody asks for more.
+
+        Raises:
+            StorageError: the journal cannot be written.
+        """
+
     def write_soon(self) -> None:
-        """Something was appended for which nobody waits."""
+        """Something was appended for which nobody waits: it is synced soon."""
 
     def forget(self, group: int) -> None:
         """A queue is gone."""
@@ -142,11 +151,38 @@ class Keeper(Generic[MachineT]):
         """
         return iter(())
 
+    def go_on(self) -> None:
+        """Begin with what the journal has for a queue with files of its own, when both have been read."""
+
     def carry_out(self, commands: list[Command], now_ms: int) -> None:
         """Have commands carried out."""
         apply = self.queue.apply
         for command in commands:
             apply(command, now_ms)
+
+    # --- parts of commits over several queues (`service.commits`)
+
+    @property
+    def transacts(self) -> bool:
+        """Whether the queue may have a part in a commit."""
+        return True
+
+    def hasten(self) -> None:
+        """Carry out what was asked and would be carried out later, so that a commit comes behind it."""
+
+    def takes_part(self, size: int) -> bool:
+        """Whether the next commit can be carried out and kept.
+
+        Args:
+            size: about its bytes here.
+        """
+        return not self.admission.holds
+
+    def carry_out_part(self, commands: list[Command], now_ms: int) -> None:
+        """Carry out the queue's part of a commit, and have it kept, both now: the journal makes it one with
+        the other queues' parts."""
+        self.carry_out(commands, now_ms)
+        self.keep(now_ms)
 
     def delete(self) -> None:
         """The queue is gone: nothing of it need be kept. Perhaps again."""

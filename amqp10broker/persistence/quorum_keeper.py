@@ -16,7 +16,7 @@ from typing import ClassVar, Final, NamedTuple, Protocol
 
 from amqp10broker.persistence.keeper import Commits, Keeper
 from amqp10broker.persistence.lane_admission import LaneAdmission
-from amqp10broker.persistence.quorum_store import QuorumStore
+from amqp10broker.persistence.quorum_store import LogEntry, QuorumStore
 from amqp10broker.queues import machine_version
 from amqp10broker.queues.commands import (
     DELETE,
@@ -27,13 +27,15 @@ from amqp10broker.queues.commands import (
     GiveBack,
     PeerId,
     Publish,
+    Subscribe,
     Unsubscribe,
 )
-from amqp10broker.queues.effects import DeadLetters, Effect, Unconfirmed
+from amqp10broker.queues.effects import Confirmed, DeadLetters, Effect, Unconfirmed
 from amqp10broker.queues.outlook import Outlook, Progress
 from amqp10broker.queues.quorum.commands import CHANGES_NOTHING, Letters, QuorumCommand, RaiseVersion, joined
 from amqp10broker.queues.quorum.dead_letters import DeadMessage
 from amqp10broker.queues.quorum.queue import QuorumQueue
+from amqp10broker.queues.quorum.selecting import encoded
 from amqp10broker.raft.entries import Kind, Point
 from amqp10broker.raft.errors import Full, NotLeader, NotReady
 from amqp10broker.raft.ready import Status
@@ -57,6 +59,13 @@ _WITH_COPIES: Final = frozenset((GiveBack, Unsubscribe))
 def _is_farewell(command: Command) -> bool:
     """The catalog has forgotten the queue."""
     return isinstance(command, Delete) and command.request is None
+
+
+def _selects(command: QuorumCommand) -> bool:
+    """Whether somebody wants some messages only: that is in no entry of machine version 1."""
+    if type(command) is Letters:
+        return any(map(_selects, command.commands))
+    return type(command) is Subscribe and not command.browse and encoded(command.filters) is not None
 
 
 def _published(commands: Sequence[QuorumCommand]) -> int:
@@ -100,6 +109,9 @@ class GroupMember(Protocol):
     def propose(self, payloads: Sequence[bytes]) -> int:
         """Append entries; the index of the first."""
 
+    def has_room(self, size: int) -> bool:
+        """Whether `propose` would append an entry of so many bytes now."""
+
     def campaign(self) -> None:
         """Stand for election."""
 
@@ -130,6 +142,8 @@ class QuorumInMemory(Keeper[QuorumQueue]):
     def carry_out(self, commands: list[Command], now_ms: int) -> None:
         """See `Keeper`."""
         if commands:
+            if self.queue.browsers.by_ref or Subscribe in map(type, commands):
+                commands = self.queue.browsers.marked(commands)  # type: ignore[assignment]
             decided = joined(commands)
             if isinstance(decided[0], CHANGES_NOTHING):
                 due_ms = self.deadline()
@@ -140,6 +154,14 @@ class QuorumInMemory(Keeper[QuorumQueue]):
     def _decide(self, commands: list[QuorumCommand], now_ms: int) -> None:
         for command in commands:
             self.queue.apply(command, now_ms)
+
+    def keep(self, now_ms: int) -> None:
+        """See `Keeper`: look for consumers that select."""
+        selected = self.queue.look(self.queue.browsers.scan_max)
+        if selected is not None:
+            self.queue.apply(selected, now_ms)
+        # There may be more, when others have had their turn.
+        self.due_ms = None if selected is None else now_ms
 
     def tell(self) -> None:
         """See `Keeper`."""
@@ -168,11 +190,13 @@ class QuorumInLog(QuorumInMemory):
         "_carried_out",
         "_commits",
         "_committed",
+        "_early",
         "_failed",
         "_hurries",
         "_late",
         "_late_bytes",
         "_leads",
+        "_looked",
         "_member",
         "_newer_state",
         "_questions",
@@ -219,12 +243,16 @@ class QuorumInLog(QuorumInMemory):
         store.on_installed = self._installed
         self._member: GroupMember | None = None
         self._committed = 0
+        self._early = 0
+        """Entries up to this one were carried out before they were committed (`hasten`)."""
         self._failed = False
         """Nothing can be kept any more."""
         self._leads = False
         self._late = self._hurries = False
         """What is committed is carried out later; or soon, when its size says so."""
         self._late_bytes = 0
+        self._looked = 0
+        """Index of the last entry that says what was found for those who select."""
         self._waiting: list[QuorumCommand] = []
         """Cannot be proposed now."""
         self._waits_since_ms: int | None = None
@@ -289,7 +317,9 @@ class QuorumInLog(QuorumInMemory):
 
     def recover(self, now_ms: int) -> Iterator[int]:
         """See `Keeper`."""
+        scan_max = self.queue.browsers.scan_max
         self.queue = self._store.recovered(self.queue.settings, now_ms)
+        self.queue.browsers.scan_max = scan_max
         self.recovered = True
         self._committed = self._store.applied
         if not self.queue.deleted:
@@ -329,18 +359,28 @@ class QuorumInLog(QuorumInMemory):
             else:
                 super()._decide(commands, now_ms)
                 self._note(store.applied)
+        elif (
+            store.version < machine_version.SELECTING
+            and any(map(_selects, commands))
+            and not self._raised(now_ms)
+        ):
+            self._wait(commands, now_ms)  # a member may be behind a node that has heard that all can do it
         else:
             proposal = store.propose(self._without_copies(commands), now_ms)
             try:
                 member.propose([proposal.payload])
             except (NotLeader, NotReady, Full):
-                if self._waits_since_ms is None:
-                    self._waits_since_ms = now_ms
-                self._waiting = commands
-                self.due_ms = now_ms + RETRY_MS if member.leads else None
+                self._wait(commands, now_ms)
             else:
                 self.due_ms = self._waits_since_ms = None
                 member.advance()
+
+    def _wait(self, commands: list[QuorumCommand], now_ms: int) -> None:
+        """Try again soon to propose these."""
+        if self._waits_since_ms is None:
+            self._waits_since_ms = now_ms
+        self._waiting = commands
+        self.due_ms = now_ms + RETRY_MS if self._member is not None and self._member.leads else None
 
     def _without_copies(self, commands: list[QuorumCommand]) -> list[QuorumCommand]:
         """Leave messages that come back and are here out of the log; settled ones may not be here.
@@ -366,6 +406,8 @@ class QuorumInLog(QuorumInMemory):
         """Entries up to this one may be applied: by a leader at once, for somebody waits for it."""
         before, self._committed = self._committed, index
         member, store = self._member, self._store
+        if self._early > before:
+            self._note_early()
         if self._leads or member is None or member.leads:
             self.wake()
             return
@@ -397,6 +439,7 @@ class QuorumInLog(QuorumInMemory):
         """Who asked something that is not decided finds out who leads, and asks there."""
         self.queue.follow()
         self.lanes.follow()
+        self._looked = 0
         self._waiting = []
         self._waits_since_ms = self.due_ms = None
         self._questions.clear()
@@ -417,17 +460,35 @@ class QuorumInLog(QuorumInMemory):
         # Dead letters that the leader before had under way are offered now: no entry may come for long.
         self._note(self._store.applied)
 
+    def _raised(self, now_ms: int) -> bool:
+        """Whether what is proposed next is of the version that selecting takes."""
+        if self.usable() >= machine_version.SELECTING:
+            self._raise_version(now_ms)
+        return self._store.version >= machine_version.SELECTING
+
     def _raise_version(self, now_ms: int) -> None:
         """All members carry out a newer version: from the next entry on it counts."""
+        self._propose(RaiseVersion(self.usable()), now_ms)
+
+    def _look(self, now_ms: int) -> None:
+        """Look for consumers that select, unless what was found before has yet to be carried out."""
+        if self._looked <= self._store.applied and not self._waiting:
+            selected = self.queue.look(self.queue.browsers.scan_max)
+            if selected is not None and self._propose(selected, now_ms):
+                self._looked = self._store.last
+
+    def _propose(self, command: QuorumCommand, now_ms: int) -> bool:
+        """Propose what nobody has asked for; whether that was possible."""
         member = self._member
         assert member is not None, "it leads"
-        proposal = self._store.propose([RaiseVersion(self.usable())], now_ms)
+        proposal = self._store.propose([command], now_ms)
         try:
             member.propose([proposal.payload])
         except (NotLeader, NotReady, Full):
             self.due_ms = now_ms + RETRY_MS
-        else:
-            member.advance()
+            return False
+        member.advance()
+        return True
 
     def snapshot_for(self, to: int) -> None:
         """A member needs the state."""
@@ -481,12 +542,7 @@ class QuorumInLog(QuorumInMemory):
         self._carried_out = []
         if self._failed:
             return
-        while not queue.deleted and (entry := store.apply(self._committed)) is not None:
-            self._carried_out += entry.commands or ()
-            self._note(entry.index)
-            while self._questions and self._questions[0][0] <= entry.index:
-                super()._decide(self._questions.pop(0)[1], now_ms)
-                self._note(entry.index)
+        while (entry := self._apply_next(self._committed, now_ms)) is not None:
             size += len(entry.payload)
             if size > APPLIED_BYTES_MAX:
                 self.wake()
@@ -499,9 +555,67 @@ class QuorumInLog(QuorumInMemory):
             self._lead(now_ms)
         if self._leads and not queue.deleted and store.version < self.usable():
             self._raise_version(now_ms)
+        if self._leads and not queue.deleted:
+            self._look(now_ms)
         if store.ticket > self._seen:
             self._seen = store.ticket
             self._commits.write_soon()
+
+    def _apply_next(self, until: int, now_ms: int) -> LogEntry | None:
+        """Carry out the next entry up to this one, if there is one."""
+        if self.queue.deleted or (entry := self._store.apply(until)) is None:
+            return None
+        self._carried_out += entry.commands or ()
+        self._note(entry.index)
+        while self._questions and self._questions[0][0] <= entry.index:
+            super()._decide(self._questions.pop(0)[1], now_ms)
+            self._note(entry.index)
+        return entry
+
+    # --- parts of commits over several queues -------------------------------------------------------
+
+    @property
+    def transacts(self) -> bool:
+        """See `Keeper`: in a cluster the other members carry out a part when they hear of it."""
+        return self._states is None
+
+    def hasten(self) -> None:
+        """See `Keeper`. Alone, what is appended will be committed: nobody can say otherwise.
+
+        It is told when it is committed, as always. An entry that deletes the queue is left: behind it nobody
+        hears any more when that is.
+        """
+        store = self._store
+        if not self._leads_alone or any(type(each) is Delete for each in self._asked):
+            return
+        self._early = store.last
+        self._note_early()
+        self._carried_out = []
+        while self._apply_next(store.last, store.now_ms) is not None:
+            pass
+
+    def _note_early(self) -> None:
+        self._store.compact_max = self._committed if self._early > self._committed else None
+
+    @property
+    def _leads_alone(self) -> bool:
+        return self._leads and not self._failed and self.transacts and self._store.alone
+
+    @property
+    def _asked(self) -> list[QuorumCommand]:
+        """What was asked and is not carried out, without questions."""
+        return [each for entry in self._store.tail for each in entry.commands or ()] + self._waiting
+
+    def takes_part(self, size: int) -> bool:
+        """See `Keeper`: when all that was asked is carried out."""
+        if not super().takes_part(size) or not self._leads_alone or self._store.tail or self._waiting:
+            return False
+        return self._member is not None and self._member.has_room(size)
+
+    def carry_out_part(self, commands: list[Command], now_ms: int) -> None:
+        """See `Keeper`: it is one entry, carried out with the other queues' parts."""
+        self.carry_out(commands, now_ms)
+        self.hasten()
 
     @property
     def _behind(self) -> bool:
@@ -521,10 +635,13 @@ class QuorumInLog(QuorumInMemory):
         How far letters were carried out is read off the state. Told with what came of an earlier entry it
         would have their sender forget letters whose answers it does not have.
         """
-        if not self._told:
+        told = self._told
+        if self._early > self._committed and not self.queue.deleted:
+            told = [each for each in told if each.index <= self._committed]
+        if not told:
             return
-        (index, effects, dead_letters, dead), *rest = self._told
-        self._told.clear()
+        (index, effects, dead_letters, dead), *rest = told
+        del self._told[: len(told)]
         for more in rest:
             index = more.index
             for peer, some in more.effects.items():
@@ -565,8 +682,7 @@ class QuorumInLog(QuorumInMemory):
     def outlook(self) -> Outlook:
         """See `Keeper`."""
         entries = [entry for entry in self._store.tail if entry.commands]
-        asked = [each for entry in entries for each in entry.commands or ()] + self._waiting
-        published = _published(asked)
+        published = _published(self._asked)
         since_ms = entries[0].now_ms if entries else self._waits_since_ms
         outlook = replace(
             self.queue.outlook(),
@@ -589,8 +705,10 @@ class QuorumInLog(QuorumInMemory):
         a state without them could still get into the journal.
         """
         self._failed = True
-        for each in self._under_way():
-            if type(each) is Publish:
+        told, self._told = self._told, []
+        answers = [each for one in told for some in one.effects.values() for each in some]
+        for each in (*answers, *self._under_way()):
+            if type(each) is Publish or type(each) is Confirmed:
                 publisher = each.publisher
                 refused = Unconfirmed(publisher, each.ids, each.settled, failed=True, queue=self.queue.name)
                 self.hand_over({publisher.reply_to: [refused]})
@@ -604,4 +722,11 @@ class QuorumInLog(QuorumInMemory):
             self._follow()
         self._store.abandon()
         self._commits.abandoned(self._store.group)
+        self.tell()
+        if self._told:
+            self._commits.when_durable(self._store.ticket, self._tell_rest)
+
+    def _tell_rest(self) -> None:
+        """What was carried out before it was committed is durable; nobody says so who takes no part."""
+        self._early = 0
         self.tell()

@@ -132,6 +132,10 @@ class LogEntry:
     version: int
 
 
+_NO_ENTRIES: Final[deque[LogEntry]] = deque()
+"""Of each queue at rest: an empty one of its own has 600 bytes. Nothing is put into it."""
+
+
 class QuorumStore:
     """One member's part of the journal.
 
@@ -143,6 +147,8 @@ class QuorumStore:
         stored: what the group begins with, when `recovered` has been called.
         on_compact: told the index up to which entries cannot be read any more.
         on_installed: told the queue that takes the place of the one there was.
+        compact_max: up to which entry `on_compact` may be told, while entries are carried out that are not
+            committed as far as the group knows; it is alone then, and reads none. None: up to any.
     """
 
     __slots__ = (
@@ -177,6 +183,7 @@ class QuorumStore:
         "_version",
         "_when_durable",
         "bodies",
+        "compact_max",
         "group",
         "me",
         "on_compact",
@@ -216,9 +223,10 @@ class QuorumStore:
         self.group = group
         self.me = me
         self.bodies = JournalBodies(log, packs)
-        self.tail: deque[LogEntry] = deque()
+        self.tail = _NO_ENTRIES
         self.stored: Stored | None = None
         self.on_compact: Callable[[int], None] = _nobody
+        self.compact_max: int | None = None
         self._name = name
         self._log = log
         self._when_durable = when_durable
@@ -369,6 +377,11 @@ class QuorumStore:
         """An entry behind the last one."""
         offset = self._append_record(entry)
         self._entries.add(entry.index, entry.term, entry.kind, entry.file, offset)
+        self._add_to_tail(entry)
+
+    def _add_to_tail(self, entry: LogEntry) -> None:
+        if self.tail is _NO_ENTRIES:
+            self.tail = deque()
         self.tail.append(entry)
         self._last = entry.index
 
@@ -527,6 +540,8 @@ class QuorumStore:
 
     def _applied(self, entry: LogEntry) -> None:
         self.tail.popleft()
+        if not self.tail:
+            self.tail = _NO_ENTRIES
         config = decode_config(entry.payload) if entry.kind is Kind.CONFIG else self._point.config
         self._point = Point(entry.index, entry.term, config)
         self._next_index, self._now_ms, self._version = entry.end, entry.now_ms, entry.version
@@ -568,6 +583,8 @@ class QuorumStore:
         self._since = 0
 
     def _compact(self, index: int) -> None:
+        if self.compact_max is not None:
+            index = min(index, self.compact_max)
         self._entries.forget_until(index)
         self.on_compact(index)
 
@@ -785,8 +802,7 @@ class QuorumStore:
         entry = self._entry(index, term, kind, record.payload[APPLIED.size :])
         entry.file = record.file
         self._entries.add(index, term, kind, record.file, record.offset)
-        self.tail.append(entry)
-        self._last = index
+        self._add_to_tail(entry)
         self._since += len(entry.payload)
 
     def _skip_to(self, index: int) -> None:

@@ -4,61 +4,103 @@
 kind            index                       payload, integers little-endian
 ==============  ==========================  =====================================================
 `MESSAGES`      position of the first one   level u8, flags u8, 0 u16, count u32; if flag 1 is set,
-                                            when each expires u64 * count; the batch
+                                            when each expires u64 * count; if flag 2 is set, when each is
+                                            due u64 * count; if flag 4 is set, its position as a delayed
+                                            message u64 * count; the batch
 `GONE`          0                           level u8; runs of positions: first u64, count u32
+`DELAYED_GONE`  0                           likewise of delayed messages; the level is 0
 `DELIVERED`     position of the last one    level u8: those up to it may have been delivered
 ==============  ==========================  =====================================================
 
-Kinds 1 to 15 are the classic queues'.
+Kinds 1 to 15 are the classic queues'. Messages with flag 2 are delayed ones, which have positions of their
+own, and the level 0; flag 4 says that messages were, and where: they are not there any more.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from amqp10broker.message.batch import encode_batch
 from amqp10broker.message.message import Message
+from amqp10broker.queues.classic.store import DELAYED
 
 MESSAGES: Final = 1
 GONE: Final = 2
 DELIVERED: Final = 3
+DELAYED_GONE: Final = 4
 
 _START: Final = struct.Struct("<BBHI")
 _RUN: Final = struct.Struct("<QI")
 _EXPIRES: Final = 1
+_DUE: Final = 2
+_MOVED: Final = 4
 
 
-def encode_messages(level: int, messages: Sequence[Message], expiries: Sequence[int] | None) -> list[bytes]:
+class Start(NamedTuple):
+    """What stands before the batch in the payload of `MESSAGES`."""
+
+    level: int
+    """`DELAYED`, of delayed messages."""
+    messages: int
+    """How many."""
+    expiries: Sequence[int] | None
+    dues: Sequence[int] | None
+    moved: Sequence[int] | None
+    """Where these messages were as delayed ones."""
+    at: int
+    """Where the batch begins."""
+
+
+def encode_messages(
+    level: int,
+    messages: Sequence[Message],
+    expiries: Sequence[int] | None,
+    dues: Sequence[int] | None = None,
+    moved: Sequence[int] | None = None,
+) -> list[bytes]:
     """The payload of `MESSAGES`, in pieces."""
     count = len(messages)
     pieces = encode_batch(messages)
-    start = _START.pack(level, 0 if expiries is None else _EXPIRES, 0, count)
-    if expiries is not None:
-        start += struct.pack(f"<{count}Q", *expiries)
-    pieces[0] = start + pieces[0]
+    if expiries is None and dues is None and moved is None:
+        pieces[0] = _START.pack(level, 0, 0, count) + pieces[0]
+        return pieces
+    flags = 0
+    columns = b""
+    for flag, column in ((_EXPIRES, expiries), (_DUE, dues), (_MOVED, moved)):
+        if column is not None:
+            flags |= flag
+            columns += struct.pack(f"<{count}Q", *column)
+    pieces[0] = _START.pack(level % DELAYED, flags, 0, count) + columns + pieces[0]
     return pieces
 
 
-def decode_start(payload: bytes) -> tuple[int, int, Sequence[int] | None, int]:
-    """Level, count, when each expires, and where the batch begins.
+def decode_start(payload: bytes) -> Start:
+    """What stands before the batch.
 
     Raises:
         ValueError: it is no such payload.
     """
     try:
         level, flags, _, count = _START.unpack_from(payload)
-        if not flags & _EXPIRES:
-            return level, count, None, _START.size
-        return level, count, struct.unpack_from(f"<{count}Q", payload, _START.size), _START.size + 8 * count
+        if not flags:
+            return Start(level, count, None, None, None, _START.size)
+        at = _START.size
+        found: dict[int, Sequence[int]] = {}
+        for flag in (_EXPIRES, _DUE, _MOVED):
+            if flags & flag:
+                found[flag] = struct.unpack_from(f"<{count}Q", payload, at)
+                at += 8 * count
     except struct.error as error:
         raise ValueError(f"a record of messages is cut off: {error}") from error
+    level = DELAYED if flags & _DUE else level
+    return Start(level, count, found.get(_EXPIRES), found.get(_DUE), found.get(_MOVED), at)
 
 
 def encode_gone(level: int, runs: Sequence[tuple[int, int]]) -> bytes:
-    """The payload of `GONE`: (first, behind the last) of each run."""
-    return bytes((level,)) + b"".join([_RUN.pack(start, stop - start) for start, stop in runs])
+    """The payload of `GONE`, or `DELAYED_GONE`: (first, behind the last) of each run."""
+    return bytes((level % DELAYED,)) + b"".join([_RUN.pack(start, stop - start) for start, stop in runs])
 
 
 def decode_gone(payload: bytes) -> Iterator[tuple[int, int]]:

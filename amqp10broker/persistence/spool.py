@@ -79,12 +79,6 @@ class Spool:
         """A page, which stays."""
         return self._files[place.file].read(place.offset, place.length)
 
-    def read(self, place: Place) -> bytes:
-        """A page, for the last time."""
-        data = self.peek(place)
-        self.drop(place)
-        return data
-
     def drop(self, place: Place) -> None:
         """A page is not needed any more."""
         self._pages[place.file] -= 1

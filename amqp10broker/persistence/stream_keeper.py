@@ -6,11 +6,15 @@ the disk is slow, and nobody else waits for it. Consumers are served meanwhile.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 from amqp10broker.errors import DiskFull
-from amqp10broker.persistence.keeper import Keeper
+from amqp10broker.persistence.keeper import Commits, Keeper
+from amqp10broker.persistence.stream_commits import StreamCommits
+from amqp10broker.queues.commands import Command, PeerId, Publish, PublisherRef
 from amqp10broker.queues.outlook import Progress
 from amqp10broker.queues.stream.queue import StreamQueue
 
@@ -21,8 +25,21 @@ MARK_AFTER_MS: Final = 1000
 """After so long without a commit the inventory is told of the last."""
 
 
+PARTS_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Of commits that are in the journal, and not in the stream's files: with more it has a part in none."""
+
+NOBODY: Final = PublisherRef(PeerId(0, 0, 0), 0)
+"""Published what was committed before the start."""
+
+
 class Log(Protocol):
-    """A stream's log, as whoever has it written and synced uses it (`storage.stream_log`)."""
+    """A stream's log, as whoever has it written and synced uses it (`storage.stream_log`).
+
+    Attributes:
+        number: commits up to this one have their messages in it.
+    """
+
+    number: int
 
     def recover(self) -> Iterable[int]:
         """Read what is there: bytes, in steps."""
@@ -69,6 +86,8 @@ class StreamKeeper(Keeper[StreamQueue]):
         log: Log,
         syncs: Syncs | None,
         on_full: Callable[[StreamKeeper, DiskFull | None], None],
+        commits: Commits | None = None,
+        parts: StreamCommits | None = None,
     ) -> None:
         """Keep for a stream.
 
@@ -78,6 +97,8 @@ class StreamKeeper(Keeper[StreamQueue]):
             syncs: make the log's files durable; None for a log in memory.
             on_full: told when the disk has no room for what was published, and, with None, that it has again,
                 or that it does not matter any more.
+            commits: has the node's journal; None for a log in memory.
+            parts: what is in it of the stream; likewise.
         """
         super().__init__(queue)
         self.kept = syncs is not None
@@ -85,6 +106,11 @@ class StreamKeeper(Keeper[StreamQueue]):
         self._log = log
         self._syncs = syncs
         self._on_full = on_full
+        self._commits = commits
+        self._parts = parts
+        # Parts of commits that the journal does not have for good yet, and up to which one it has.
+        self._undurable: deque[tuple[int, Publish]] = deque()
+        self._durable = self._asked = 0
         self._writing: int | None = None
         self._synced = False
         self._unwritten = False
@@ -98,16 +124,62 @@ class StreamKeeper(Keeper[StreamQueue]):
     @property
     def busy(self) -> bool:
         """See `Keeper`."""
-        return self._writing is not None
+        return self._writing is not None or bool(self._undurable)
 
     def recover(self, now_ms: int) -> Iterator[int]:
         """See `Keeper`."""
         yield from self._log.recover()
         self.recovered = True
 
+    def go_on(self) -> None:
+        """See `Keeper`: what was committed before, and is in the journal only, is written now."""
+        if self._parts is not None:
+            for number, messages in self._parts.missing(self._log.number):
+                self._durable = self._asked = number
+                self._undurable.append((number, Publish(NOBODY, range(len(messages)), messages, True)))
+            self.wake()
+
+    # --- parts of commits over several queues -------------------------------------------------------
+
+    def takes_part(self, size: int) -> bool:
+        """See `Keeper`."""
+        return self._full_ms is None and (self._parts is None or self._parts.bytes <= PARTS_BYTES_MAX)
+
+    def carry_out_part(self, commands: list[Command], now_ms: int) -> None:
+        """See `Keeper`: what is posted is in the journal first."""
+        for command in commands:
+            if type(command) is Publish and self._parts is not None:
+                self._undurable.append((self._parts.append(command.messages), command))
+            else:
+                self.queue.apply(command, now_ms)
+        self.keep(now_ms)
+
+    def tell(self) -> None:
+        """See `Keeper`."""
+        super().tell()
+        if self._undurable and (last := self._undurable[-1][0]) > self._asked:
+            assert self._commits is not None, "it has parts"
+            self._asked = last
+            # Behind the end of the commit, which may be appended after this queue's part.
+            self._commits.when_durable(self._commits.journal.ticket, partial(self._on_durable, last))
+
+    def _on_durable(self, number: int) -> None:
+        self._durable = number
+        self.wake()
+
+    def _publish_durable(self, now_ms: int) -> None:
+        """Write to the stream what the journal has for good: with a loss of power before, a part of a commit
+        would be there without the others."""
+        while self._undurable and self._undurable[0][0] <= self._durable:
+            number, command = self._undurable.popleft()
+            self.queue.publish_part(command, number, now_ms)
+
+    # --- writing ------------------------------------------------------------------------------------
+
     def keep(self, now_ms: int) -> None:
         """See `Keeper`."""
         self._commit(now_ms)
+        self._publish_durable(now_ms)
         self._mark_if_quiet(now_ms)
         if (self.queue.waiting or self._unwritten) and self._writing is None:
             self._write(now_ms)
@@ -149,6 +221,8 @@ class StreamKeeper(Keeper[StreamQueue]):
         if self._synced:
             assert self._writing is not None
             self._log.commit(self._writing)
+            if self._parts is not None and self._parts.bytes:
+                self._parts.written(self._log.number)
             if self._writing > self._marked:
                 self._marked = self._writing
                 self._mark_ms = now_ms + MARK_AFTER_MS
@@ -170,6 +244,9 @@ class StreamKeeper(Keeper[StreamQueue]):
             self._syncs.withdraw(self._on_synced)
         if self.queue.deleted:
             self._log.delete()
+            if self._parts is not None and self._commits is not None:
+                self._parts.delete()
+                self._commits.forget(self._parts.group)
         else:
             self._log.close()
 

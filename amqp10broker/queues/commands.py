@@ -165,7 +165,9 @@ class Subscribe:
         priority: of all consumers with credit, those of the highest one get messages.
         timeout_ms: how long it may hold a delivery unsettled (quorum queues); None: the queue's own.
         position: where a stream begins for it, as `message.filters` reads it; None: the default.
-        filters: which messages of a stream it wants; None: all.
+        filters: which messages it wants, and where in a stream it ends; None: all. Volatile queues have none.
+        browse: it is shown messages and takes none; of a classic or a quorum queue. Such a consumer is not
+            `counted`.
         enqueued_time: it wants to know when each message of a stream was written. Other queues do not keep
             that, and do not say it.
         name: of the consumer, for people.
@@ -180,6 +182,7 @@ class Subscribe:
     timeout_ms: int | None = None
     position: object | None = None
     filters: object | None = None
+    browse: bool = False
     enqueued_time: bool = False
     name: str = ""
 

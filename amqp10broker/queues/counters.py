@@ -15,7 +15,7 @@ from amqp10broker.queues.commands import Verdict
 from amqp10broker.queues.effects import Reason
 
 CONSUMING: Final = (
-    *("delivered", "delivered_settled", "got", "got_settled", "redelivered"),
+    *("delivered", "delivered_settled", "got", "got_settled", "redelivered", "got_nothing"),
     *("acknowledged", "requeued", "discarded"),
 )
 
@@ -39,6 +39,7 @@ class Consumption:
         got: delivered to basic.get, to be acknowledged.
         got_settled: delivered to basic.get, without.
         redelivered: of all these, those that the queue had handed out before.
+        got_nothing: how often basic.get found no message.
         acknowledged: accepted by the client.
         requeued: returned to the queue by the client.
         discarded: rejected by the client for good.
@@ -56,6 +57,7 @@ class Consumption:
         self.got = 0
         self.got_settled = 0
         self.redelivered = 0
+        self.got_nothing = 0
         self.acknowledged = 0
         self.requeued = 0
         self.discarded = 0

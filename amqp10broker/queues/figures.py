@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from itertools import chain
+from typing import Final, NamedTuple, TypeVar
 
 from amqp10broker.queues.settings import QueueSettings
+
+T = TypeVar("T")
+
+LOOKED_THROUGH_MAX: Final = 50_000
+"""Messages that consumers hold, or have returned, whose sizes are added up when somebody asks: a few ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +39,8 @@ class QueueFigures:
         messages_unsettled: handed out and not settled.
         consumers: links and AMQP 0-9-1 consumers that may get messages.
         publishers: links whose fixed target the queue is.
-        messages_delayed: of a quorum queue: returned, and held back for a while.
+        messages_delayed: that wait for their time: of a quorum queue those that came back, of a classic one
+            those that publishers delayed.
         messages_dlx: of a quorum queue: dead letters that are not yet at their target.
         first_offset: of a stream: of the oldest message that is kept.
         next_offset: of a stream: of the next message that is published.
@@ -55,6 +64,28 @@ class QueueFigures:
     single_active_consumer_tag: str | None = None
     full: bool = False
     limits: LengthLimits | None = None
+
+
+class QueueWeight(NamedTuple):
+    """Bytes of the contents of a queue's messages, as far as they are known without looking at each of many.
+
+    None is what is not known: it would take too long, or this kind of queue does not keep it.
+    """
+
+    ready: int | None
+    """Of those that wait; of what a start has found and nobody has read yet, bytes in the journal."""
+    unsettled: int | None
+    """Of those that are handed out."""
+    ready_in_memory: int | None = None
+    """Of those that wait, how many are in memory: messages, not bytes."""
+    ready_bytes_in_memory: int | None = None
+    """And their bytes. What is handed out is in memory too."""
+
+
+def few(parts: Iterable[Collection[T]]) -> Iterable[T] | None:
+    """What is in these together; None: more than is looked through at once."""
+    parts = list(parts)
+    return None if sum(map(len, parts)) > LOOKED_THROUGH_MAX else chain.from_iterable(parts)
 
 
 def length_limits(settings: QueueSettings) -> LengthLimits | None:

@@ -1,4 +1,4 @@
-"""Time to live and length limits: what the settings of a queue come to for messages."""
+"""Time to live, delay and length limits: what they and the settings of a queue come to for messages."""
 
 from __future__ import annotations
 
@@ -13,20 +13,36 @@ from amqp10broker.queues.settings import Overflow, QueueSettings
 _HEAD: Final = itemgetter(0)
 
 
-def expiries_of(messages: Sequence[Message], queue_ttl_ms: int | None, now_ms: int) -> Sequence[int] | None:
+def expiries_of(
+    messages: Sequence[Message], queue_ttl_ms: int | None, now_ms: int
+) -> tuple[Sequence[int] | None, bool]:
     """When each message expires that is published now, in milliseconds; 0: never. None: none does.
 
     The smaller one counts of the queue's time to live and the message's own.
+
+    Returns:
+        Those times, and whether some message asks for a delay: see `dues_of`.
     """
-    heads = set(map(_HEAD, messages))
-    ttls = {head: _smaller(traits_of(head).ttl_ms, queue_ttl_ms) for head in heads}
+    ttls: dict[bytes, int | None] = {}
+    delays = False
+    for head in set(map(_HEAD, messages)):
+        _, _, ttl, delay = traits_of(head)
+        ttls[head] = _smaller(ttl, queue_ttl_ms)
+        if delay is not None:
+            delays = True
     if len(ttls) == 1:
         ttl = next(iter(ttls.values()))
-        return None if ttl is None else [now_ms + ttl] * len(messages)
+        return (None if ttl is None else [now_ms + ttl] * len(messages)), delays
     if all(ttl is None for ttl in ttls.values()):
-        return None
+        return None, delays
     when = {head: 0 if ttl is None else now_ms + ttl for head, ttl in ttls.items()}
-    return [when[head] for head, _ in messages]
+    return [when[head] for head, _ in messages], delays
+
+
+def dues_of(messages: Sequence[Message], now_ms: int) -> list[int]:
+    """When each message that is published now may be delivered, in milliseconds; 0: it asks for no delay."""
+    delays = [traits_of(head).delay for head, _ in messages]
+    return [0 if delay is None else delay.due_ms(now_ms) for delay in delays]
 
 
 def _smaller(one: int | None, other: int | None) -> int | None:

@@ -7,9 +7,10 @@ time is a command too (`Tick`). So a machine can be led by a log, and run withou
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from amqp10broker.message.message import Message
 from amqp10broker.queues.commands import (
     ANSWERED_WHEN_GONE,
     DELETE,
@@ -30,7 +31,7 @@ from amqp10broker.queues.effects import (
     Refusal,
     Unconfirmed,
 )
-from amqp10broker.queues.figures import QueueFigures
+from amqp10broker.queues.figures import QueueFigures, QueueWeight
 from amqp10broker.queues.outbox import Outbox
 from amqp10broker.queues.outlook import Outlook
 
@@ -68,6 +69,11 @@ class QueueMachine(ABC):
         """Messages waiting for a consumer; of a stream, those that can be read."""
 
     @property
+    def not_handed_out(self) -> int:
+        """Messages that go with the queue, beside those that consumers hold."""
+        return self.ready
+
+    @property
     @abstractmethod
     def unsettled(self) -> int:
         """Messages handed out and not settled."""
@@ -90,6 +96,10 @@ class QueueMachine(ABC):
     def figures(self) -> QueueFigures:
         """How the queue stands."""
 
+    def weight(self) -> QueueWeight | None:
+        """Bytes of its messages; None: this kind of queue has no such figures."""
+        return None
+
     # --- driving it -------------------------------------------------------------------------------
 
     @abstractmethod
@@ -104,6 +114,10 @@ class QueueMachine(ABC):
     @abstractmethod
     def deadline(self) -> int | None:
         """When the next `Tick` is due, in ms: 0, which is always past, at once; None: none is."""
+
+    def has_room_for(self, messages: Sequence[Message]) -> bool:
+        """Whether it would take all of these now, in one publish."""
+        return True
 
     def take_effects(self) -> dict[PeerId, list[Effect]]:
         """Effects since the last call, in order for each who asked."""
@@ -150,10 +164,10 @@ class QueueMachine(ABC):
             refused = Refusal.GONE
         elif command.if_unused and self.consumers:
             refused = Refusal.IN_USE
-        elif command.if_empty and self.ready:
+        elif command.if_empty and self.not_handed_out:
             refused = Refusal.NOT_EMPTY
         if command.request is not None:
-            self._answer(command.request, self.ready, refused)
+            self._answer(command.request, self.not_handed_out, refused)
         if refused is None:
             self._end()
 

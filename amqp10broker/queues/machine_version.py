@@ -12,7 +12,10 @@ versions of the broker: in the code that is a look at `QuorumQueue.version`.
 from __future__ import annotations
 
 OLDEST = 1
-NEWEST = 1
+NEWEST = 2
+
+SELECTING = 2
+"""From which on a quorum queue has consumers that select."""
 
 
 class NewerMachine(ValueError):

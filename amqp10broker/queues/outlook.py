@@ -14,6 +14,19 @@ from amqp10broker.queues.commands import ConsumerRef
 from amqp10broker.queues.counters import QueueCounters
 
 
+class Looking(NamedTuple):
+    """How far a consumer that selects or browses has come in its queue."""
+
+    selects: bool
+    """It does not want all messages."""
+    looked_at: int
+    """Messages that it has gone over, since it came."""
+    passed: int
+    """Messages of these that it was given."""
+    rests: bool
+    """It has credit, and has looked through all there is."""
+
+
 class Part(NamedTuple):
     """One consumer as its queue sees it."""
 
@@ -35,6 +48,10 @@ class Part(NamedTuple):
     """For people, as its `Subscribe` says."""
     away: bool = False
     """Its node is not heard of: it gets nothing until that is back."""
+    looking: Looking | None = None
+    """None: it gets whatever is first."""
+    browses: bool = False
+    """It takes nothing."""
 
 
 class Reading(NamedTuple):
@@ -65,7 +82,7 @@ class Outlook:
         expired_ms: when a message expired last.
         delivered_ms: when messages were handed out last.
         dead: messages that wait until their dead-letter exchange has them.
-        delayed: messages that came back and wait for their time.
+        delayed: messages that wait for their time.
         delayed_until_ms: when the first of them is due.
         unsynced: messages that are handed out when the disk has them.
         unsynced_ms: since when the oldest of them waits.
@@ -100,7 +117,11 @@ class Outlook:
         """Look at all consumers."""
         parts = list(self.parts.values())
         holders = sorted((each for each in parts if each.held), key=lambda each: -each.held)
-        takers = (each for each in parts if each.credit and not (each.silent or each.away))
+        takers = (
+            each
+            for each in parts
+            if each.credit and not (each.silent or each.away or each.looking is not None)
+        )
         foremost = max(takers, key=lambda each: each.priority, default=None)
         object.__setattr__(self, "_holders", holders)
         object.__setattr__(self, "_foremost", foremost)

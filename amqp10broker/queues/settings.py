@@ -44,6 +44,15 @@ class RetryType(StrEnum):
     RETURNED = "returned"
 
 
+class ConfirmWhen(StrEnum):
+    """When a persistent message in a durable classic queue is confirmed."""
+
+    SYNCED = "synced"
+    """It survives a loss of power."""
+    WRITTEN = "written"
+    """It survives the end of the process; it is synced a moment later."""
+
+
 @dataclass(frozen=True, slots=True)
 class QueueSettings:
     """Settings of one queue. None is: no limit, never, none.
@@ -58,6 +67,7 @@ class QueueSettings:
         dead_letter_routing_key: instead of their own.
         dead_letter_strategy: of a quorum queue; at-least-once acts only with `Overflow.REJECT_PUBLISH`.
         max_priority: levels of a classic queue beside 0; as declared, no policy changes it.
+        default_priority: of a message that gives none, in such a queue; at most `max_priority`.
         single_active_consumer: one consumer gets messages, the others wait for it to go.
         delivery_limit: failed deliveries of a message of a quorum queue.
         consumer_timeout_ms: how long a consumer of a quorum queue may hold a delivery.
@@ -68,6 +78,7 @@ class QueueSettings:
         max_age_ms: of a stream's segments.
         segment_bytes: of a stream's segments.
         filter_bytes: of a stream's filter for each chunk.
+        confirm_when: of a classic queue; None: as the broker is configured.
     """
 
     message_ttl_ms: int | None = None
@@ -79,6 +90,7 @@ class QueueSettings:
     dead_letter_routing_key: str | None = None
     dead_letter_strategy: DeadLetterStrategy = DeadLetterStrategy.AT_MOST_ONCE
     max_priority: int | None = None
+    default_priority: int = 0
     single_active_consumer: bool = False
     delivery_limit: int | None = DELIVERY_LIMIT
     consumer_timeout_ms: int | None = CONSUMER_TIMEOUT_MS
@@ -89,6 +101,7 @@ class QueueSettings:
     max_age_ms: int | None = None
     segment_bytes: int = 500_000_000
     filter_bytes: int = 16
+    confirm_when: ConfirmWhen | None = None
 
 
 DEFAULTS: Final = QueueSettings()

@@ -19,6 +19,11 @@ _SHARED_OUT_MAX: Final = 8
 """With so few consumers, a backlog shorter than their turns is shared out evenly."""
 
 
+SCAN_MAX: Final = 1_000
+"""Messages of one queue that all who select or browse look at together before others have the process: some
+milliseconds."""
+
+
 T = TypeVar("T")
 
 

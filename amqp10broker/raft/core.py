@@ -198,6 +198,10 @@ class Raft:
         """
         return self._must_lead().propose(payloads)
 
+    def has_room(self, size: int) -> bool:
+        """Whether `propose` would append a command of so many bytes now."""
+        return self._leading is not None and self._leading.has_room(size)
+
     def change(self, change: Change, now_ms: int) -> int:
         """Begin a change of members; it is in force at once, and holds when it is committed.
 

@@ -120,6 +120,11 @@ class Leadership:
 
     # -- what is asked of a leader
 
+    def has_room(self, size: int) -> bool:
+        """Whether `propose` would append a command of so many bytes."""
+        takes = self._member.commit >= self.first and self.transfer is None and not self.leaving
+        return takes and (not self._proposed_bytes or self._proposed_bytes + size <= UNCOMMITTED_BYTES_MAX)
+
     def propose(self, payloads: Sequence[bytes]) -> int:
         """Append commands; the index of the first."""
         self._must_take()

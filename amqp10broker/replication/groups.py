@@ -5,8 +5,10 @@ A group in which nothing happens costs nothing here.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
+from itertools import islice
 from typing import Final
 
 from amqp10broker.raft.codec import decode_message, encode_message
@@ -19,6 +21,11 @@ Send = Callable[[int, int, bytes], object]
 
 LATER_MS: Final = 100
 """After which `Groups.tick` does what was left for later."""
+
+MEMBERS_A_TURN: Final = 128
+"""So many members are told news of a node, or given their time, at once: some milliseconds. Thousands would
+hold up the node's heartbeats for so long that others take it for dead: news for all members there, and so
+on."""
 
 
 class Groups:
@@ -57,6 +64,7 @@ class Groups:
         self._heap: list[tuple[int, int]] = []
         self._later: list[Callable[[], None]] = []
         self._later_due = 0
+        self._news: deque[Iterator[None]] = deque()
 
     def __iter__(self) -> Iterator[Member]:
         return iter(list(self._members.values()))
@@ -121,30 +129,47 @@ class Groups:
                 member.advance()
 
     def suspect(self, node: int) -> None:
-        """A node cannot be reached, or cannot reach this one."""
+        """A node cannot be reached, or cannot reach this one. Of many members, most are told by `tick`."""
         self.suspected.add(node)
-        for member in self:
-            peers = [peer for peer in member.raft.config.members if node_of(peer) == node]
-            for peer in peers:
-                member.suspect(peer)
-            if peers:
-                member.advance()
+        self._tell(node, lambda member, peer: member.suspect(peer))
 
     def heard(self, node: int) -> None:
         """It can be reached again. Of a node that was started anew, tell `suspect` first."""
         self.suspected.discard(node)
+        self._tell(node, lambda member, peer: member.heard(peer))
+
+    def _tell(self, node: int, news: Callable[[Member, int], None]) -> None:
+        self._news.append(self._telling(node, news))
+        if len(self._news) == 1:
+            self._go_on_telling()
+            if self._news:
+                self.on_deadline()
+
+    def _telling(self, node: int, news: Callable[[Member, int], None]) -> Iterator[None]:
         for member in self:
             peers = [peer for peer in member.raft.config.members if node_of(peer) == node]
+            if not peers or member.stopped:
+                continue
             for peer in peers:
-                member.heard(peer)
-            if peers:
-                member.advance()
+                news(member, peer)
+            member.advance()
+            yield
+
+    def _go_on_telling(self) -> None:
+        """Tell some members what is the oldest news for them: each gets all, and in order."""
+        left = MEMBERS_A_TURN
+        while self._news and left > 0:
+            left -= sum(1 for _ in islice(self._news[0], left))
+            if left > 0:  # there were no more
+                self._news.popleft()
 
     # --- time ---------------------------------------------------------------------------------------
 
     @property
     def deadline(self) -> int | None:
         """When `tick` is due, in ms; None: nothing is awaited."""
+        if self._news:
+            return self.now_ms()
         due = self._members_due()
         if self._later and (due is None or self._later_due < due):
             return self._later_due
@@ -157,13 +182,17 @@ class Groups:
         return heap[0][0] if heap else None
 
     def tick(self) -> None:
-        """Time has come to `deadline`."""
+        """Time has come to `deadline`; it may be due again at once (`MEMBERS_A_TURN`)."""
         now_ms = self.now_ms()
+        self._go_on_telling()
         if self._later and self._later_due <= now_ms:
             later, self._later = self._later, []
             for callback in later:
                 callback()
-        while (due := self._members_due()) is not None and due <= now_ms:
+        for _ in range(MEMBERS_A_TURN):
+            due = self._members_due()
+            if due is None or due > now_ms:
+                return
             _, group = heappop(self._heap)
             member = self._members[group]
             member.due = None

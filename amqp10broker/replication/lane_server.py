@@ -95,7 +95,7 @@ class LaneServer:
         term: since which term this member leads; None: it does not.
     """
 
-    __slots__ = ("_asking", "_full", "_group", "_lanes", "_led", "_port", "_posted", "term")
+    __slots__ = ("_asking", "_full", "_group", "_lanes", "_led", "_port", "_posted", "_said", "term")
 
     def __init__(self, group: int, led: Led, port: ServerPort) -> None:
         """Begin as one that does not lead.
@@ -112,7 +112,10 @@ class LaneServer:
         self._lanes: dict[int, _Lane] = {}
         # Node and incarnation -> number of the last letter that was put into the queue's mailbox.
         self._posted: dict[tuple[int, int], int] = {}
-        # Nodes that wait for their answer until such letters are carried out.
+        # Node and incarnation -> whether it was suspected when that was put into the mailbox last; the queue
+        # may not have carried it out yet.
+        self._said: dict[tuple[int, int], bool] = {}
+        # Nodes that wait for their answer until such letters, or the end of a suspicion, are carried out.
         self._asking: dict[int, Resume] = {}
         # The queue has refused publishes since it had room.
         self._full = False
@@ -125,6 +128,7 @@ class LaneServer:
         self._full = False
         self._lanes.clear()
         self._posted.clear()
+        self._said.clear()
         self._asking.clear()
         for node in {peer[0] for peer in self._known()}:
             self._look_at(node)
@@ -181,13 +185,15 @@ class LaneServer:
                 continue
             if present is None or incarnation < present:
                 gone = max(gone, incarnation)
-            elif node in port.suspected:
-                if (node, incarnation) not in machine.suspects:
-                    commands.append(NodeSuspect(node, incarnation))
-            elif (node, incarnation) in machine.suspects:
-                commands.append(NodeBack(node, incarnation))
+                continue
+            key, suspected = (node, incarnation), node in port.suspected
+            if suspected != self._said.get(key, key in machine.suspects):
+                self._said[key] = suspected
+                commands.append((NodeSuspect if suspected else NodeBack)(node, incarnation))
         if gone >= 0:
             commands.insert(0, NodeGone(node, gone))
+            for key in [each for each in self._said if each[0] == node and each[1] <= gone]:
+                del self._said[key]
         if commands:
             self._led.post_all(commands)
 
@@ -197,8 +203,9 @@ class LaneServer:
         """A node asks how things stand.
 
         What it sent before and is on its way through the log bears other numbers than what it sends when it
-        knows what it has missed (`ConsumerFacts.missed`): that is carried out first. One that asks again has
-        its answer at once.
+        knows what it has missed (`ConsumerFacts.missed`): that is carried out first. So is the end of a
+        suspicion: until then the queue gives the node's consumers nothing, and a node with an open lane
+        would not know that they wait. One that asks again has its answer at once, if it is not suspected.
         """
         if self.term is None:
             return
@@ -207,14 +214,13 @@ class LaneServer:
             return
         key = node, resume.incarnation
         asked = self._asking.pop(node, None)
-        if machine.lane_last(*key) < self._posted.get(key, 0) and (
-            asked is None or asked.token != resume.token
-        ):
+        if node not in port.suspected:
+            self._look_at(node)
+        again = asked is not None and asked.token == resume.token
+        if node in port.suspected or not (again or self._has_carried_out(key)):
             self._asking[node] = resume
             self._lanes.pop(node, None)
             return
-        if key in machine.suspects and node not in port.suspected:
-            self._led.post_all([NodeBack(*key)])
         found = machine.resume(*key, resume.heard, resume.seen)
         index = machine.node_lanes.entry
         self._lanes[node] = _Lane(resume.incarnation, resume.token, found.last, index)
@@ -269,10 +275,14 @@ class LaneServer:
 
     # --- to lanes -----------------------------------------------------------------------------------
 
+    def _has_carried_out(self, key: tuple[int, int]) -> bool:
+        """Whether the queue has carried out the letters of a node, and that it is not suspected."""
+        machine = self._led.machine
+        return machine.lane_last(*key) >= self._posted.get(key, 0) and key not in machine.suspects
+
     def _answer_those_who_ask(self) -> None:
         for node, resume in list(self._asking.items()):
-            key = node, resume.incarnation
-            if self._led.machine.lane_last(*key) >= self._posted[key]:
+            if node not in self._port.suspected and self._has_carried_out((node, resume.incarnation)):
                 self.resume(node, resume)
 
     def tell(self, effects: Effects, index: int) -> None:

@@ -61,6 +61,7 @@ from amqp10broker.queues.effects import (
     TimedOut,
     Unconfirmed,
 )
+from amqp10broker.queues.quorum.selecting import encoded
 from amqp10broker.replication.lane_messages import LaneMessage, LeaderIs, LetterBatch, Resume, Resumed, Told
 from amqp10broker.replication.letters_codec import cut
 
@@ -129,6 +130,10 @@ class _Letter:
         return not self.done and (self.first or type(self.command) is not Publish)
 
 
+_NO_LETTERS: Final[deque[_Letter]] = deque()
+"""Of each lane that was never used: an empty one of its own has 600 bytes. Nothing is put into it."""
+
+
 class _Consumer:
     """A consumer of this node.
 
@@ -141,13 +146,28 @@ class _Consumer:
         active: what its session was told last.
         cancelled: it gets no more.
         held: deliveries that its session has not decided on.
+        selects: it gets some messages only; the queue answers a drain when it was looked through.
+        draining: it waits for that.
     """
 
-    __slots__ = ("active", "cancelled", "counted", "epoch", "held", "missed", "seen", "settled")
+    __slots__ = (
+        "active",
+        "cancelled",
+        "counted",
+        "draining",
+        "epoch",
+        "held",
+        "missed",
+        "seen",
+        "selects",
+        "settled",
+    )
 
-    def __init__(self, *, settled: bool, counted: bool) -> None:
+    def __init__(self, *, settled: bool, counted: bool, selects: bool) -> None:
         self.settled = settled
         self.counted = counted
+        self.selects = selects
+        self.draining = False
         self.seen = 0
         self.missed = 0
         self.epoch = 0
@@ -231,7 +251,7 @@ class LaneClient:
         self._token = 0
         self._asked_ms: int | None = None
         self._end_ms: int | None = None
-        self._kept: deque[_Letter] = deque()
+        self._kept = _NO_LETTERS
         # Publishes for which the leader has no room, in order; they are no letters yet.
         self._held: list[Publish] = []
         # Letters for which nobody waits for ever, in the order in which they were put.
@@ -291,6 +311,8 @@ class LaneClient:
             return
         letter = _Letter(self._next, command, now_ms)
         self._next += 1
+        if self._kept is _NO_LETTERS:
+            self._kept = deque()
         self._kept.append(letter)
         kind = type(command)
         if kind is Publish:
@@ -311,6 +333,7 @@ class LaneClient:
                 consumer = self._consumers.get(command.consumer)
                 if consumer is not None:
                     letter.epoch = consumer.epoch
+                    consumer.draining = command.drain and consumer.selects
                     if not consumer.counted:
                         self._timed.append(letter)
             case GiveBack():
@@ -320,7 +343,8 @@ class LaneClient:
                     consumer.seen, consumer.epoch = command.seen, command.epoch
                     self._less(command.consumer, consumer, back)
             case Subscribe():
-                consumer = _Consumer(settled=command.settled, counted=command.counted)
+                selects = encoded(command.filters) is not None
+                consumer = _Consumer(settled=command.settled, counted=command.counted, selects=selects)
                 self._consumers[command.consumer] = consumer
                 self._timed.append(letter)
             case Cancel():
@@ -513,7 +537,10 @@ class LaneClient:
                 consumer.held += len(effect.keys)
             case CreditReply():
                 self.available = effect.available
-                return effect.consumer in self._consumers
+                consumer = self._consumers.get(effect.consumer)
+                if consumer is None:
+                    return False
+                consumer.draining = consumer.draining and not effect.drain
             case ActiveChanged():
                 consumer = self._consumers.get(effect.consumer)
                 if consumer is None:
@@ -615,6 +642,7 @@ class LaneClient:
         out: Told_ = {}
         rejected: dict[PublisherRef, set[int]] = {}
         answers: dict[RequestRef, Answer] = {}
+        drained: list[CreditReply] = []
         for effect in resumed.kept:
             match effect:
                 case TimedOut():
@@ -626,6 +654,8 @@ class LaneClient:
                     rejected.setdefault(effect.publisher, set()).update(effect.ids)
                 case Answer():
                     answers[effect.request] = effect
+                case CreditReply():
+                    drained.append(effect)
                 case _:
                     raise AssertionError(f"no queue keeps {effect!r}")
         for ref, state in resumed.consumers.items():
@@ -636,6 +666,9 @@ class LaneClient:
         for deliver in resumed.deliveries:
             if self._is_for_session(deliver):
                 add_effect(out, deliver.consumer.reply_to, deliver)
+        for reply in drained:
+            if self._is_for_session(reply):
+                add_effect(out, reply.consumer.reply_to, self._without_missed([reply])[0])
         last = resumed.last
         asking: set[ConsumerRef] = set()
         subscribing: set[ConsumerRef] = set()
@@ -686,7 +719,9 @@ class LaneClient:
             case Credit():
                 state = resumed.consumers.get(command.consumer)
                 consumer = self._consumers.get(command.consumer)
-                if state is not None and consumer is not None:
+                # Drains of those that select are answered by the queue, now or later.
+                waits = command.drain and consumer is not None and consumer.selects
+                if state is not None and consumer is not None and not waits:
                     reply = CreditReply(
                         command.consumer,
                         (state.delivery_count - consumer.missed) & MASK,
@@ -723,7 +758,7 @@ class LaneClient:
         if state.active is not None and state.active is not consumer.active:
             consumer.active = state.active
             add_effect(out, ref.reply_to, ActiveChanged(ref, state.active))
-        if state.missed and ref not in asking:
+        if state.missed and ref not in asking and not consumer.draining:
             # Credit went with deliveries that nobody had: its session would wait for them.
             count = (state.delivery_count - consumer.missed) & MASK
             reply = CreditReply(ref, count, state.credit, state.available, False, state.epoch)

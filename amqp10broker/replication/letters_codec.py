@@ -7,7 +7,7 @@
 
 Integers are little-endian. Commands are written as the log of a quorum queue writes them
 (`queues.quorum.command_codec`); what no log has stands under tags of its own: `Inspect`, `Touch`, and a
-`Subscribe` that says what it wants of a stream. A publish's messages are one batch, and their bodies are
+`Subscribe` that says what it wants. A publish's messages are one batch, and their bodies are
 copied once on either side.
 
 Bytes that cannot be read raise `BadLetter` and nothing else, whatever they are.
@@ -90,7 +90,7 @@ def encode_letters(batch: LetterBatch) -> list[bytes]:
                 pieces.append(_START.pack(_INSPECT_TAG, _REQUEST.size) + _ref(command.request))
             case Touch():
                 pieces.append(_START.pack(_TOUCH_TAG, 0))
-            case Subscribe() if command.filters is not None or command.enqueued_time:
+            case Subscribe() if command.filters is not None or command.enqueued_time or command.browse:
                 pieces += _subscribe_stream(command)
             case _:
                 assert isinstance(command, _FROM_SESSIONS), f"no session sends {command!r}"
@@ -185,10 +185,10 @@ def _subscribe_stream(command: Subscribe) -> Sequence[bytes]:
     filters = command.filters
     assert filters is None or isinstance(filters, Filters)
     wanted = b"" if filters is None else encode_wanted(filters)
-    plain = framed(replace(command, position=None, filters=None, enqueued_time=False))
+    plain = framed(replace(command, position=None, filters=None, enqueued_time=False, browse=False))
     length = _STREAM.size + len(wanted) + sum(map(len, plain))
     start = _START.pack(_STREAM_TAG, length) + _STREAM.pack(
-        command.enqueued_time | (filters is not None) << 1, len(wanted)
+        command.enqueued_time | (filters is not None) << 1 | command.browse << 2, len(wanted)
     )
     return [start, wanted, *plain]
 
@@ -208,4 +208,10 @@ def _read_subscribe_stream(body: bytes, start: int, end: int) -> Subscribe:
         except FilterError as error:
             raise ValueError(f"what a consumer wants of a stream cannot be read: {error}") from error
     position = None if filters is None else filters.offset
-    return replace(plain, enqueued_time=bool(flags & 1), filters=filters, position=position)
+    return replace(
+        plain,
+        enqueued_time=bool(flags & 1),
+        browse=bool(flags & 4),
+        filters=filters,
+        position=position,
+    )

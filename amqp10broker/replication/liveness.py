@@ -24,7 +24,9 @@ from typing import Final, NamedTuple
 
 from amqp10broker.errors import BrokerError
 
-HEARTBEAT_MS: Final = 100
+HEARTBEAT_MS_MAX: Final = 200
+BEATS: Final = 5
+"""Heartbeats within the silence after which a node is suspected: one that is late is none that is missing."""
 HAND_OVER_MS: Final = 2_000
 HUNG_MS: Final = 5_000
 UNSYNCED_MS_MAX: Final = 2**32 - 1
@@ -38,7 +40,7 @@ class BadHeartbeat(BrokerError):
 
 
 class Heartbeat(NamedTuple):
-    """What a node says ten times a second.
+    """What a node says each `Liveness.beat_ms`.
 
     Attributes:
         incarnation: of the sender.
@@ -115,6 +117,11 @@ class Liveness:
     _ticked_ms: int | None = None
 
     @property
+    def beat_ms(self) -> int:
+        """Between two heartbeats."""
+        return min(HEARTBEAT_MS_MAX, self.suspect_ms // BEATS)
+
+    @property
     def hears(self) -> frozenset[int]:
         """The nodes whose heartbeats come, whether they hear this one or not."""
         return frozenset(node for node, it in self._nodes.items() if it.heard_ms is not None)
@@ -167,12 +174,18 @@ class Liveness:
             it.alive = True
             yield Heard(node, beat.incarnation)
 
+    def seen(self, node: int, now_ms: int) -> None:
+        """Anything else has come of a node: its heartbeats are behind what is being worked off."""
+        it = self._nodes.get(node)
+        if it is not None and it.heard_ms is not None:
+            it.heard_ms = now_ms
+
     def tick(self, now_ms: int) -> Iterable[News]:
-        """Time has passed; to be called each `HEARTBEAT_MS`."""
+        """Time has passed; to be called each `beat_ms`."""
         if self._ticked_ms is not None:
             # A loop that hung, or a machine that slept, heard nothing meanwhile: that is not their silence.
-            own_ms = now_ms - self._ticked_ms - HEARTBEAT_MS
-            if own_ms > HEARTBEAT_MS:
+            own_ms = now_ms - self._ticked_ms - self.beat_ms
+            if own_ms > self.beat_ms:
                 for it in self._nodes.values():
                     if it.heard_ms is not None:
                         it.heard_ms = min(it.heard_ms + own_ms, now_ms)

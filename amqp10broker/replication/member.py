@@ -172,6 +172,10 @@ class Member:
         """See `Raft.propose`."""
         return self.raft.propose(payloads)
 
+    def has_room(self, size: int) -> bool:
+        """See `Raft.has_room`."""
+        return self.raft.has_room(size)
+
     def change(self, change: Change) -> int:
         """See `Raft.change`."""
         return self.raft.change(change, self._groups.now_ms())

@@ -37,6 +37,8 @@ from amqp10broker.replication.wire import Frame, FrameKind
 
 REPLY_KINDS: Final = frozenset((FrameKind.REPLY_QUEUES, FrameKind.REPLIES))
 """Frames that are for `ReplyQueues.received`."""
+EARLY_MAX: Final = 1_000
+"""Queues of one node that clients may name before it has told of them; some are guesses."""
 _TO: Final = struct.Struct("<HH")
 _NUMBER: Final = re.compile("[0-9]{1,19}")
 
@@ -51,12 +53,14 @@ class _Known:
         newest: number of the last queue that it has told of.
         queues: those that are there, by virtual host and name; None: not in the virtual host yet, of which
             this node has not heard.
+        early: handles of those that clients have named before it told of them, likewise.
     """
 
-    __slots__ = ("newest", "queues")
+    __slots__ = ("early", "newest", "queues")
 
     def __init__(self) -> None:
         self.newest = 0
+        self.early: dict[tuple[str, str], QueueHandle] = {}
         self.queues: dict[tuple[str, str], tuple[VirtualHost, DeclaredQueue] | None] = {}
 
 
@@ -139,7 +143,11 @@ class ReplyQueues:
             return self._put(node, known, vhost, name)
         if number <= known.newest:
             return None
-        handle = self._relay(node, vhost.name, name)
+        handle = known.early.get((vhost.name, name))
+        if handle is None:
+            if len(known.early) >= EARLY_MAX:
+                return None
+            handle = known.early[vhost.name, name] = self._relay(node, vhost.name, name)
         return DeclaredQueue(name, vhost.name, VOLATILE, False, _owner(node), True, {}, handle)
 
     def _relay(self, node: int, vhost: str, name: str) -> QueueHandle:
@@ -166,6 +174,8 @@ class ReplyQueues:
         if known is not None:
             for key in list(known.queues):
                 _forget(known, key)
+            for handle in known.early.values():
+                handle.post(DELETE)
 
     def received(self, node: int, frame: Frame) -> None:
         """A frame of `REPLY_KINDS` has come.
@@ -192,6 +202,9 @@ class ReplyQueues:
         if "closed" in news:
             vhost, name = news["closed"]
             _forget(known, (vhost, name))
+            early = known.early.pop((vhost, name), None)
+            if early is not None:
+                early.post(DELETE)
             return
         if "opened" in news:
             vhost, name = news["opened"]
@@ -211,7 +224,9 @@ class ReplyQueues:
             self._put(node, known, vhost, name)
 
     def _put(self, node: int, known: _Known, vhost: VirtualHost, name: str) -> DeclaredQueue:
-        queue = vhost.add_volatile(name, _owner(node), self._relay(node, vhost.name, name))
+        # Links that were attached before the news came hear of the queue's end, too.
+        handle = known.early.pop((vhost.name, name), None) or self._relay(node, vhost.name, name)
+        queue = vhost.add_volatile(name, _owner(node), handle)
         known.queues[vhost.name, name] = vhost, queue
         return queue
 

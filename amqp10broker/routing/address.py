@@ -4,11 +4,15 @@
 ``/queues/:queue``                 the queue, as source or target
 ``/exchanges/:exchange/:key``      target: exchange and routing key
 ``/exchanges/:exchange``           target: exchange and the empty routing key
+``/topics/name``                   the topic of that name: target, or source of a subscriber
 null                               target: each message names one of the above in `to`
-``name`` (no leading slash)        the queue of that name, declared if it is not there
+``name`` (no leading slash)        the queue of that name, declared if it is not there; the topic, if the
+                                   terminus says so by its capabilities
 =================================  =================================================
 
-Segments of the first three are percent-encoded (RFC 3986).
+Segments of the first three are percent-encoded (RFC 3986). The name of a topic is not: clients of JMS put
+``/topics/`` before the names that their programs use, and change nothing in them. A name has no leading
+slash; what has one is an address, so that a program may give one of the first three as its topic's name.
 """
 
 from __future__ import annotations
@@ -19,6 +23,10 @@ from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
 NAME_BYTES_MAX: Final = 255
+TOPICS: Final = "/topics/"
+"""Before the name of a topic."""
+TOPIC_EXCHANGE: Final = "amq.topic"
+"""Where messages for topics go, with the topic's name as routing key."""
 _BAD_PERCENT: Final = re.compile("%(?![0-9A-Fa-f]{2})")
 
 
@@ -47,7 +55,14 @@ class ExchangeAddress:
     routing_key: str
 
 
-Address = QueueAddress | ExchangeAddress
+@dataclass(frozen=True, slots=True)
+class TopicAddress:
+    """A topic by name: publishing to it is publishing to `TOPIC_EXCHANGE`, whether anybody listens or not."""
+
+    topic: str
+
+
+Address = QueueAddress | ExchangeAddress | TopicAddress
 
 
 def parse(address: str) -> Address:
@@ -56,6 +71,10 @@ def parse(address: str) -> Address:
     Raises:
         BadAddress: empty, malformed, or with segments that make no sense.
     """
+    while address.startswith(TOPICS):
+        address = address.removeprefix(TOPICS)
+        if not address.startswith("/"):
+            return topic_address(address)
     if not address.startswith("/"):
         if not address:
             raise BadAddress("the address is empty: name a queue, as in /queues/my-queue")
@@ -91,8 +110,21 @@ def parse(address: str) -> Address:
             raise BadAddress(f"address '{address}' must be /exchanges/:exchange/:routing-key")
         case _:
             raise BadAddress(
-                f"address '{address}' must begin with /queues/ or /exchanges/, or be a bare queue name"
+                f"address '{address}' must begin with /queues/, /exchanges/ or /topics/, or be a bare "
+                "queue name"
             )
+
+
+def topic_address(name: str) -> TopicAddress:
+    """The address of the topic of a name.
+
+    Raises:
+        BadAddress: it is empty, or too long for a routing key.
+    """
+    if not name:
+        raise BadAddress("the address names no topic: write /topics/ and its name")
+    _check_length(name, name)
+    return TopicAddress(name)
 
 
 def _decode(segment: str, address: str) -> str:

@@ -63,7 +63,7 @@ class Access:
     def tags(self) -> frozenset[str]:
         """Of the user; none when it is gone."""
         account = self._grants.account
-        return frozenset() if account is None else account.tags
+        return frozenset(() if account is None else account.tags)
 
     def enter(self) -> None:
         """Refuse if the user may not be in the virtual host (any more).

@@ -58,6 +58,7 @@ class Peer:
         tls: the connection is encrypted.
         certificate_user: the user that its verified certificate names; None without one.
         local: our address, to which it came, as text.
+        transport: ``tcp`` or ``websocket``.
     """
 
     loopback: bool
@@ -65,6 +66,7 @@ class Peer:
     tls: bool = False
     certificate_user: str | None = None
     local: str = ""
+    transport: str = "tcp"
 
 
 @dataclass(frozen=True, slots=True)

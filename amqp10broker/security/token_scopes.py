@@ -195,7 +195,7 @@ class TokenGrants:
         self.changes: Changing = _Changes()
         self.expires_at = expires_at
         self._scopes = granted.scopes
-        self._account = User(user, None, granted.tags)
+        self._account = User(user, None, tuple(sorted(granted.tags)))
 
     @property
     def account(self) -> User:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -12,10 +12,14 @@ from amqp10broker.catalog.proposing import Propose
 from amqp10broker.catalog.queue import DeclaredQueue, QueueHandle
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.config import Config, FlowSettings
+from amqp10broker.message.message import Message
 from amqp10broker.queues.commands import Command, ReplyTo, RequestRef
 from amqp10broker.security.authorise import Access
+from amqp10broker.service.commits import Commits
 from amqp10broker.service.moment import Moment
+from amqp10broker.service.sessions.kept import KeptLinks, Tell
 from amqp10broker.service.sessions.names import LinkNames, TellStolen
+from amqp10broker.service.sessions.transactions import Transactions
 
 MakeVolatile = Callable[[VirtualHost, object, Callable[[str], None]], DeclaredQueue]
 """Makes a queue for direct reply-to: in a virtual host, for a connection. The third is told the name before
@@ -25,6 +29,9 @@ the queue is made, and may refuse it."""
 OfferToken = Callable[[bytes, RequestRef], None]
 """Has a token verified, for the whole connection. A `Decided` for the request follows when it was taken; when
 it was not, the connection is closed."""
+
+
+OnUnroutable = Callable[[Sequence[Message]], None]
 
 
 @dataclass(slots=True)
@@ -39,6 +46,7 @@ class SessionContext:
         reply_to: under which queues answer this session.
         user: authenticated name.
         container_id: the client's.
+        of_jms: its connection desires what clients of JMS do: see `open`.
         names: of the links of all sessions of the connection.
         tell_stolen: tells this session, from another one, that it has attached the name of a link here.
         propose: has requests to the catalog decided.
@@ -49,6 +57,11 @@ class SessionContext:
         log: of the connection.
         offer_token: has another token of the client verified; None: it logged in with a password.
         moment: the time of the present wake; whoever wakes the session sets it.
+        transactions: those of this session.
+        commits: carries them out; None: there are none.
+        kept: links that outlive their sessions; None: there are none.
+        tell: puts a letter into this session's mailbox.
+        on_unroutable: told of messages for which there is no queue; must not raise.
     """
 
     catalog: Catalog
@@ -66,8 +79,14 @@ class SessionContext:
     volatile: MakeVolatile
     node: str
     log: ClientLog
+    of_jms: bool = False
     offer_token: OfferToken | None = None
     moment: Moment = field(default_factory=Moment)
+    transactions: Transactions = field(default_factory=Transactions)
+    commits: Commits | None = None
+    kept: KeptLinks | None = None
+    tell: Tell = lambda letter: False
+    on_unroutable: OnUnroutable = lambda messages: None
 
     def flow_for(self, address: str | None) -> FlowSettings:
         """The flow settings for a link of this client with this address."""

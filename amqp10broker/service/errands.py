@@ -227,6 +227,8 @@ class GetSome:
                 credit.answered(effect)
                 self.behind = effect.available
                 self._left -= self._new
+                if not self.messages:
+                    credit.counters.got_nothing += 1
                 if self._new and self._left > 0 and self._bytes < FETCHED_BYTES_MAX:
                     self._ask()
             case SubscribeRefused():

@@ -21,6 +21,8 @@ def idle_wait(queue: DeclaredQueue, ref: ConsumerRef) -> Wait | None:
         return Wait.NO_LEADER
     outlook = queue.handle.outlook()
     own = outlook.parts.get(ref)
+    if own is not None and own.away:
+        return Wait.NO_LEADER
     if own is not None and own.silent:
         return Wait.TIMED_OUT
     if outlook.single and outlook.active is not None and outlook.active != ref:
@@ -30,7 +32,9 @@ def idle_wait(queue: DeclaredQueue, ref: ConsumerRef) -> Wait | None:
     if queue.kind.replays:
         return _stream_wait(outlook, outlook.readings.get(ref))
     if outlook.ready:
-        return None  # the queue will come to it
+        # Otherwise the queue will come to it.
+        rests = own is not None and own.looking is not None and own.looking.rests
+        return Wait.NO_MESSAGE_MATCHES if rests else None
     return _queue_wait(outlook, ref, own, volatile=queue.kind.volatile)
 
 
@@ -118,6 +122,11 @@ class _Sentence:
                     "a delivery was taken back after the consumer timeout, and the client has neither "
                     "settled nor sent a flow since"
                 )
+            case Wait.NO_LEADER if self._own is not None and self._own.away:
+                return (
+                    f"the leader of {self._name} has not heard this node, and gives its consumers nothing "
+                    "until it does"
+                )
             case Wait.NO_LEADER:
                 return (
                     f"no member of {self._name} leads it as far as this node knows, or its node cannot be "
@@ -137,7 +146,7 @@ class _Sentence:
             case Wait.MESSAGES_DELAYED:
                 due_ms = outlook.delayed_until_ms or 0
                 return (
-                    f"{count(outlook.delayed, 'message')} of {self._name} came back to be tried again later, "
+                    f"{count(outlook.delayed, 'message')} of {self._name} {self._later}, "
                     f"the first in {seconds(due_ms - self._now_ms)}"
                 )
             case Wait.QUEUE_EMPTY_NOTHING_ROUTED:
@@ -151,6 +160,8 @@ class _Sentence:
                     f"{self._name} is empty: {count(expired, 'message')} expired in it, the last "
                     f"{self._for(outlook.expired_ms or 0)} ago"
                 )
+            case Wait.NO_MESSAGE_MATCHES:
+                return self._none_matches()
             case Wait.STREAM_END | Wait.FILTER_PASSED_NONE:
                 return self._at_end(outlook.readings[self._ref])
             case _:
@@ -209,12 +220,18 @@ class _Sentence:
         why = f"{whole}{where}{self._since(most)}{_and_others(others)}"
         return f"{why}, and {mine} here" if mine else why
 
+    @property
+    def _later(self) -> str:
+        """What delayed messages are: a quorum queue delays returns, a classic one what publishers delay."""
+        replicated = self._queue.kind.replicated
+        return "came back to be tried again later" if replicated else "may not be delivered before their time"
+
     def _not_ready(self) -> str:
         """What the queue has beside that and hands out later, or never."""
         outlook, text = self._outlook, ""
         if outlook.delayed:
             due_ms = (outlook.delayed_until_ms or 0) - self._now_ms
-            text = f": {outlook.delayed} came back to be tried again later, the first in {seconds(due_ms)}"
+            text = f": {outlook.delayed} {self._later}, the first in {seconds(due_ms)}"
         if outlook.dead:
             text += f"; its dead-letter exchange has not taken {count(outlook.dead, 'dead message')} yet"
         return text
@@ -247,6 +264,18 @@ class _Sentence:
         if outlook.delivered_ms is not None:
             why += f", the last one was handed out {self._for(outlook.delivered_ms)} ago"
         return why
+
+    def _none_matches(self) -> str:
+        outlook, own = self._outlook, self._own
+        assert own is not None
+        assert own.looking is not None
+        ready = f"{count(outlook.ready, 'message')} ready in {self._name}"
+        looking = own.looking
+        done = "was shown" if own.browses else "got"
+        if looking.selects:
+            looked_at = count(looking.looked_at, "message")
+            return f"no message matches: {ready}; it looked at {looked_at}, and {done} {looking.passed}"
+        return f"it browses, and has been shown all there is: {ready}; it {done} {looking.passed}"
 
     def _at_end(self, reading: Reading) -> str:
         if reading.end is not None and reading.position >= reading.end:

@@ -14,7 +14,7 @@ from amqp10broker.amqp10.errors import AmqpError
 from amqp10broker.amqp10.link import ReceiverLink, SenderLink
 from amqp10broker.catalog.proposing import Decided
 from amqp10broker.config import Config
-from amqp10broker.queues.commands import Command
+from amqp10broker.queues.commands import Command, RequestRef
 from amqp10broker.queues.effects import Effect
 
 
@@ -53,9 +53,28 @@ class AccessChanged:
 
 @dataclass(frozen=True, slots=True)
 class LinkStolen:
-    """Another session of the connection has attached a link's name."""
+    """Another session has attached a link's name: of the connection, or, of a kept link, of its container."""
 
     link: SenderLink | ReceiverLink
+
+
+@dataclass(frozen=True, slots=True)
+class LinkFree:
+    """The end that the attach of a kept link waited for has gone."""
+
+    link: SenderLink | ReceiverLink
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A commit is as safe as it will be (`service.commits`)."""
+
+    ref: RequestRef
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionsDue:
+    """A transaction has been open for too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +90,7 @@ class Stop:
 
 WRITER_READY = WriterReady()
 ACCESS_CHANGED = AccessChanged()
+TRANSACTIONS_DUE = TransactionsDue()
 
 SessionLetter = (
     Frames
@@ -81,6 +101,9 @@ SessionLetter = (
     | AlarmChanged
     | AccessChanged
     | LinkStolen
+    | LinkFree
+    | Committed
+    | TransactionsDue
     | Stop
 )
 QueueLetter = list[Command]

@@ -48,7 +48,7 @@ def overview(
     for connection in connections:
         if selection.wants(connection.number, connection.user):
             survey.add(connection.view())
-    queues = survey.queues(map(_queue_view, catalog))
+    queues = survey.queues(map(queue_view, catalog))
     return BrokerView(
         broker=node,
         totals=totals,
@@ -65,7 +65,8 @@ def overview(
     )
 
 
-def _queue_view(queue: DeclaredQueue) -> QueueView:
+def queue_view(queue: DeclaredQueue) -> QueueView:
+    """What is shown of one queue."""
     return QueueView(
         name=queue.name,
         vhost=queue.vhost,

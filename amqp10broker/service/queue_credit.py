@@ -124,6 +124,14 @@ class QueueCredit:
         self._ahead = 0
         queue.consumption.join(self)
 
+    def renewed(self, post: Post) -> QueueCredit:
+        """Credit for another end of a link that is kept, behind a `give_back`: it goes on with the queue's
+        counts, and counts anew what is written."""
+        new = QueueCredit(self.queue, self.ref, post, self.mode)
+        new.seen = new.returned = self.seen
+        new.epoch, new._ahead = self.epoch, self._ahead
+        return new
+
     @property
     def left(self) -> int:
         """Deliveries of the last request that are not written: they wait here, or with the queue."""

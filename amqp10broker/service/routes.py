@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.catalog.subscriptions import is_local
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.errors import AccessRefused
 from amqp10broker.routing.exchange import Exchange
@@ -65,10 +66,18 @@ class Route:
 class Routes:
     """Where one user's messages go in one virtual host."""
 
-    __slots__ = ("_access", "_heads", "_heads_count", "_known", "_vhost")
+    __slots__ = ("_access", "_container", "_heads", "_heads_count", "_known", "_vhost")
 
-    def __init__(self, vhost: VirtualHost, access: Access) -> None:
+    def __init__(self, vhost: VirtualHost, access: Access, container: str | None = None) -> None:
+        """Know no route yet.
+
+        Args:
+            vhost: where.
+            access: the user's.
+            container: the publisher's; subscriptions of its own that are not for it (no-local) get nothing.
+        """
         self._vhost = vhost
+        self._container = container
         self._access = access
         self._known: dict[tuple[str, str], Route] = {}
         self._heads: list[dict[bytes, bytes]] = []  # those of routes that are not empty
@@ -100,6 +109,7 @@ class Routes:
             self._access.write_topic(exchange, routing_key)
         # Tried without headers: if an exchange on the way looks at them, the answer is of no use.
         queues, cacheable = vhost.route(found, (routing_key,), dict)
+        queues = self._not_local(queues)
         fresh = Route(found, routing_key, queues if cacheable else None, stamp)
         if route is not None and route.exchange is found and route.has_rights_of(stamp):
             fresh.heads = route.heads
@@ -142,4 +152,10 @@ class Routes:
             for key in extra_keys:
                 self._access.write_topic(route.exchange.name, key)
         queues, _ = self._vhost.route(route.exchange, (route.routing_key, *extra_keys), headers)
-        return queues
+        return self._not_local(queues)
+
+    def _not_local(self, queues: list[DeclaredQueue]) -> list[DeclaredQueue]:
+        container = self._container
+        if container is None or not any(is_local(queue, container) for queue in queues):
+            return queues
+        return [queue for queue in queues if not is_local(queue, container)]

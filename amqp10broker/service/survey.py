@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from operator import itemgetter
 from typing import Any, Final, Self
 
-from amqp10broker.errors import hint
+from amqp10broker.errors import BadRequest, hint
 from amqp10broker.management.snapshot import (
     ChannelView,
     ConnectionView,
@@ -31,6 +31,7 @@ IDLE: Final = frozenset(
         Wait.QUEUE_EMPTY_EXPIRED,
         Wait.QUEUE_EMPTY_NOTHING_ROUTED,
         Wait.STREAM_END,
+        Wait.NO_MESSAGE_MATCHES,
         Wait.NOT_ACTIVE,
         Wait.LOWER_PRIORITY,
     }
@@ -95,6 +96,22 @@ class Selection:
         if reason is not None and not any(_is_reason(reason, code) for code in Wait):
             raise ValueError(f"there is no reason '{reason}'; {hint(reason, [*Wait, *sorted(_GENERAL)])}")
         return cls(**given)
+
+    @classmethod
+    def asked(cls, what: str, given: Mapping[str, Any]) -> Self:
+        """The same for an operation.
+
+        Args:
+            what: the operation.
+            given: of the request.
+
+        Raises:
+            BadRequest: a field is unknown or of the wrong type.
+        """
+        try:
+            return cls.read(given)
+        except ValueError as error:
+            raise BadRequest(what, str(error)) from error
 
     @property
     def of_parts(self) -> bool:
@@ -264,6 +281,7 @@ def _line(connection: ConnectionView, part: _Part) -> WaitingView:
         user=connection.user,
         vhost=connection.vhost,
         peer=connection.peer,
+        local=connection.origin.local,
         channel=part.channel,
         name=part.name,
         role=view.role if isinstance(view, LinkView) else None,

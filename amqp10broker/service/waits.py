@@ -124,7 +124,7 @@ class Wait(StrEnum):
     )
     NO_LEADER = (
         "no-leader",
-        "no member of the queue leads it, or its node cannot be reached",
+        "no member of the queue leads it, or its node and this one do not reach each other",
         (
             "an election is over in a second. If it lasts, most of the queue's members are not there: start "
             "their nodes. Who subscribes, fetches or purges meanwhile is refused after 30 s; what is "
@@ -167,8 +167,11 @@ class Wait(StrEnum):
     )
     MESSAGES_DELAYED = (
         "messages-delayed",
-        "all messages of the queue were returned to it and wait until they are tried again",
-        "wait; or change the delayed retry of the queue (x-delayed-retry-*).",
+        "all messages of the queue wait for their time: publishers delayed them, or they were returned to it",
+        (
+            "wait. Returned ones wait as the delayed retry of the queue says (x-delayed-retry-*), others as "
+            "their publishers do (x-opt-delivery-time)."
+        ),
     )
     MESSAGES_NOT_SYNCED = (
         "messages-not-synced",
@@ -179,6 +182,14 @@ class Wait(StrEnum):
         "filter-passed-none",
         "the stream was read to its end, and the consumer's filter let nothing through",
         "look at the filter, and at what publishers write: property names and types must match.",
+    )
+    NO_MESSAGE_MATCHES = (
+        "no-message-matches",
+        "messages are ready, and none matches the consumer's filter, or it browses and has seen them all",
+        (
+            "look at the filter, and at what publishers set: a property that is missing is null, which "
+            "equals nothing. What a browser has seen it is not shown again: attach anew."
+        ),
     )
     STREAM_END = (
         "stream-end",

@@ -2,8 +2,9 @@
 
 A record belongs to a *group*, a queue's number. `append` collects it and gives a *ticket*; `write` hands
 everything collected to the system; when what `fds_to_sync` names has been synced, `synced` makes the
-tickets durable. Nothing is confirmed before. Nobody here waits or knows the time: `tasks/committer.py`
-does it in the right order.
+tickets durable. Nothing that must survive a loss of power is confirmed before; what need only survive the
+end of the process may be when it is written, and `write_early` waits for no sync. Nobody here waits or knows
+the time: `tasks/committer.py` does it in the right order.
 
 Three rules keep the files readable after a loss of power (`reader` and `sequence` rely on them):
 
@@ -29,7 +30,9 @@ from __future__ import annotations
 import os.path
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final
 
 from amqp10broker.errors import DiskFull, StorageError
@@ -53,6 +56,14 @@ settled or cleaned is not more than there is, and an empty folder takes little o
 
 NEXT_BYTES: Final = 64 * 1024
 """Allocated in the next file as long as it is not begun."""
+
+GROUP_BEGINS: Final = 253
+"""A record of the journal's own: those up to the next `GROUP_ENDS` count together, or not at all."""
+
+GROUP_ENDS: Final = 254
+"""Likewise. With index 1 the records since `GROUP_BEGINS` count; with 0 they do not."""
+
+_KIND: Final = attrgetter("kind")
 
 OPEN_FILES_MAX: Final = 64
 """Descriptors of files that are only read; more are closed, the longest unused first."""
@@ -118,6 +129,12 @@ class Journal:
         # The next file, made in advance: when the disk is full there may be no room to make one.
         self._next: LogFile | None = None
         self._ticket = 0
+        # Everything with this ticket or a lower one has been given to the system.
+        self._written = 0
+        # What is appended belongs to one group; see `together`.
+        self._together = False
+        # At start: records of a group whose end has not been read.
+        self._unended: list[Record] | None = None
         # All files that can be read, oldest first, those that are still to be made included.
         self._files: dict[int, LogFile] = {}
         self._live: dict[int, int] = {}
@@ -161,13 +178,31 @@ class Journal:
         """
         filling = self._filling
         assert filling is not None, "recover first"
-        if filling.end >= self._file_bytes_max and self._may_roll(filling):
+        if filling.end >= self._file_bytes_max and not self._together and self._may_roll(filling):
             filling = self._roll(filling)
         offset = filling.append(group, kind, index, payload, term)
         if filling.end > self._limit and self._reserve:
             self._extend()
         self._ticket = ticket = self._ticket + 1
         return ticket, filling.number, offset
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Records appended within it are all there after a loss of power, or none of them is.
+
+        Nothing may be awaited meanwhile. A group lies in one file, between two records of the journal's own,
+        and a start reads it as far as records are right: it is whole if its end is. What comes before the
+        end is kept back until then, and given up if there is none.
+        """
+        self.append(0, GROUP_BEGINS, 0, ())
+        self._together = True
+        whole = False
+        try:
+            yield
+            whole = True
+        finally:
+            self.append(0, GROUP_ENDS, int(whole), ())
+            self._together = False
 
     def admits(self, size: int, last: int) -> bool:
         """Whether records that free no room may be appended, now: so that the reserve stays whole.
@@ -188,6 +223,7 @@ class Journal:
         if filling.end >= self._file_bytes_max and self._may_roll(filling):
             self._roll(filling)
         self._refused = last
+        self._make_next(filling.number + 1)
         self._extend(size)
         return self.shortage is None
 
@@ -207,8 +243,14 @@ class Journal:
         return self._current.collected_bytes + sum(file.collected_bytes for file in self._pending)
 
     @property
+    def unsynced_bytes(self) -> int:
+        """What a loss of power could take, with what waits to be written."""
+        assert self._current is not None, "recover first"
+        return self.collected_bytes + self._current.written - self._current.synced
+
+    @property
     def at_rest(self) -> bool:
-        """Whether nothing waits to be written, synced, or removed."""
+        """Whether nothing waits to be written, or synced for somebody, or removed."""
         current = self._current
         assert current is not None, "recover first"
         return not (self._pending or self._dropped or self._leaving or current.collected_bytes)
@@ -262,6 +304,27 @@ class Journal:
         ticket = self._last_tickets[current.number] if self._pending else self._ticket
         self._points.append((ticket, current, current.written, made, names))
         return ticket
+
+    def write_early(self) -> int:
+        """Write what is collected for the file that is written to, also while a sync is under way.
+
+        It does not count for that sync, but for that of the next `write`. What belongs into the next file
+        waits for `write`, since that file must be durable first; so does a group that has not ended.
+
+        Returns:
+            The ticket up to which everything has been written.
+
+        Raises:
+            DiskFull: all is still collected; `write` tries again.
+            StorageError: the same, for another reason.
+        """
+        current = self._current
+        assert current is not None, "recover first"
+        if not self._together:
+            if current.collected_bytes:
+                current.write()
+            self._written = self._last_tickets[current.number] if self._pending else self._ticket
+        return max(self._written, self.durable)
 
     def fds_to_sync(self) -> list[int]:
         """The descriptors whose sync makes the last `write` durable; no further write until `synced`.
@@ -463,16 +526,41 @@ class Journal:
         for member in found.files:
             reader = member.reader(self._disk, JOURNAL)
             self._live[member.number] = 0
-            yield from reader.batches()
+            for batch in reader.batches():
+                kinds = set(map(_KIND, batch))
+                if self._unended is not None or not kinds.isdisjoint((GROUP_BEGINS, GROUP_ENDS)):
+                    batch = self._without_unended(batch)
+                if batch:
+                    yield batch
             records += reader.records
             if reader.header is not None and member is not found.files[-1]:
                 self._files[member.number] = LogFile(
                     self._disk, member.path, reader.header, size=reader.end, synced=reader.end
                 )
         self._begin(found, reader)
+        if self._unended is not None:
+            # What is appended from now on is no part of it.
+            self.append(0, GROUP_ENDS, 0, ())
+            self._unended = None
         torn = None if reader is None else reader.torn
         torn_path = None if reader is None or torn is None else reader.path
         self.found = Found(len(found.files), records, self.size_bytes, torn, torn_path)
+
+    def _without_unended(self, batch: Sequence[Record]) -> list[Record]:
+        """The records that count, with those of a group when its end has come."""
+        counting: list[Record] = []
+        for record in batch:
+            if record.kind == GROUP_BEGINS:
+                self._unended = []
+            elif record.kind == GROUP_ENDS:
+                if record.index and self._unended is not None:
+                    counting += self._unended
+                self._unended = None
+            elif self._unended is not None:
+                self._unended.append(record)
+            else:
+                counting.append(record)
+        return counting
 
     def close(self) -> None:
         """Close all descriptors; what is only collected is lost."""
@@ -586,6 +674,9 @@ class Journal:
         """Before a write: what could not be allocated or made earlier is tried again."""
         filling = self._filling
         assert filling is not None
+        # First the next file, for which a little is enough: the reserve takes all there is, and without room
+        # in the next file this one could not be left, and so never be cleaned.
+        self._make_next(filling.number + 1)
         if self.shortage is not None or filling.end > self._limit:
             self._extend()
         if self.shortage is not None and not self._pending and self._may_roll(filling):

@@ -173,10 +173,10 @@ class FileShelf:
         self._newest = self._files[first] = file
         return HEADER_BYTES
 
-    def append(self, first: int, payload: Sequence[bytes]) -> tuple[int, int]:
+    def append(self, first: int, payload: Sequence[bytes], number: int) -> tuple[int, int]:
         """See `Shelf.append`."""
         assert self._newest is not None
-        position = self._newest.append(self._number, CHUNK, first, payload)
+        position = self._newest.append(self._number, CHUNK, first, payload, number)
         return position, self._newest.end - position
 
     def mark(self) -> None:
@@ -334,7 +334,7 @@ class Segments:
                 "restore the data folder from a copy",
                 offset=record.offset,
             )
-        return SegmentRecord(record.offset, record.length, record.index, record.payload)
+        return SegmentRecord(record.offset, record.length, record.index, record.payload, record.term)
 
 
 def _name(file: LogFile) -> str:

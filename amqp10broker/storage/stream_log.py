@@ -43,6 +43,8 @@ class SegmentRecord(NamedTuple):
     first: int
     """Offset of the first message in it."""
     payload: bytes
+    number: int = 0
+    """Commits up to this one are in the stream with it; see `StreamLog.number`."""
 
 
 class Chunk(NamedTuple):
@@ -85,7 +87,7 @@ class Shelf(Protocol):
             DiskFull: nothing has changed.
         """
 
-    def append(self, first: int, payload: Sequence[bytes]) -> tuple[int, int]:
+    def append(self, first: int, payload: Sequence[bytes], number: int) -> tuple[int, int]:
         """Put a record at the end of the newest segment, not yet written; gives position and length."""
 
     def mark(self) -> None:
@@ -122,11 +124,13 @@ class StreamLog:
 
     Attributes:
         segment_bytes: see there.
+        number: commits up to this one have their messages in it (`persistence.stream_commits`).
     """
 
     def __init__(self, shelf: Shelf) -> None:
         """Begin without messages; `recover` reads those that are there."""
         self.segment_bytes = SEGMENT_BYTES
+        self.number = 0
         self._shelf = shelf
         self._segments: list[SegmentIndex] = []
         self._firsts: list[int] = []
@@ -152,6 +156,7 @@ class StreamLog:
                 timestamp_ms, count, _ = _START.unpack_from(entry.payload)
                 segment.add(entry.position, entry.length, entry.first, count, timestamp_ms)
                 self._last_ms = timestamp_ms
+                self.number = entry.number
             segment.size = size
             self._next = segment.next
             yield sum(entry.length for entry in entries)
@@ -194,13 +199,16 @@ class StreamLog:
         if not self._segments or self._full(self._segments[-1]):
             self._add_segment(self._next, self._shelf.roll(self._next))
 
-    def append(self, count: int, timestamp_ms: int, filter_bytes: bytes, data: Sequence[bytes]) -> int:
+    def append(
+        self, count: int, timestamp_ms: int, filter_bytes: bytes, data: Sequence[bytes], number: int = 0
+    ) -> int:
         """Put a chunk at the end; see `queues.stream.log`."""
         first = self._next
+        self.number = max(self.number, number)
         # Chunks are found by time, so times must not go back when the clock does.
         timestamp_ms = self._last_ms = max(timestamp_ms, self._last_ms)
         start = _START.pack(timestamp_ms, count, len(filter_bytes)) + filter_bytes
-        position, length = self._shelf.append(first, [start, *data])
+        position, length = self._shelf.append(first, [start, *data], self.number)
         self._segments[-1].add(position, length, first, count, timestamp_ms)
         self._next = first + count
         return timestamp_ms

@@ -27,7 +27,7 @@ class MemoryShelf:
         self._end = 0
         return 0
 
-    def append(self, first: int, payload: Sequence[bytes]) -> tuple[int, int]:
+    def append(self, first: int, payload: Sequence[bytes], number: int) -> tuple[int, int]:
         """Put a record at the end of the newest segment. It counts as much as in a file."""
         position = self._end
         data = b"".join(payload)

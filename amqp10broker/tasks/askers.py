@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from amqp10broker.catalog.proposing import Decided
 from amqp10broker.queues.commands import PeerId, ReplyTo
 from amqp10broker.queues.effects import Effect
+from amqp10broker.tasks.relay import Relay
 
 
 class EffectBox(Protocol):
@@ -24,9 +25,10 @@ class Askers:
     Attributes:
         node: this node's number.
         incarnation: which of its starts this is.
+        relay: by which letters to them and to queues are carried out at once.
     """
 
-    __slots__ = ("_boxes", "_sessions", "incarnation", "node")
+    __slots__ = ("_boxes", "_sessions", "incarnation", "node", "relay")
 
     def __init__(self, *, node: int = 0, incarnation: int = 1) -> None:
         """Begin with nobody.
@@ -39,6 +41,7 @@ class Askers:
         self.incarnation = incarnation
         self._sessions = count(1)
         self._boxes: dict[PeerId, EffectBox] = {}
+        self.relay = Relay()
 
     def __len__(self) -> int:
         return len(self._boxes)

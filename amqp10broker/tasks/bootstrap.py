@@ -207,7 +207,7 @@ def _bootstrap_users(
             # What goes into a data folder is a hash.
             make = passwords.make if catalog.changes.told else plain_record
             if present is None:
-                tags = frozenset({ADMINISTRATOR})
+                tags = (ADMINISTRATOR,)
                 catalog.propose(AddUser(User(user.name, make(user.password), tags)))
             else:
                 catalog.propose(SetPassword(user.name, make(user.password)))

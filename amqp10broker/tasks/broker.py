@@ -41,8 +41,11 @@ from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.routing.declaration import DIRECT_REPLY_TO
 from amqp10broker.security.login import Peer
 from amqp10broker.security.passwords import Passwords
+from amqp10broker.service.channels.channel import BrokerChannel
 from amqp10broker.service.mail import ConfigChanged
 from amqp10broker.service.overview import overview
+from amqp10broker.service.sessions.kept import KeptLinks
+from amqp10broker.service.sessions.session import BrokerSession
 from amqp10broker.service.survey import EVERYTHING, Selection
 from amqp10broker.tasks.admin import serve_admin
 from amqp10broker.tasks.askers import Askers
@@ -73,10 +76,12 @@ from amqp10broker.tasks.resource_monitor import ResourceMonitor
 from amqp10broker.tasks.rights import Rights
 from amqp10broker.tasks.socket_transport import Stream
 from amqp10broker.tasks.sockets import BoundSockets, addresses_of, peer_text
+from amqp10broker.tasks.suspended import SuspendedLinks
 from amqp10broker.tasks.tracing import Tracing
 from amqp10broker.tasks.watches import Watches
 
 if TYPE_CHECKING:
+    from amqp10broker.service.faults.table import Faults
     from amqp10broker.tasks.afterwards import Afterwards
     from amqp10broker.tasks.cluster import Cluster
     from amqp10broker.tasks.node_of_cluster import NodeOfCluster
@@ -96,6 +101,7 @@ class Broker:
         addresses: ``(host, port)`` of each listening socket.
         tls_addresses: of those that speak TLS.
         http_addresses: of those that speak HTTP.
+        metrics_addresses: of those that tell metrics alone.
         catalog: what is declared: virtual hosts with queues and exchanges, users.
         propose: has changes of the catalog decided.
         passwords: makes and verifies password records.
@@ -117,7 +123,11 @@ class Broker:
         recordings: of flow events.
         tracing: who is traced.
         watches: links that somebody looks at.
+        suspended: links of AMQP 1.0 that outlive their sessions, and their time.
         log_limits: how many warnings clients may cause.
+        session_type: makes sessions.
+        channel_type: makes channels.
+        faults: that it commits on request; None: it is not in test mode.
         doors: where clients come in; None before it serves.
         http: where those of HTTP do.
         prometheus: where metrics are asked for.
@@ -140,6 +150,7 @@ class Broker:
         self.addresses: list[tuple[str, int]] = []
         self.tls_addresses: list[tuple[str, int]] = []
         self.http_addresses: list[tuple[str, int]] = []
+        self.metrics_addresses: list[tuple[str, int]] = []
         config = self.config
         self.catalog = Catalog(
             self,
@@ -166,7 +177,15 @@ class Broker:
         self.resource_monitor = ResourceMonitor(self, meter or SystemMeter())
         self.recordings = Recordings(self)
         self.tracing: Tracing = Tracing(self.connections, self.catalog.users, everything=config.trace_frames)
+        self.suspended = SuspendedLinks(self)
         self.log_limits = LogLimits()
+        self.session_type: Callable[..., BrokerSession] = BrokerSession
+        self.channel_type: Callable[..., BrokerChannel] = BrokerChannel
+        self.faults: Faults | None = None
+        if config.test_mode and config.otel_endpoint is None:
+            from amqp10broker.tasks.faults import faulty
+
+            self.faults, self.session_type, self.channel_type = faulty(self)
         self.doors: Doors | None = None
         self.http = HttpListener()
         self.prometheus = HttpListener(metrics=True)
@@ -202,12 +221,16 @@ class Broker:
             self.data = stack.enter_context(opened_data(self.config.data_dir))
             if self.data is not None and self.config.node_name is not None:
                 stack.enter_context(pid_file(self.data.folder.path))
+            if self.config.record_frames is not None:
+                self.tracing.record(self.config.record_frames)
+            stack.callback(self.tracing.close)
             async with (
                 self.recordings.opened(),
                 self._bound() as sockets,
                 self._in_cluster(),
                 self._keeping_journal(),
                 self._running_queues(),
+                self._telling_of_messages(),
                 self._serving_clients(sockets) as listen,
             ):
                 try:
@@ -234,6 +257,7 @@ class Broker:
             self.addresses = addresses_of(sockets.plain)
             self.tls_addresses = addresses_of(sockets.encrypted)
             self.http_addresses = self.http.addresses
+            self.metrics_addresses = self.prometheus.addresses
             yield sockets
         finally:
             self.log_limits.finish()
@@ -268,6 +292,7 @@ class Broker:
             self.data,
             self.clock,
             sync_delay_ms=self.config.fault_injection.sync_delay_ms,
+            relay=self.askers.relay,
             on_full=self._on_disk_full,
             on_failed=self._on_storage_failed,
         ) as self.journal_task:
@@ -292,6 +317,25 @@ class Broker:
         self._queues.finish()
 
     @asynccontextmanager
+    async def _telling_of_messages(self) -> AsyncIterator[None]:
+        """Traces and metrics by OpenTelemetry, where they are asked for; it ends after the clients."""
+        if self.config.otel_endpoint is None:
+            yield
+            return
+        try:
+            from amqp10broker.tasks.telemetry import telling
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                "otel_endpoint",
+                f"needs the package {error.name}, which is not installed",
+                "install it with: pip install 'amqp10broker[otel]'",
+            ) from error
+        async with telling(self, self.config.otel_endpoint) as traced:
+            if traced is not None:
+                self.session_type, self.channel_type = traced
+            yield
+
+    @asynccontextmanager
     async def _serving_clients(self, sockets: BoundSockets) -> AsyncIterator[Callable[[], None]]:
         """Connections, and what serves them; gives what lets clients come.
 
@@ -304,6 +348,7 @@ class Broker:
             listeners.start_soon(self.logins.run)
             listeners.start_soon(self.log_limits.run)
             listeners.start_soon(self.rights.run)
+            listeners.start_soon(self.suspended.run)
             listeners.start_soon(self.as_member.run)
             await listeners.start(serve_admin, self)
             try:
@@ -394,6 +439,11 @@ class Broker:
             # Nobody said that guest of a definitions file is for everybody.
             self.authenticator.anonymous_user = ""
 
+    @property
+    def kept(self) -> KeptLinks:
+        """Links of AMQP 1.0 that outlive their sessions."""
+        return self.suspended.links
+
     # --- what others ask --------------------------------------------------------------------------
 
     def start_queue(self, queue: QueueSpec) -> QueueHandle:
@@ -425,6 +475,7 @@ class Broker:
     def part_begun(self, connection: int, part: int) -> None:
         """A connection has a session, or a channel, of this number from now on."""
         self.recordings.join(self.connections[connection], part)
+        self.watches.join(self.connections[connection], part)
 
     def new_id(self) -> str:
         """A fresh token that nobody can guess, for generated names."""
@@ -501,6 +552,8 @@ class Broker:
             recording=self.recordings.view(),
             recording_failed=self.recordings.failed,
             traces=self.tracing.views(),
+            suspended_links=self.kept.suspended_views(),
+            kept_links=len(self.kept),
         )
 
 

@@ -35,6 +35,7 @@ class RunningChannel:
 
     __slots__ = (
         "_clock",
+        "_fault",
         "_granted",
         "_held",
         "credit",
@@ -66,6 +67,7 @@ class RunningChannel:
         self.on_end: Callable[[], None] | None = None
         self._held = 0
         self._granted: trio.Event | None = None
+        self._fault: Amqp091Error | None = None
 
     async def wait_for_credit(self) -> None:
         """Wait until the channel takes another content."""
@@ -84,30 +86,16 @@ class RunningChannel:
         """
         service = self.service
         lane = self.lane
-        moment = service.context.moment
+        self.inbox.at_once = lambda letters: self._at_once(letters, discard)
         try:
             # What the client sent before its close counts, also when a queue must answer first.
             while not service.stopping or service.busy:
                 letters = await self.inbox.take_all()
-                moment.ms = self._clock.now_ms()
-                try:
-                    for letter in letters:
-                        self._held += isinstance(letter, Frames)
-                        service.handle(letter)
-                except Amqp091Error as fault:
-                    write(service, lane)  # what was handled before it is answered
-                    fail(fault)
+                if letters:
+                    self._turn(letters, discard)
+                if self._fault is not None:
+                    fail(self._fault)
                     return
-                write(service, lane)
-                post_mail(service.take_mail())
-                unwanted = service.take_unwanted()
-                if unwanted is not None:
-                    discard(unwanted)
-                self._give_way()
-                if self.on_wake is not None:
-                    self.on_wake()
-                if self.on_turn is not None:
-                    self.on_turn()
                 if lane.overfull:
                     await lane.wait_drained()
                 if service.state is ChannelState.CLOSED and not self.inbox.waiting:
@@ -123,6 +111,38 @@ class RunningChannel:
             post_mail(service.take_mail())
             if self._granted is not None:
                 self._granted.set()
+
+    def _at_once(self, letters: list[SessionLetter], discard: Callable[[ContentOpened], None]) -> bool:
+        self._turn(letters, discard)
+        service = self.service
+        return (
+            self._fault is None
+            and not service.stopping
+            and not self.lane.overfull
+            and service.state is not ChannelState.CLOSED
+        )
+
+    def _turn(self, letters: list[SessionLetter], discard: Callable[[ContentOpened], None]) -> None:
+        service = self.service
+        service.context.moment.ms = self._clock.now_ms()
+        try:
+            for letter in letters:
+                self._held += isinstance(letter, Frames)
+                service.handle(letter)
+        except Amqp091Error as fault:
+            write(service, self.lane)  # what was handled before it is answered
+            self._fault = fault
+            return
+        write(service, self.lane)
+        post_mail(service.take_mail())
+        unwanted = service.take_unwanted()
+        if unwanted is not None:
+            discard(unwanted)
+        self._give_way()
+        if self.on_wake is not None:
+            self.on_wake()
+        if self.on_turn is not None:
+            self.on_turn()
 
     def _give_way(self) -> None:
         """Let the reader go on, as far as what it gave is worked off."""

@@ -18,7 +18,6 @@ from amqp10broker.amqp091.errors import Amqp091Error, AmqpHardError, ReplyCode
 from amqp10broker.amqp091.events import ChannelItems, ConnectionEvent
 from amqp10broker.errors import RefusedError
 from amqp10broker.management.snapshot import ChannelView
-from amqp10broker.service.channels.channel import BrokerChannel
 from amqp10broker.service.channels.context import ChannelContext
 from amqp10broker.service.channels.credit_flow import CreditFlowSettings, contents_of
 from amqp10broker.service.channels.status import channel_view
@@ -26,6 +25,7 @@ from amqp10broker.service.circumstances import Circumstances
 from amqp10broker.service.mail import AccessChanged, AlarmChanged, ConfigChanged, Frames, SessionLetter
 from amqp10broker.service.moment import Moment
 from amqp10broker.tasks.channel import RunningChannel
+from amqp10broker.tasks.commits import SessionCommits
 from amqp10broker.tasks.connection_shell import ConnectionShell
 from amqp10broker.tasks.mailbox import Mailbox
 from amqp10broker.tasks.parts import RunningParts
@@ -170,8 +170,11 @@ class Channels(RunningParts[RunningChannel]):
                 return None
             channel = lasting
         channel.reads.add()
+        relay = self._surroundings.askers.relay
+        relay.open = self._connection.goes_on
         if not channel.inbox.put(Frames(batch)):
             channel.reads.done()
+        relay.carry()
         return channel
 
     async def _hold_for(self, channel: RunningChannel) -> None:
@@ -208,7 +211,7 @@ class Channels(RunningParts[RunningChannel]):
             error = AmqpHardError(ReplyCode.NOT_ALLOWED, refusal.description, 20, 10)
             connection.fail(error, channel=number)
             return None
-        inbox: Mailbox[SessionLetter] = Mailbox()
+        inbox: Mailbox[SessionLetter] = Mailbox(surroundings.askers.relay)
         reply_to = self._address(number, inbox)
         context = ChannelContext(
             catalog=surroundings.catalog,
@@ -225,8 +228,9 @@ class Channels(RunningParts[RunningChannel]):
             volatile=surroundings.make_volatile,
             log=connection.log,
             moment=Moment(surroundings.clock.now_ms(), self.measures),
+            commits=SessionCommits(inbox, surroundings.journal_task),
         )
-        service = BrokerChannel(number, context)
+        service = surroundings.channel_type(number, context)
         channel = RunningChannel(service, inbox, self._lane(inbox), self._flow, surroundings.clock)
         self._start(number, channel, reply_to, counted=True)
         return channel

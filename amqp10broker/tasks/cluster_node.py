@@ -61,9 +61,15 @@ def client_listeners(broker: Served) -> list[tuple[str, str, int]]:
     by_protocol = (
         ("amqp", broker.addresses),
         ("amqp/ssl", broker.tls_addresses),
-        ("https" if broker.config.http_tls else "http", broker.http_addresses),
+        *((each, broker.http_addresses) for each in _over_http(broker)),
     )
     return [(protocol, host, port) for protocol, addresses in by_protocol for host, port in addresses]
+
+
+def _over_http(broker: Served) -> list[str]:
+    """What is spoken at the HTTP port, as RabbitMQ's listings name it."""
+    scheme = "https" if broker.config.http_tls else "http"
+    return [scheme, f"{scheme}/web-amqp"] if broker.config.websocket else [scheme]
 
 
 async def serve_again(broker: Served) -> None:

@@ -17,11 +17,14 @@ import trio
 from amqp10broker.errors import DiskFull, StorageError, StorageFailed
 from amqp10broker.storage.journal import Journal
 from amqp10broker.tasks.log import Log
+from amqp10broker.tasks.relay import Relay
 
 _log = Log("amqp10broker.storage")
 
 FULL_RETRY_S: Final = 1.0
 MARK_AFTER_S: Final = 1.0
+FEW: Final = 4
+"""So many queues go on at once when what they have kept is durable; more take their own turns."""
 """After so long without a commit, or twice, the inventory is told what is synced: it guards the last one."""
 
 
@@ -56,6 +59,7 @@ class Committer:
         on_full: Callable[[bool], None] = lambda full: None,
         on_quiet: Callable[[], None] = lambda: None,
         on_failed: Callable[[StorageFailed], None] = lambda error: None,
+        relay: Relay | None = None,
     ) -> None:
         """Commit a journal, once `run` runs.
 
@@ -66,6 +70,7 @@ class Committer:
             on_full: called with True when the disk is full, and with False when it takes writes again.
             on_quiet: called when there is time to have the inventory know how much of other files is synced.
             on_failed: called once before `run` raises, so that publishers can be told.
+            relay: by which those who wait for little that is durable go on at once.
         """
         self.journal = journal
         self.commits = 0
@@ -79,6 +84,7 @@ class Committer:
         self._on_full = on_full
         self._on_quiet = on_quiet
         self._on_failed = on_failed
+        self._relay = Relay() if relay is None else relay
         self._lot = trio.lowlevel.ParkingLot()
         self._wanted = False
         self._stopping = False
@@ -269,8 +275,10 @@ class Committer:
         if ready:
             # First the list: a callback may ask for the next ticket.
             self._waiting = [each for each in self._waiting if each[0] > durable]
+            self._relay.open = len(ready) <= FEW
             for callback in ready:
                 callback()
+            self._relay.carry()
 
     async def _rest(self) -> None:
         """Until `wake`; when nothing was committed for long, or never will be, the inventory is told."""

@@ -180,7 +180,7 @@ class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChanne
             return
         self.engine.open_ok()
         self.flush()
-        self.log.info("connection open", product=str(self.engine.client_properties.get("product", "")))
+        self.opened(self.engine.frame_max, product=str(self.engine.client_properties.get("product", "")))
 
     def _start_heartbeats(self, heartbeat_s: int) -> None:
         if heartbeat_s:
@@ -211,10 +211,9 @@ class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChanne
 
     def close(self, reason: str) -> None:
         """End in an orderly way because the broker stops, or somebody asked for it."""
-        text = f"Connection forced: {reason}"
         if self.engine.state is ConnectionState.RUNNING:
-            self.engine.close(ReplyCode.CONNECTION_FORCED, text)
-        self.line.end = f"by the broker: {text}"
+            self.engine.close(ReplyCode.CONNECTION_FORCED, reason)
+        self.line.end = f"by the broker: {reason}"
         self.line.stop()
 
     # --- status -----------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from typing import Any, Final, assert_never
+from typing import Any, assert_never
 
 import trio
 
@@ -24,25 +24,26 @@ from amqp10broker.amqp10.events import (
 from amqp10broker.amqp10.frames import HEARTBEAT
 from amqp10broker.amqp10.heartbeat import IdleTimer
 from amqp10broker.amqp10.performatives import SaslCode
-from amqp10broker.amqp10.types import Symbol
-from amqp10broker.errors import NotAllowed
+from amqp10broker.errors import NotAllowed, ResourceLocked
 from amqp10broker.management.snapshot import ConnectionView
 from amqp10broker.security.login import Challenge, Crowded, Failure, Peer, Success
 from amqp10broker.service.sessions.open import (
     check_open,
+    is_of_jms,
+    not_sole,
+    offered_capabilities,
     open_properties,
     refused_properties,
     vhost_of,
+    wants_sole_connection,
 )
 from amqp10broker.tasks.connection_shell import CREDENTIAL_EXPIRED, ConnectionShell
-from amqp10broker.tasks.membership import Membership
+from amqp10broker.tasks.membership import Container, Membership
 from amqp10broker.tasks.session import RunningSession
 from amqp10broker.tasks.sessions10 import Sessions
 from amqp10broker.tasks.socket_transport import Stream
 from amqp10broker.tasks.surroundings import ConnectionSurroundings
 from amqp10broker.tasks.turns import PORTION
-
-CAPABILITIES: Final = (Symbol("LINK_PAIR_V1_0"), Symbol("ANONYMOUS-RELAY"))
 
 
 class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession]):
@@ -96,7 +97,7 @@ class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession]):
         A client that gets open and close at one time hears of the close alone (`refused_properties`). And
         trying names of virtual hosts has to be as slow as guessing passwords.
         """
-        if not self.engine.receive(b""):
+        if fault.condition != Condition.INVALID_FIELD and not self.engine.receive(b""):
             with trio.move_on_after(self._surroundings.config.auth_failure_delay_ms / 1000):
                 data = await self.line.receive()
                 if not data:
@@ -125,16 +126,22 @@ class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession]):
     def _open(self, event: OpenReceived) -> None:
         surroundings = self._surroundings
         config = surroundings.config
-        name = vhost_of(event.performative, config.default_vhost)
+        opened = event.performative
+        name = vhost_of(opened, config.default_vhost)
         fault = check_open(name, self.credential.grants, surroundings.catalog)
         if fault is None:
             try:
-                self.member = Membership.enter(surroundings.catalog, name, self.credential.grants, self.owner)
+                self.member = Membership.enter(
+                    *(surroundings.catalog, name, self.credential.grants, self.owner),
+                    container=Container(opened.container_id, sole=wants_sole_connection(opened)),
+                )
             except NotAllowed as refusal:  # checked by now: what is left are limits
                 fault = AmqpConnectionError(Condition.RESOURCE_LIMIT_EXCEEDED, refusal.description)
+            except ResourceLocked as refusal:
+                fault = not_sole(refusal)
         ours = surroundings.container_id
         properties = open_properties(
-            *(ours, surroundings.catalog.cluster_name(ours)),
+            *(opened, ours, surroundings.catalog.cluster_name(ours)),
             *(__version__, f"Python {platform.python_version()}"),
         )
         if fault is not None:
@@ -143,15 +150,16 @@ class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession]):
             self.engine.open(surroundings.container_id, properties=refused_properties(properties, fault))
             self.flush()
             return
+        self._sessions.of_jms = is_of_jms(opened)
         self.engine.open(
             surroundings.container_id,
             idle_time_out_ms=config.idle_timeout_ms // 2 or None,
-            offered_capabilities=CAPABILITIES,
+            offered_capabilities=offered_capabilities(opened, alone=surroundings.catalog.cluster is None),
             properties=properties,
         )
         self.flush()
-        self.log.info("connection open", container_id=event.performative.container_id)
-        idle_ms = event.performative.idle_time_out
+        self.opened(self.engine.frame_size_max, container_id=opened.container_id)
+        idle_ms = opened.idle_time_out
         self.start_heartbeats(IdleTimer(config.idle_timeout_ms, idle_ms, trio.current_time()))
 
     # --- events -----------------------------------------------------------------------------------

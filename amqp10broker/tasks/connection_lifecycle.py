@@ -23,11 +23,18 @@ import trio
 
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.socket_transport import Stream
+from amqp10broker.tasks.websocket_transport import WebSocketTransport
 from amqp10broker.tasks.writer import Lane, Writer
 
 _log = Log("amqp10broker.connection")
 
 READ_BYTES: Final = 65_536
+
+READ_BYTES_MAX: Final = 1024 * 1024
+"""Of one read while large frames come, of a client with one session or channel."""
+
+LARGE_FRAME_BYTES: Final = 8192
+"""Of a frame, on average over a read, for the next read to be larger: it is about 128 frames at most then."""
 CLOSE_WAIT_S: Final = 2.0
 """How long a connection that we closed waits for the peer's close before the socket goes."""
 
@@ -89,6 +96,7 @@ class ConnectionLifecycle:
         self.end = "by the client"
         self.bytes_received = 0
         self._first_bytes = first_bytes
+        self._read_bytes = READ_BYTES
         self._tap: Tap | None = None
         self._inner: trio.Nursery | None = None
         self._outer: trio.Nursery | None = None
@@ -132,11 +140,32 @@ class ConnectionLifecycle:
         if self._first_bytes:
             data, self._first_bytes = self._first_bytes, b""
         else:
-            data = bytes(await self.stream.receive_some(READ_BYTES))
+            data = bytes(await self.stream.receive_some(self._read_bytes))
         self.bytes_received += len(data)
         if self._tap is not None:
             self._tap.received(data)
         return data
+
+    def read_on(self, given: int, frames: int, parts: int) -> None:
+        """Say what the last read brought: the next one may bring twice as much, while large frames fill it.
+
+        What is read waits for sessions or channels in up to four letters each, and what they make of it is
+        one turn: so less is read the more of them there are, and with small frames no more than `READ_BYTES`.
+
+        Args:
+            given: its bytes.
+            frames: read from them; of a protocol with contents, those count.
+            parts: sessions or channels of the connection.
+        """
+        if given < READ_BYTES or frames * LARGE_FRAME_BYTES > given:
+            self._read_bytes = READ_BYTES
+        else:
+            self._read_bytes = max(READ_BYTES, min(2 * given, READ_BYTES_MAX // max(1, parts)))
+
+    def take_at_most(self, frame_bytes: int) -> None:
+        """Say how large the largest frame is that the peer takes; 0: any."""
+        if frame_bytes and isinstance(self.stream, WebSocketTransport):
+            self.stream.take_at_most(frame_bytes)
 
     def start_part(self, run: Callable[..., Awaitable[None]], *arguments: Any) -> None:
         """Run a session's or channel's task; it ends before the connection's last frame."""

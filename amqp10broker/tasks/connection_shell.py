@@ -37,6 +37,7 @@ from amqp10broker.tasks.connection_lifecycle import ConnectionLifecycle, Speaker
 from amqp10broker.tasks.connection_log import ConnectionLog
 from amqp10broker.tasks.credential import Credential
 from amqp10broker.tasks.membership import Membership
+from amqp10broker.tasks.relay import LITTLE_BYTES, OTHERS_MAX
 from amqp10broker.tasks.session import RunningSession
 from amqp10broker.tasks.socket_transport import Stream
 from amqp10broker.tasks.surroundings import ConnectionSurroundings
@@ -63,6 +64,9 @@ class Engine(Protocol[Event, FaultIn]):
 
     @property
     def unread(self) -> bytes: ...
+
+    @property
+    def frames_read(self) -> int: ...
 
     def receive(self, data: bytes) -> list[Event]: ...
 
@@ -119,6 +123,7 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
         log: what is logged of it.
         member: its place in a virtual host; None before it is open.
         turn: how much the reader may still hand over before others are next.
+        goes_on: what came with the last read goes its whole way at once (`relay`).
         open_state: the engine's, when neither side has closed it.
         awaiting_states: the client's close, or its answer to ours, is still to come.
         closed_states: these and all later ones.
@@ -157,6 +162,8 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
         self.log = ConnectionLog(self, surroundings.log_limits, surroundings.catalog)
         self.member: Membership | None = None
         self.turn = Turn()
+        self.goes_on = False
+        self._read_as = 0
 
     @property
     def end(self) -> str:
@@ -310,11 +317,21 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
     async def _take(self, data: bytes) -> None:
         """Work off what the client sent."""
         self.turn.begin()
+        self.goes_on = len(data) <= LITTLE_BYTES and self._few_others()
+        frames = self.engine.frames_read
         await self.dispatch(self.engine.receive(data))
         while self.engine.more:
             await self.let_others()
             await self.dispatch(self.engine.receive(b""))
         self.flush()
+        self.line.read_on(len(data), self.engine.frames_read - frames, len(self._parts.by_number))
+
+    def _few_others(self) -> bool:
+        """Whether few others were given little since this one was, so that theirs would hardly be a batch."""
+        relay = self._surroundings.askers.relay
+        last, relay.reads = self._read_as, relay.reads + 1
+        self._read_as = relay.reads
+        return relay.reads - last <= 1 + OTHERS_MAX
 
     def tell(self, letter: AlarmChanged | ConfigChanged | AccessChanged) -> None:
         """Put a letter into every mailbox of its parts; an alarm that is over lets the reader go on."""
@@ -350,11 +367,23 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
             self.log.warning("handshake timed out", state=self.engine.state.name, timeout_ms=timeout_ms)
             self.give_up()
 
+    def opened(self, frame_bytes_max: int, **said: object) -> None:
+        """The client has the answer to its open.
+
+        Args:
+            frame_bytes_max: of the largest frame that it takes; 0: any.
+            said: what it calls itself, for the log.
+        """
+        self.line.take_at_most(frame_bytes_max)
+        self.log.info("connection open", **said, transport=self.origin.transport)
+
     async def log_in(self, step: Step) -> None:
         """One step of the login, with the time that it takes."""
         surroundings = self._surroundings
         assert self._authentication is not None
         answer = await surroundings.logins.settle(self._authentication, step, self.origin.address)
+        if isinstance(answer, Success | Failure):
+            surroundings.logins.attempts.count(self.protocol, succeeded=isinstance(answer, Success))
         if isinstance(answer, Success):
             self.user = answer.user
             self.credential.take(answer)
@@ -483,6 +512,7 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
                 "" if self._authentication is None else self._authentication.mechanism,
                 self.origin.tls,
                 properties or {},
+                self.origin.transport,
             ),
             **own,
         )

@@ -3,22 +3,47 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import trio
 
 from amqp10broker.catalog.catalog import Catalog
-from amqp10broker.management.snapshot import TotalsView
+from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.management.snapshot import ConnectionView, QueueView, SummaryView, TotalsView, WaitingView
 from amqp10broker.service.counters import ClientCounters, Totals, Whose
 from amqp10broker.service.mail import AccessChanged, AlarmChanged, ConfigChanged
 from amqp10broker.service.measures import Measures
+from amqp10broker.service.overview import queue_view
+from amqp10broker.service.survey import Selection, Survey
 from amqp10broker.tasks.connection091 import Connection091
 from amqp10broker.tasks.connection10 import Connection10
 from amqp10broker.tasks.surroundings import Surroundings
 
 Connection: TypeAlias = Connection10 | Connection091
+
+PARTS_AT_ONCE: Final = 100
+"""Connections, and what is in them, that are looked at before others have their turn: a few milliseconds. One
+connection is looked at as a whole."""
+
+
+class Turns:
+    """Lets others have theirs while many connections are looked at."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self) -> None:
+        self._parts = 0
+
+    async def after(self, view: ConnectionView) -> None:
+        """One more has been looked at."""
+        self._parts += 1 + sum([1 + len(session.links) for session in view.sessions])
+        self._parts += sum([1 + len(channel.consumers) for channel in view.channels])
+        if self._parts >= PARTS_AT_ONCE:
+            self._parts = 0
+            await trio.lowlevel.checkpoint()
 
 
 @dataclass(slots=True)
@@ -113,9 +138,46 @@ class Connections(dict[int, Connection]):
         _, vhosts, _ = self._totals.by(present, self._catalog.users, self._catalog.vhosts)
         return {name: total.document() for name, total in vhosts.items()}
 
+    async def views(self, after: int = 0, most: int | None = None) -> list[ConnectionView]:
+        """What doors show of those that have logged in, by number, looked at in portions.
+
+        Args:
+            after: only those with greater numbers.
+            most: so many at most; None: all.
+        """
+        found: list[ConnectionView] = []
+        turns = Turns()
+        for number in sorted(number for number in self if number > after):
+            if len(found) == most:
+                break
+            connection = self.get(number)
+            if connection is not None and connection.member is not None:
+                found.append(connection.view())
+                await turns.after(found[-1])
+        return found
+
     def past_counters(self) -> dict[str, ClientCounters]:
         """What clients of connections that have ended did and got, by protocol."""
         return self._totals.by_protocol()
+
+
+async def what_waits(
+    connections: Connections, queues: Iterable[DeclaredQueue], selection: Selection
+) -> tuple[SummaryView, Sequence[WaitingView]]:
+    """What of connections and queues is asked for, looked at in portions."""
+    survey = Survey(selection, len(connections))
+    turns = Turns()
+    for connection in list(connections.values()):
+        if connection.member is not None and selection.wants(connection.number, connection.user):
+            view = connection.view()
+            survey.add(view)
+            await turns.after(view)
+    counted: list[QueueView] = []
+    for place, queue in enumerate(list(queues), 1):
+        counted.append(queue_view(queue))
+        if not place % PARTS_AT_ONCE:
+            await trio.lowlevel.checkpoint()
+    return survey.summary(survey.queues(counted)), survey.waiting()
 
 
 class Occupied(Surroundings, Protocol):

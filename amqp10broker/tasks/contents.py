@@ -14,13 +14,14 @@ from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.changes import Value
 from amqp10broker.catalog.plan import Key
 from amqp10broker.catalog.queue import QueueSpec
-from amqp10broker.catalog.queue_kind import CLASSIC, KINDS, QUORUM
+from amqp10broker.catalog.queue_kind import CLASSIC, KINDS, QUORUM, STREAM
 from amqp10broker.catalog.restore import restore
 from amqp10broker.errors import ConfigError, StorageError
 from amqp10broker.persistence.classic_store import ClassicStore
 from amqp10broker.persistence.quorum_records import CONFIG
 from amqp10broker.persistence.quorum_store import FOUNDER, QuorumStore
 from amqp10broker.persistence.spool import Scratch, Spool
+from amqp10broker.persistence.stream_commits import StreamCommits
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.raft.errors import BadBytes
 from amqp10broker.replication.bootstrap import Membership
@@ -44,7 +45,7 @@ class Contents:
     def __init__(self) -> None:
         """Nothing is declared so far."""
         self.streams: Collection[int] = ()
-        self._stores: dict[int, ClassicStore | QuorumStore] = {}
+        self._stores: dict[int, ClassicStore | QuorumStore | StreamCommits] = {}
         self._specs: dict[int, QueueSpec] = {}
         self._journal = _Nowhere()
 
@@ -80,6 +81,8 @@ class Contents:
                 self._stores[number] = ClassicStore(number, self._journal, Spool(_no_scratch), RECORD_BYTES)
             elif spec.type == QUORUM.name:
                 self._stores[number] = _quorum_store(spec, self._journal, node, incarnation)
+            elif spec.type == STREAM.name:
+                self._stores[number] = StreamCommits(number, self._journal)
 
     def take(self, records: Sequence[Record]) -> None:
         """Give records of the journal to their queues, in order.

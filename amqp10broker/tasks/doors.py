@@ -8,7 +8,9 @@ from typing import Any
 import trio
 
 from amqp10broker.config import Config
+from amqp10broker.security.login import Peer
 from amqp10broker.tasks.listener import Listener
+from amqp10broker.tasks.socket_transport import Stream
 from amqp10broker.tasks.sockets import BoundSockets, addresses_of
 
 
@@ -36,6 +38,20 @@ class Doors:
     def open(self) -> bool:
         """Whether clients are accepted."""
         return self._accepting is not None
+
+    def has_room_for(self, peer: str, turn: str) -> bool:
+        """Whether a client may come in that was accepted elsewhere (see `Listener.has_room_for`)."""
+        return self.open and self._listener.has_room_for(peer, turn)
+
+    def take(self, stream: Stream, peer: str, origin: Peer) -> None:
+        """Serve a client that was accepted elsewhere.
+
+        Args:
+            stream: to it.
+            peer: its address as text.
+            origin: what is known of it.
+        """
+        self._connections.start_soon(self._listener.serve_stream, stream, peer, origin)
 
     def listen(self, nursery: trio.Nursery) -> None:
         """Accept clients of the bound sockets, in this nursery, from now on."""

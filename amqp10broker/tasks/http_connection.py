@@ -7,7 +7,7 @@ may stand a request that another server in front has not seen (ADR 0064).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from email.utils import formatdate
 from http import HTTPStatus
@@ -16,8 +16,10 @@ from typing import Final, TypeAlias
 import h11
 import trio
 
-from amqp10broker.http.front import BODY_BYTES_MAX, compressed, too_large, wants_gzip
-from amqp10broker.http.messages import Answer, Refused, Request
+from amqp10broker.http.front import BODY_BYTES_MAX, check_framing, compressed, too_large, wants_gzip
+from amqp10broker.http.messages import Answer, Feed, Refused, Request
+from amqp10broker.http.refusals import fault
+from amqp10broker.http.websocket import asks_for_websocket
 from amqp10broker.tasks.connection_lifecycle import CLOSE_WAIT_S, READ_BYTES
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.socket_transport import Stream
@@ -28,8 +30,12 @@ HEAD_BYTES_MAX: Final = 16_384
 """Of a request's line and headers; names of 255 characters need 2 kB of path."""
 PACKED_HERE_BYTES_MAX: Final = 65_536
 """A larger body is packed in a thread: a millisecond of everybody's time is enough."""
+PIECE_BYTES: Final = 262_144
+"""Of an answer, that go out at a time."""
 
 RunRequest: TypeAlias = Callable[[Request], Awaitable[Answer]]
+Switch: TypeAlias = Callable[[Request], Iterable[tuple[str, str]]]
+"""Gives the headers of the answer to a request for a WebSocket; raises `Refused` if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +64,15 @@ class _Gone(Exception):
 class HttpConnection:
     """A client of the HTTP listener."""
 
-    def __init__(self, stream: Stream, peer: str, run: RunRequest, limits: HttpLimits) -> None:
+    def __init__(
+        self,
+        stream: Stream,
+        peer: str,
+        run: RunRequest,
+        limits: HttpLimits,
+        switch: Switch | None = None,
+        first_bytes: bytes = b"",
+    ) -> None:
         """Take a connection.
 
         Args:
@@ -66,18 +80,30 @@ class HttpConnection:
             peer: its address, for the log.
             run: answers a request.
             limits: of time and size.
+            switch: to WebSocket; None: what asks for that is a request like others.
+            first_bytes: what was read from the stream already.
         """
         self._stream = stream
         self._peer = peer
         self._run = run
         self._limits = limits
         self._engine = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
+        self._switch = switch
+        self._switched = False
+        if first_bytes:
+            self._engine.receive_data(first_bytes)
 
-    async def serve(self) -> None:
-        """Answer until the connection is over; the stream is closed then."""
+    async def serve(self) -> bytes | None:
+        """Answer until the connection is over; the stream is closed then.
+
+        Returns:
+            None; or, of a stream that is a WebSocket from now on and open, what was read of that.
+        """
         try:
             while await self._serve_one():
                 self._engine.start_next_cycle()
+            if self._switched:
+                return bytes(self._engine.trailing_data[0])
             # Closed with something unread, the kernel would take our last answer back.
             with trio.move_on_after(CLOSE_WAIT_S):
                 while await self._stream.receive_some(READ_BYTES):
@@ -85,24 +111,31 @@ class HttpConnection:
         except (_Gone, trio.BrokenResourceError, trio.ClosedResourceError) as error:
             _log.debug("HTTP connection over", peer=self._peer, reason=str(error))
         finally:
-            with trio.CancelScope(shield=True):
-                await self._stream.aclose()
+            if not self._switched:
+                with trio.CancelScope(shield=True):
+                    await self._stream.aclose()
+        return None
 
     async def _serve_one(self) -> bool:
         """One request and its answer; whether another one may follow."""
         head: h11.Request | None = None
-        request: Request | None = None
         try:
             head = await self._head()
-            _check_framing(head, self._limits.body_bytes)
+            check_framing(list(head.headers), head.http_version, self._limits.body_bytes)
             body = await self._body()
             request = Request.read(head.method, head.target, list(head.headers), body)
+            if self._switch is not None and asks_for_websocket(list(head.headers), head.http_version):
+                await self._go_over(self._switch(request))
+                return False
             answer = await self._answer(request)
         except h11.RemoteProtocolError as error:
             reason = f"this is no request of HTTP/1.1: {error}"
             answer = Refused(error.error_status_hint, "bad_request", reason).answer
         except Refused as refusal:
             answer = refusal.answer
+        if answer.feed is not None:
+            await self._send_feed(answer, answer.feed)
+            return False
         await self._send(answer, bodyless=head is not None and head.method == b"HEAD")
         return self._engine.our_state is h11.DONE and self._engine.their_state is h11.DONE
 
@@ -129,6 +162,11 @@ class HttpConnection:
                 event = self._engine.next_event()
             if not isinstance(event, h11.Request):
                 raise _Gone("closed by the client")
+            # The engine looks at heads that come in parts alone.
+            size = len(event.target) + sum(len(name) + len(value) + 4 for name, value in event.headers)
+            if size > HEAD_BYTES_MAX:
+                status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+                raise Refused(status, "bad_request", f"the headers have more than {HEAD_BYTES_MAX} bytes")
             return event
         raise _too_slow("its line and headers", self._limits.head_s)
 
@@ -173,8 +211,7 @@ class HttpConnection:
             raise
         except Exception as error:
             _log.error("request failed by a fault in the broker", peer=self._peer, exc_info=error)
-            reason = f"a fault in the broker ({type(error).__name__}); its log says more"
-            return Refused(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_server_error", reason).answer
+            return fault(error).answer
         if not wants_gzip(request, answer):
             return answer
         if len(answer.body) <= PACKED_HERE_BYTES_MAX:
@@ -184,34 +221,68 @@ class HttpConnection:
     async def _send(self, answer: Answer, *, bodyless: bool) -> None:
         headers = [(name, value) for name, value in answer.headers]
         headers.append(("date", formatdate(usegmt=True)))
-        if answer.status != HTTPStatus.NO_CONTENT:
+        if answer.status not in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED):
             headers.append(("content-length", str(len(answer.body))))
         if self._engine.their_state is not h11.DONE:
             headers.append(("connection", "close"))
+        reason = HTTPStatus(answer.status).phrase  # some clients show it instead of the status
+        head = h11.Response(status_code=answer.status, headers=headers, reason=reason)
+        await self._write(self._pieces(head, b"" if bodyless else answer.body))
+
+    def _pieces(self, head: h11.Response, body: bytes) -> Iterator[bytes]:
+        """An answer as it goes out: a long one is not copied as a whole, and others run between its parts."""
         engine = self._engine
-        data = engine.send(h11.Response(status_code=answer.status, headers=headers)) or b""
-        if answer.body and not bodyless:
-            data += engine.send(h11.Data(data=answer.body)) or b""
-        data += engine.send(h11.EndOfMessage()) or b""
+        data = engine.send(head) or b""
+        for start in range(0, len(body), PIECE_BYTES):
+            if start:
+                yield data
+                data = b""
+            data += engine.send(h11.Data(data=body[start : start + PIECE_BYTES])) or b""
+        yield data + (engine.send(h11.EndOfMessage()) or b"")
+
+    async def _send_feed(self, answer: Answer, feed: Feed) -> None:
+        """Send an answer while it is made, until it ends or the client goes.
+
+        What the client sends meanwhile is dropped: the connection ends with this answer.
+        """
+        headers = [*answer.headers, ("date", formatdate(usegmt=True)), ("connection", "close")]
+        engine = self._engine
+
+        async def send(piece: bytes) -> None:
+            await self._write([engine.send(h11.Data(data=piece)) or b""])
+
+        async def hear(scope: trio.CancelScope) -> None:
+            try:
+                while await self._stream.receive_some(READ_BYTES):
+                    pass
+            except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+                _log.debug("HTTP client gone", peer=self._peer, reason=str(error))
+            scope.cancel()
+
+        try:
+            await self._write([engine.send(h11.Response(status_code=answer.status, headers=headers)) or b""])
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(hear, nursery.cancel_scope)
+                try:
+                    await feed.run(send)
+                    await self._write([engine.send(h11.EndOfMessage()) or b""])
+                except (_Gone, trio.BrokenResourceError, trio.ClosedResourceError) as error:
+                    _log.debug("HTTP stream over", peer=self._peer, reason=str(error))
+                nursery.cancel_scope.cancel()
+        finally:
+            feed.close()
+
+    async def _go_over(self, headers: Iterable[tuple[str, str]]) -> None:
+        head = h11.InformationalResponse(status_code=HTTPStatus.SWITCHING_PROTOCOLS, headers=list(headers))
+        await self._write([self._engine.send(head) or b""])
+        self._switched = True
+
+    async def _write(self, pieces: Iterable[bytes]) -> None:
         with trio.move_on_after(self._limits.write_s) as limit:
-            await self._stream.send_all(data)
+            for piece in pieces:
+                await self._stream.send_all(piece)
         if limit.cancelled_caught:
             raise _Gone("the client does not take its answer")
-
-
-def _check_framing(head: h11.Request, body_bytes: int) -> None:
-    """Look at how the body is announced, before any of it is waited for.
-
-    Raises:
-        Refused: 400, it is too long, or its length is told in two ways: another server on the way may go by
-            the other one, and take for a request what is a body here (RFC 9112, section 6.1).
-    """
-    told = {name: value for name, value in head.headers if name in (b"content-length", b"transfer-encoding")}
-    if b"transfer-encoding" in told and (len(told) > 1 or head.http_version < b"1.1"):
-        reason = "the length of the body is told in two ways: send content-length or transfer-encoding"
-        raise Refused(HTTPStatus.BAD_REQUEST, "bad_request", reason)
-    if int(told.get(b"content-length", b"0")) > body_bytes:
-        raise too_large(body_bytes)
 
 
 def _too_slow(what: str, seconds: float) -> Refused:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
-from importlib.util import find_spec
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -17,6 +18,7 @@ import trio
 from amqp10broker.config import Config
 from amqp10broker.errors import ConfigError
 from amqp10broker.security.login import Peer
+from amqp10broker.security.tls import CertificateUser, certificate_user
 from amqp10broker.security.turns import turn_address
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.node import Served
@@ -27,6 +29,7 @@ from amqp10broker.tasks.sockets import (
     accept_forever,
     addresses_of,
     is_loopback,
+    need_packages,
     open_sockets,
     peer_text,
 )
@@ -36,7 +39,11 @@ if TYPE_CHECKING:
 
 _log = Log("amqp10broker.http")
 
-MODULES: Final = ("amqp10broker.tasks.http_api", "amqp10broker.tasks.http_connection")
+MODULES: Final = (
+    "amqp10broker.tasks.http_api",
+    "amqp10broker.tasks.http_connection",
+    "amqp10broker.tasks.websocket_door",
+)
 """What is imported for the first connection."""
 
 
@@ -90,11 +97,6 @@ class HttpListener:
             self._open += 1
             nursery.start_soon(self._serve, broker, sock, address)
 
-        if self.addresses:
-            scheme = "http" if self._tls is None else "https"
-            _log.info(
-                self._what, address=", ".join(f"{scheme}://{peer_text(each)}/" for each in self.addresses)
-            )
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             for sock in self._sockets:
@@ -105,6 +107,10 @@ class HttpListener:
                     taken,
                     lambda error: _log.error("cannot accept an HTTP connection", reason=str(error)),
                 )
+            if self.addresses:
+                scheme = "http" if self._tls is None else "https"
+                urls = (f"{scheme}://{peer_text(each)}/" for each in self.addresses)
+                _log.info(self._what, address=", ".join(urls))
             # What requests begin runs here, also those that come over no socket of ours.
             await trio.sleep_forever()
 
@@ -127,21 +133,27 @@ class HttpListener:
 
     async def _serve(self, broker: Served, sock: socket.socket, address: Address) -> None:
         peer = peer_text(address)
+        goes_on = False
         try:
-            await self._serve_socket(broker, sock, address, peer)
+            goes_on = await self._serve_socket(broker, sock, address, peer)
         except (OSError, trio.BrokenResourceError) as error:
             _log.debug("HTTP connection lost", peer=peer, reason=str(error.__cause__ or error))
         except Exception as error:
             _log.error("HTTP connection failed by a fault in the broker", peer=peer, exc_info=error)
         finally:
             self._open -= 1
-            sock.close()
+            if not goes_on:
+                sock.close()
 
-    async def _serve_socket(self, broker: Served, sock: socket.socket, address: Address, peer: str) -> None:
-        origin = Peer(is_loopback(address[0]), turn_address(address[0]), tls=self._tls is not None)
+    async def _serve_socket(self, broker: Served, sock: socket.socket, address: Address, peer: str) -> bool:
+        """Whether it goes on as a connection of AMQP, which closes the socket."""
+        origin = Peer(
+            *(is_loopback(address[0]), turn_address(address[0])),
+            tls=self._tls is not None,
+            local=peer_text(sock.getsockname()[:2]),
+        )
         if self._tls is None:
-            await self.serve_stream(broker, SocketTransport(sock), peer, origin)
-            return
+            return await self.serve_stream(broker, SocketTransport(sock), peer, origin)
         stream = trio.SSLStream(
             trio.SocketStream(trio.socket.from_stdlib_socket(sock)),
             self._tls,
@@ -150,17 +162,22 @@ class HttpListener:
         )
         with trio.move_on_after(broker.config.handshake_timeout_ms / 1000) as limit:
             await stream.do_handshake()
-        if not limit.cancelled_caught:
-            await self.serve_stream(broker, stream, peer, origin)
+        if limit.cancelled_caught:
+            return False
+        user = certificate_user(stream.getpeercert(), CertificateUser(broker.config.tls_user_from))
+        return await self.serve_stream(broker, stream, peer, replace(origin, certificate_user=user))
 
-    async def serve_stream(self, broker: Served, stream: Stream, peer: str, origin: Peer) -> None:
+    async def serve_stream(self, broker: Served, stream: Stream, peer: str, origin: Peer) -> bool:
         """Serve any stream as a client's HTTP connection.
 
         Args:
             broker: behind the API.
-            stream: the transport; closed when this returns.
+            stream: the transport; closed when this returns, unless it goes on as a connection of AMQP.
             peer: the client's address as text.
             origin: what is known of the client before it logs in.
+
+        Returns:
+            Whether it goes on.
         """
         from amqp10broker.tasks.http_api import HttpApi
         from amqp10broker.tasks.http_connection import HttpConnection, HttpLimits
@@ -168,7 +185,20 @@ class HttpListener:
         if self._api is None:
             self._api = HttpApi(broker, self._start, metrics=self._metrics)
         limits = HttpLimits(body_bytes=broker.config.http_body_bytes_max)
-        await HttpConnection(stream, peer, self._api.answering(origin, peer), limits).serve()
+        answering = self._api.answering(origin, peer)
+        doors = broker.doors
+        if self._metrics or doors is None or not broker.config.websocket:
+            await HttpConnection(stream, peer, answering, limits).serve()
+            return False
+        from amqp10broker.tasks.websocket_door import WebSocketDoor
+
+        door = WebSocketDoor(broker.config, partial(doors.has_room_for, peer, origin.address))
+        came = await door.serve(stream, peer, origin, run=answering, limits=limits)
+        if came is None:
+            return False
+        websocket, origin = came
+        doors.take(websocket, peer, origin)
+        return True
 
 
 def _tls(config: Config, tls: ssl.SSLContext | None) -> ssl.SSLContext | None:
@@ -195,13 +225,8 @@ async def _bound(config: Config, setting: str, port: int) -> list[socket.socket]
     Raises:
         ConfigError: they cannot be had.
     """
-    for package in ("h11", "prometheus_client"):
-        if find_spec(package) is None:
-            raise ConfigError(
-                setting,
-                f"needs the package {package.replace('_', '-')}, which is not installed",
-                "install it with: pip install 'amqp10broker[http]', or turn HTTP off with --no-http",
-            )
+    packages = ("h11", "prometheus_client", *(("websockets",) if config.websocket else ()))
+    need_packages(setting, packages, "turn HTTP off with --no-http")
     host = config.http_host or config.host
     try:
         return await open_sockets(host, port)

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 
 import trio
 
-from amqp10broker.errors import BrokerError, StorageError
+from amqp10broker.errors import BrokerError, DiskFull, StorageError
 from amqp10broker.management.snapshot import JournalView
 from amqp10broker.persistence.classic_store import ClassicStore
 from amqp10broker.persistence.spool import Spool
@@ -32,20 +32,27 @@ from amqp10broker.tasks.clock import WallClock
 from amqp10broker.tasks.committer import Committer
 from amqp10broker.tasks.data import Data
 from amqp10broker.tasks.log import Log
+from amqp10broker.tasks.relay import Relay
 from amqp10broker.tasks.stream_syncs import StreamSyncs
 from amqp10broker.tasks.syncer import open_syncer
 
 _log = Log("amqp10broker.keeping")
 
 UNSAFE_BYTES_MAX: Final = 4 * 1024 * 1024
-"""What cleaning may have appended that is not durable yet, before it waits."""
+"""What cleaning may have appended that is not durable yet, before it waits; and what nobody waits for, before
+it is synced: the sync that others wait for should not find much more to do."""
+
+RECOVERING_MAX: Final = 64
+"""Queues that make of their records what they had, in one turn of the loop: some ten milliseconds. Heartbeats
+to other nodes go out between."""
 
 FILE_BYTES_MIN: Final = 1024 * 1024
 FILES_MIN: Final = 16
 """A file of the journal is no longer than this part of the file system, nor shorter than `FILE_BYTES_MIN`."""
 
 SOON_S: Final = 0.2
-"""How long it may take until a settlement in a classic queue is written, if nothing else is."""
+"""How long it may take until what nobody waits for is given to the disk, if nothing else is: settlements in
+classic queues, and messages that were confirmed when they were written."""
 
 
 class Kept(Protocol):
@@ -69,6 +76,7 @@ class JournalTask:
         spool: pages of transient messages.
         stream_syncs: what the committer syncs for streams.
         recovered: set when the journal has been read.
+        turns: of queues that begin then.
         failure: why nothing is kept any more.
     """
 
@@ -105,12 +113,22 @@ class JournalTask:
         self.committer = committer
         self.spool = Spool(lambda: Scratch(disk, folder.journal))
         self.recovered = trio.Event()
+        self.turns = trio.CapacityLimiter(RECOVERING_MAX)
         self._kept: dict[int, Kept] = {}
         self._abandoned: set[int] = set()
 
+    def write_early(self) -> int:
+        """See `Commits`."""
+        try:
+            return self.journal.write_early()
+        except DiskFull:
+            # The committer meets it again, tells it, and tries until there is room.
+            self.committer.wake()
+            return self.journal.durable
+
     def write_soon(self) -> None:
-        """Something was appended that nobody waits for: it is written with the next batch, or soon."""
-        if self.journal.collected_bytes > UNSAFE_BYTES_MAX:
+        """Something was appended that nobody waits for: it is synced with the next batch, or soon."""
+        if self.journal.unsynced_bytes > UNSAFE_BYTES_MAX:
             self.committer.wake()
         elif not self._soon.is_set():
             self._soon.set()
@@ -336,6 +354,7 @@ async def opened_journal(
     sync_delay_ms: int,
     on_full: Callable[[bool], None],
     on_failed: Callable[[BrokerError], None],
+    relay: Relay,
 ) -> AsyncIterator[JournalTask | None]:
     """Keep what durable queues give, as long as the block lasts; then commit what there is.
 
@@ -345,6 +364,7 @@ async def opened_journal(
         sync_delay_ms: fault injection: each sync takes so much longer.
         on_full: told when the disk is full, and when it takes writes again.
         on_failed: told when nothing can be kept any more: the broker should stop.
+        relay: by which queues go on at once when what they have kept is durable.
 
     Raises:
         StorageFailed: the helper that syncs cannot be started.
@@ -365,7 +385,7 @@ async def opened_journal(
         streams = StreamSyncs()
         also = (data.catalog_log, streams, inventory)
         committer = Committer(
-            journal, helper.sync, also=also, on_full=on_full, on_quiet=data.catalog_log.mark
+            journal, helper.sync, also=also, on_full=on_full, on_quiet=data.catalog_log.mark, relay=relay
         )
         streams.wake = committer.wake
         journal_task = JournalTask(data.disk, data.folder, journal, committer, streams, clock, on_failed)

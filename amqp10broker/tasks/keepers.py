@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from amqp10broker.alarms import AlarmCause
 from amqp10broker.catalog.queue import QueueSpec
+from amqp10broker.catalog.queue_arguments import selector_in
 from amqp10broker.catalog.queue_kind import CLASSIC, QUORUM, STREAM
 from amqp10broker.errors import DiskFull
 from amqp10broker.persistence.classic_keeper import ClassicInJournal
 from amqp10broker.persistence.classic_store import ClassicStore
 from amqp10broker.persistence.keeper import Keeper
 from amqp10broker.queues.classic.queue import ClassicQueue
+from amqp10broker.queues.settings import ConfirmWhen
 from amqp10broker.tasks.dead_letter import DeadLetterOffice
 from amqp10broker.tasks.journal_task import JournalTask
 from amqp10broker.tasks.log import Log
@@ -80,7 +82,12 @@ class Keepers:
         if journal_task is None:
             return Keeper(self._classic_queue(spec, None))
         store = journal_task.classic(spec.number)
-        return ClassicInJournal(lambda before: self._classic_queue(spec, store, before), journal_task, store)
+        return ClassicInJournal(
+            lambda before: self._classic_queue(spec, store, before),
+            journal_task,
+            store,
+            ConfirmWhen(self._surroundings.config.classic_confirm),
+        )
 
     def _quorum(self, spec: QueueSpec, journal_task: JournalTask | None) -> Keeper[Any]:
         from amqp10broker.persistence.quorum_keeper import GroupMember, QuorumInLog, QuorumInMemory
@@ -91,6 +98,7 @@ class Keepers:
         from amqp10broker.replication.member import Member
 
         queue = QuorumQueue(spec.name, settings=spec.settings, now_ms=self._surroundings.clock.now_ms())
+        queue.browsers.scan_max = self._surroundings.config.selector_scan_max
         if journal_task is None:
             return QuorumInMemory(queue)
         if self._groups is None:
@@ -136,6 +144,7 @@ class Keepers:
         return keeper
 
     def _stream(self, spec: QueueSpec, journal_task: JournalTask | None) -> Keeper[Any]:
+        from amqp10broker.persistence.stream_commits import StreamCommits
         from amqp10broker.persistence.stream_keeper import StreamKeeper
         from amqp10broker.queues.stream.queue import StreamQueue
         from amqp10broker.storage.stream_log import StreamLog
@@ -143,8 +152,11 @@ class Keepers:
 
         log = StreamLog(MemoryShelf() if journal_task is None else journal_task.stream(spec.number))
         queue = StreamQueue(spec.name, log, settings=spec.settings)
-        syncs = None if journal_task is None else journal_task.stream_syncs
-        return StreamKeeper(queue, log, syncs, self._on_stream_full)
+        if journal_task is None:
+            return StreamKeeper(queue, log, None, self._on_stream_full)
+        parts = StreamCommits(spec.number, journal_task.journal)
+        journal_task.add(parts)
+        return StreamKeeper(queue, log, journal_task.stream_syncs, self._on_stream_full, journal_task, parts)
 
     def _on_stream_full(self, stream: Keeper[Any], error: DiskFull | None) -> None:
         name = stream.queue.name
@@ -174,4 +186,6 @@ class Keepers:
             store=store,
             now_ms=self._surroundings.clock.now_ms(),
             counters=None if before is None else before.counters,
+            selector=selector_in(spec.arguments),
+            scan_max=self._surroundings.config.selector_scan_max,
         )

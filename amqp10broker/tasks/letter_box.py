@@ -11,7 +11,7 @@ from collections.abc import Callable
 from amqp10broker.catalog.queue import QueueHandle
 from amqp10broker.queues.commands import Command
 from amqp10broker.queues.counters import QueueCounters
-from amqp10broker.queues.figures import QueueFigures
+from amqp10broker.queues.figures import QueueFigures, QueueWeight
 from amqp10broker.queues.machine import QueueMachine
 from amqp10broker.queues.outlook import UP_TO_DATE, Outlook, Progress
 from amqp10broker.queues.volatile import VolatileQueue
@@ -52,6 +52,10 @@ class OwnQueue(LetterBox):
     def unsettled(self) -> int:
         """See `QueueHandle`."""
         return self.queue.unsettled
+
+    def weight(self) -> QueueWeight | None:
+        """See `QueueHandle`."""
+        return self.queue.weight()
 
     @property
     def down(self) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+from dataclasses import dataclass
 from typing import Final
 
 import trio
@@ -24,10 +25,29 @@ from amqp10broker.tasks.sockets import Address, BoundSockets, accept_forever, is
 from amqp10broker.tasks.surroundings import ConnectionSurroundings
 from amqp10broker.tasks.tracing import Tracing
 from amqp10broker.tasks.watches import Watches
+from amqp10broker.tasks.websocket_transport import WebSocketTransport
 
 _log = Log("amqp10broker.listener")
 
 SHUTTING_DOWN: Final = "the broker is shutting down"
+HTTP_BEGINS: Final = b"GET "
+
+
+@dataclass(frozen=True, slots=True)
+class Greeted:
+    """A client that has said what it speaks.
+
+    Attributes:
+        protocol: what.
+        first_bytes: that it has sent so far, for that protocol's engine.
+        stream: to it: the one that it came by, or a WebSocket over that.
+        origin: what is known of it.
+    """
+
+    protocol: Protocol
+    first_bytes: bytes
+    stream: Stream
+    origin: Peer
 
 
 class Listener:
@@ -73,7 +93,7 @@ class Listener:
         self, listener: socket.socket, nursery: trio.Nursery, tls: ssl.SSLContext | None
     ) -> None:
         def taken(sock: socket.socket, address: Address) -> None:
-            if self._has_room_for(address):
+            if self.has_room_for(peer_text(address), turn_address(address[0])):
                 nursery.start_soon(self.serve_socket, sock, address, tls)
             else:
                 sock.close()
@@ -82,13 +102,18 @@ class Listener:
             listener, taken, lambda error: _log.error("cannot accept a connection", reason=str(error))
         )
 
-    def _has_room_for(self, address: Address) -> bool:
+    def has_room_for(self, peer: str, turn: str) -> bool:
+        """Whether a client may connect, as far as that depends on others; a warning says if not.
+
+        Args:
+            peer: its address as text.
+            turn: whose logins its own are beside.
+        """
         maximum = self._surroundings.config.connection_max
         if len(self._connections) + len(self._connections.greetings) >= maximum:
-            peer = peer_text(address)
             self._warn("connection refused: connection_max is reached", peer, connection_max=maximum)
             return False
-        return not self._surroundings.logins.turns_away(turn_address(address[0]))
+        return not self._surroundings.logins.turns_away(turn)
 
     async def serve_socket(self, sock: socket.socket, address: Address, tls: ssl.SSLContext | None) -> None:
         """One accepted connection from beginning to end."""
@@ -153,15 +178,18 @@ class Listener:
         """
         number = self._connections.next_number()
         try:
-            greeted = await self._greet(stream, number, peer)
+            greeted = await self._greet(stream, number, peer, origin)
             if greeted is None:
                 with trio.CancelScope(shield=True):
                     await stream.aclose()
                 return
-            protocol, first_bytes = greeted
-            kind = Connection10 if protocol is Protocol.AMQP_10 else Connection091
+            if isinstance(greeted.stream, WebSocketTransport):
+                greeted.stream.speaks(greeted.protocol)
+            kind = Connection10 if greeted.protocol is Protocol.AMQP_10 else Connection091
             connection = kind(
-                self._surroundings, stream, number, peer, origin=origin, first_bytes=first_bytes
+                *(self._surroundings, greeted.stream, number, peer),
+                origin=greeted.origin,
+                first_bytes=greeted.first_bytes,
             )
             self._connections[number] = connection
             self._tracing.join(connection, begins=True)
@@ -187,12 +215,11 @@ class Listener:
             _log_fault(number, peer, faults)
             raise rest from None
 
-    async def _greet(self, stream: Stream, number: int, peer: str) -> tuple[Protocol, bytes] | None:
+    async def _greet(self, stream: Stream, number: int, peer: str, origin: Peer) -> Greeted | None:
         """Read the protocol header and answer one that we do not speak.
 
         Returns:
-            What the client speaks, and the bytes for that protocol's engine; None if there is nothing to
-            serve, and the stream is to be closed.
+            None if there is nothing to serve, and the stream is to be closed.
         """
         with trio.CancelScope() as scope:
             if self._connections.stopping:  # accepted a moment before the end
@@ -200,7 +227,7 @@ class Listener:
             self._connections.greetings.add(scope)
             try:
                 with trio.move_on_after(self._surroundings.config.handshake_timeout_ms / 1000) as limit:
-                    return await self._read_header(stream, number, peer)
+                    return await self._read_header(stream, number, peer, origin)
                 if limit.cancelled_caught:
                     self._warn(
                         "handshake timed out",
@@ -215,13 +242,19 @@ class Listener:
                 self._connections.greetings.discard(scope)
         return None
 
-    async def _read_header(self, stream: Stream, number: int, peer: str) -> tuple[Protocol, bytes] | None:
+    async def _read_header(self, stream: Stream, number: int, peer: str, origin: Peer) -> Greeted | None:
+        over_tcp = origin.transport == "tcp"
         data = b""
         while True:
             received = await stream.receive_some(READ_BYTES)
             if not received:
                 return None
             data += received
+            if over_tcp and self._surroundings.config.websocket_on_port:
+                if data.startswith(HTTP_BEGINS):
+                    return await self._go_over(stream, number, peer, origin, data)
+                if HTTP_BEGINS.startswith(data):
+                    continue
             greeting = answer(data)
             if greeting is None:
                 continue
@@ -231,7 +264,28 @@ class Listener:
                 return None
             # AMQP 1.0's engine reads the header itself, for it has more than one.
             at = 0 if greeting.protocol is Protocol.AMQP_10 else HEADER_BYTES
-            return greeting.protocol, data[at:]
+            return Greeted(greeting.protocol, data[at:], stream, origin)
+
+    async def _go_over(
+        self, stream: Stream, number: int, peer: str, origin: Peer, data: bytes
+    ) -> Greeted | None:
+        """Read the header over the WebSocket that a client asks for."""
+        from amqp10broker.tasks.websocket_door import WebSocketDoor, only_websocket
+
+        # It has been given room as it was accepted.
+        door = WebSocketDoor(self._surroundings.config, lambda: True)
+        came = await door.serve(stream, peer, origin, run=only_websocket, first_bytes=data)
+        if came is None:
+            return None
+        websocket, origin = came
+        greeted = None
+        try:
+            greeted = await self._read_header(websocket, number, peer, origin)
+        finally:
+            if greeted is None:
+                with trio.CancelScope(shield=True):
+                    await websocket.aclose()
+        return greeted
 
     def _warn(self, event: str, peer: str, **details: object) -> None:
         """Warn of one that has not said what it speaks; limited as `ConnectionLog` is before login."""

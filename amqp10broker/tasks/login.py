@@ -13,6 +13,7 @@ from amqp10broker.amqp091.codec import decode_table
 from amqp10broker.amqp091.errors import DecodeError
 from amqp10broker.catalog.users import Users
 from amqp10broker.config import Config
+from amqp10broker.security.attempts import Attempts
 from amqp10broker.security.login import (
     Authentication,
     Authenticator,
@@ -68,9 +69,14 @@ class _Verification:
 
 
 class Logins:
-    """The logins of one broker. `run` is a task of its own; without it nobody gets a turn."""
+    """The logins of one broker. `run` is a task of its own; without it nobody gets a turn.
+
+    Attributes:
+        attempts: how they went.
+    """
 
     def __init__(self) -> None:
+        self.attempts = Attempts()
         self._turns: Turns[_Verification] = Turns()
         self._more = trio.Event()
         self._held: Counter[str] = Counter()

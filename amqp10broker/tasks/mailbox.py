@@ -8,9 +8,12 @@ of its own that must not be used up by another's. Where a sender's bound is not 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 import trio
+
+from amqp10broker.tasks.relay import Relay
 
 T = TypeVar("T")
 
@@ -22,12 +25,23 @@ class Mailbox(Generic[T]):
     letter, and costs more.
 
     Attributes:
+        at_once: carries out letters for the owner while it waits, see `relay`; False: it is to wake, and has
+            something to do that needs its task. None: it always does its work itself.
         most: the largest number of letters that ever waited; tests hold it against the table.
     """
 
-    __slots__ = ("_letters", "_owner", "closed", "most")
+    __slots__ = ("_due", "_error", "_letters", "_owner", "_relay", "at_once", "closed", "most")
 
-    def __init__(self) -> None:
+    def __init__(self, relay: Relay | None = None) -> None:
+        """Make one that is empty.
+
+        Args:
+            relay: of the broker, if the owner's work may be done at once.
+        """
+        self.at_once: Callable[[list[T]], bool] | None = None
+        self._relay = relay
+        self._due = False
+        self._error: Exception | None = None
         self._letters: list[T] = []
         self._owner: trio.lowlevel.Task | None = None
         """The task, while it waits."""
@@ -48,9 +62,36 @@ class Mailbox(Generic[T]):
         if len(letters) > self.most:
             self.most = len(letters)
         if self._owner is not None:
+            relay = self._relay
+            if relay is not None and relay.open and self.at_once is not None:
+                if not self._due:
+                    self._due = True
+                    relay.add(self)
+            else:
+                trio.lowlevel.reschedule(self._owner)
+                self._owner = None
+        return True
+
+    def wake(self) -> None:
+        """See `relay.Waiting`."""
+        self._due = False
+        if self._owner is not None:
             trio.lowlevel.reschedule(self._owner)
             self._owner = None
-        return True
+
+    def work(self) -> None:
+        """See `relay.Waiting`."""
+        self._due = False
+        if self._owner is None or self.at_once is None:
+            return  # it was cancelled meanwhile: what is here is its affair
+        letters, self._letters = self._letters, []
+        try:
+            done = self.at_once(letters)
+        except Exception as error:  # the owner's, in whose task it is raised
+            self._error = error
+            done = False
+        if not done:
+            self.wake()
 
     async def take_all(self) -> list[T]:
         """Wait for a letter, then take all that are there. Cancelled, it takes none.
@@ -65,6 +106,14 @@ class Mailbox(Generic[T]):
         else:
             self._owner = trio.lowlevel.current_task()
             await trio.lowlevel.wait_task_rescheduled(self._abort)
+            error, self._error = self._error, None
+            if error is not None:
+                raise error
+        letters, self._letters = self._letters, []
+        return letters
+
+    def take_now(self) -> list[T]:
+        """Take all that are there, waiting for none; for one who works for the owner between its awaits."""
         letters, self._letters = self._letters, []
         return letters
 
@@ -75,6 +124,7 @@ class Mailbox(Generic[T]):
     def close(self) -> list[T]:
         """Take no more letters, and hand over those that nobody will take."""
         self.closed = True
+        self.at_once = None
         left, self._letters = self._letters, []
         return left
 

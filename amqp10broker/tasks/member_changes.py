@@ -45,6 +45,8 @@ from amqp10broker.tasks.log import Log
 _log = Log("amqp10broker.members")
 
 REPAIR_S: Final = 1.0
+REPAIR_QUEUES: Final = 1_000
+"""So many queues are looked at each time: where there are 10 000, each is looked at every ten seconds."""
 TAKE_BACK_S: Final = 5.0
 """How long taking back a member may take that could not be added in time."""
 
@@ -168,9 +170,13 @@ class MemberChanges:
 
     async def run(self) -> None:
         """Repair what differs, again and again, until cancelled."""
+        end = 0
         while True:
             await trio.sleep(REPAIR_S)
-            for queue in list(self._catalog):
+            queues = list(self._catalog)
+            begin = end if end < len(queues) else 0
+            end = begin + REPAIR_QUEUES
+            for queue in queues[begin:end]:
                 member = self._groups.get(queue.number) if queue.members else None
                 if member is not None and member.machine.newer:
                     self._stands_back(queue, member)

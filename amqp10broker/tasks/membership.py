@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import NamedTuple, Self
 
 from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.queue import Owner
 from amqp10broker.catalog.queue_requests import ConnectionEnded
 from amqp10broker.catalog.vhost import VirtualHost
+from amqp10broker.errors import ResourceLocked
 from amqp10broker.security.authorise import check_vhost_access
 from amqp10broker.security.grants import Grants, account_of
+
+
+class Container(NamedTuple):
+    """Whose connection it is, as its client says in AMQP 1.0."""
+
+    id: str
+    sole: bool
+    """It wants to be the only connection of that id."""
 
 
 class Membership:
@@ -19,28 +28,52 @@ class Membership:
         vhost: the virtual host.
     """
 
-    __slots__ = ("_catalog", "_entry", "_grants", "_left", "_owner", "vhost")
+    __slots__ = ("_catalog", "_container", "_entry", "_grants", "_left", "_owner", "vhost")
 
-    def __init__(self, catalog: Catalog, vhost: VirtualHost, grants: Grants, owner: Owner) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        vhost: VirtualHost,
+        grants: Grants,
+        owner: Owner,
+        container: Container | None,
+    ) -> None:
         self._catalog = catalog
         self._grants = grants
         self._owner = owner
+        self._container = container
         self._left = False
         self._entry = grants.entry(vhost.name)
         self.vhost = vhost
 
     @classmethod
-    def enter(cls, catalog: Catalog, vhost: str, grants: Grants, owner: Owner) -> Self:
+    def enter(
+        cls,
+        catalog: Catalog,
+        vhost: str,
+        grants: Grants,
+        owner: Owner,
+        *,
+        container: Container | None = None,
+    ) -> Self:
         """Count a connection in.
 
         Raises:
+            ResourceLocked: its container has a connection, and one of the two is to be the only one.
             NotFound: there is no such virtual host.
             NotAllowed: the user may not enter it, or a limit of connections is reached.
         """
         found = catalog.lookup_vhost(vhost)
         check_vhost_access(grants, vhost)
-        catalog.usage.open_connection(found, account_of(grants))
-        return cls(catalog, found, grants, owner)
+        usage = catalog.usage
+        usage.open_connection(found, account_of(grants))
+        if container is not None:
+            try:
+                usage.open_container(found.name, container.id, sole=container.sole)
+            except ResourceLocked:
+                usage.close_connection(found.name, grants.user)
+                raise
+        return cls(catalog, found, grants, owner, container)
 
     def permission_changed(self) -> bool:
         """Whether the user's permission is another than when this was last asked.
@@ -57,5 +90,8 @@ class Membership:
         if self._left:
             return
         self._left = True
-        self._catalog.usage.close_connection(self.vhost.name, self._grants.user)
+        usage = self._catalog.usage
+        usage.close_connection(self.vhost.name, self._grants.user)
+        if self._container is not None:
+            usage.close_container(self.vhost.name, self._container.id)
         self._catalog.see_to(ConnectionEnded(self.vhost.name, self._owner))

@@ -49,7 +49,7 @@ class SystemMeter:
 
     def memory_total(self) -> int | None:
         """The smallest of the machine's memory, the limits of the control groups, and ``ulimit -v``."""
-        return memory_total(_read)
+        return memory_total(read_text)
 
     def disk_free(self, path: str) -> int | None:
         """What statvfs says is free for this user."""
@@ -87,11 +87,12 @@ def memory_total(read: Callable[[str], str]) -> int | None:
     Args:
         read: the text of a file; empty if it cannot be read.
     """
-    limits = (_machine_memory(), _address_space(read), *_control_group_limits(read))
+    limits = (machine_memory(), _address_space(read), *_control_group_limits(read))
     return min((limit for limit in limits if limit is not None), default=None)
 
 
-def _machine_memory() -> int | None:
+def machine_memory() -> int | None:
+    """Bytes of memory that the machine has; None where the system does not say."""
     try:
         pages = os.sysconf("SC_PHYS_PAGES")
         size = os.sysconf("SC_PAGE_SIZE")
@@ -138,7 +139,8 @@ def _control_group_limits(read: Callable[[str], str]) -> Iterator[int | None]:
                 yield int(written)
 
 
-def _read(path: str) -> str:
+def read_text(path: str) -> str:
+    """The text of a file; empty if it cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import resource
-from collections.abc import Sequence
-from time import perf_counter, time
-from typing import TYPE_CHECKING, Final, cast
+from time import perf_counter
+from typing import Final
 
 import trio
 
-from amqp10broker.catalog.catalog import Catalog
-from amqp10broker.catalog.queue import DeclaredQueue
-from amqp10broker.management.cluster_node import MemberState
 from amqp10broker.metrics.exposition import CLIENT_VERSION, scrape
-from amqp10broker.metrics.gather import Connected, Node, Past
 from amqp10broker.metrics.wanted import Wanted
+from amqp10broker.tasks.metrics_source import source_of
 from amqp10broker.tasks.node import Served
-from amqp10broker.tasks.queue_task import QueueTask
-
-if TYPE_CHECKING:
-    from amqp10broker.persistence.quorum_keeper import QuorumInLog
-    from amqp10broker.replication.member import Member
 
 TURN_S: Final = 0.004
 """A turn is over after the step in which so much time has passed."""
@@ -36,102 +25,9 @@ async def text_of(broker: Served, wanted: Wanted) -> bytes:
     """
     pieces: list[bytes] = []
     began = perf_counter()
-    for piece in scrape(MetricsSource(broker, await _coordination(broker)), wanted):
+    for piece in scrape(await source_of(broker, CLIENT_VERSION), wanted):
         pieces.append(piece)
         if perf_counter() - began > TURN_S:
             await trio.lowlevel.checkpoint()
             began = perf_counter()
     return b"".join(pieces)
-
-
-async def _coordination(broker: Served) -> MemberState | None:
-    if broker.catalog.cluster is None:
-        return None
-    here = broker.as_member.number
-    return (await broker.as_member.member_states(None, {here})).get(here)
-
-
-class MetricsSource:
-    """The broker as metrics ask it: see `metrics.gather.Source`."""
-
-    def __init__(self, broker: Served, coordination: MemberState | None) -> None:
-        self._broker = broker
-        self._coordination = coordination
-
-    @property
-    def catalog(self) -> Catalog:
-        return self._broker.catalog
-
-    @property
-    def coordination(self) -> MemberState | None:
-        return self._coordination
-
-    def node(self) -> Node:
-        broker = self._broker
-        facts = broker.node_view()
-        cluster, memory, disk = broker.catalog.cluster, facts.resources.memory, facts.resources.disk
-        name = broker.config.node_name or broker.container_id
-        return Node(
-            name=name,
-            cluster=name if cluster is None else cluster.name,
-            cluster_id=broker.container_id if cluster is None else cluster.id,
-            version=facts.version,
-            client_version=CLIENT_VERSION,
-            now_s=time(),
-            uptime_s=facts.uptime_s,
-            open_fds=_open_fds(),
-            max_fds=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
-            memory=memory.used_bytes,
-            memory_limit=memory.resource.limit_bytes,
-            disk_free=disk.free_bytes,
-            disk_limit=disk.resource.limit_bytes,
-            alarms=facts.alarms,
-            peers_lost=self._peers_lost(),
-            commits=None if facts.journal is None else facts.journal.commits,
-        )
-
-    def clients(self) -> tuple[Past, Sequence[Connected]]:
-        connections = self._broker.connections
-        past = connections.past
-        return (
-            Past(
-                past.connections,
-                dict(past.parts),
-                dict(past.measures),
-                past.blocked_s,
-                past.bytes_in,
-                past.bytes_out,
-                connections.past_counters(),
-            ),
-            list(connections.values()),
-        )
-
-    def member(self, queue: DeclaredQueue) -> MemberState | None:
-        handle = queue.handle
-        if not isinstance(handle, QueueTask) or not handle.keeper.by_log:
-            return None
-        from amqp10broker.tasks.member_states import state_of  # with the room of groups: not at each start
-
-        return state_of(cast("Member | None", cast("QuorumInLog", handle.keeper).member))
-
-    def is_here(self, queue: DeclaredQueue) -> bool:
-        catalog = self._broker.catalog
-        if catalog.whereabouts is None:
-            return True
-        leader = catalog.leader_of(queue)
-        return leader is not None and leader.number == self._broker.as_member.number
-
-    def _peers_lost(self) -> int:
-        catalog = self._broker.catalog
-        whereabouts = catalog.whereabouts
-        if whereabouts is None:
-            return 0
-        return sum(not whereabouts.runs(node.number) for node in catalog.nodes.values())
-
-
-def _open_fds() -> int | None:
-    """None where the system does not say."""
-    try:
-        return len(os.listdir("/proc/self/fd")) - 1  # the one that lists them is closed again
-    except OSError:
-        return None

@@ -2,34 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from amqp10broker.catalog.proposing import Propose
 from amqp10broker.catalog.queue import QueueHost
-from amqp10broker.errors import BadRequest, NotFound
+from amqp10broker.errors import NotFound
 from amqp10broker.management.cluster_node import ClusterNode
+from amqp10broker.management.inspection import Inspection
 from amqp10broker.management.node import Sink
 from amqp10broker.management.snapshot import (
     BrokerView,
+    ConnectionView,
+    FollowedView,
     NodeView,
     RecordingFailed,
     RecordingsView,
     RecordingView,
+    SummaryView,
     TraceView,
+    WaitingView,
     WatchView,
 )
+from amqp10broker.security.login import Authenticator
 from amqp10broker.security.passwords import Passwords
 from amqp10broker.service.survey import Selection
 from amqp10broker.tasks.afterwards import Afterwards
 from amqp10broker.tasks.bootstrap import tell_idle_patterns
-from amqp10broker.tasks.connections import Connections
+from amqp10broker.tasks.connections import Connections, what_waits
+from amqp10broker.tasks.data import Data
 from amqp10broker.tasks.doors import Doors
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.surroundings import ConnectionSurroundings, Surroundings
 from amqp10broker.tasks.trace_sinks import FileSink
 from amqp10broker.tasks.tracing import Tracing
 from amqp10broker.tasks.watches import Watches
+
+if TYPE_CHECKING:
+    from amqp10broker.service.faults.table import Faults
 
 _log = Log("amqp10broker.admin")
 
@@ -64,26 +74,34 @@ class Administered(Surroundings, QueueHost, Protocol):
         addresses: ``(host, port)`` of each listening socket.
         tls_addresses: of those that speak TLS.
         http_addresses: of those that speak HTTP.
+        metrics_addresses: of those that tell metrics alone.
         propose: has changes of the catalog decided.
         passwords: makes records of passwords.
+        authenticator: the rules of logging in.
+        data: the data folder; None in memory only.
         connections: by number, of both protocols.
         tracing: who is traced.
         watches: links that somebody looks at.
         doors: where clients come in; None before it serves.
         afterwards: what is to be done with the folder when the broker has stopped.
+        faults: that it commits on request; None: it is not in test mode.
     """
 
     container_id: str
     addresses: list[tuple[str, int]]
     tls_addresses: list[tuple[str, int]]
     http_addresses: list[tuple[str, int]]
+    metrics_addresses: list[tuple[str, int]]
     propose: Propose
     passwords: Passwords
+    authenticator: Authenticator
+    data: Data | None
     connections: Connections
     tracing: Tracing
     watches: Watches
     doors: Doors | None
     afterwards: Afterwards | None
+    faults: Faults | None
 
     def stop(self) -> None:
         """End in order."""
@@ -127,12 +145,20 @@ class RunningNode:
     def cluster(self) -> ClusterNode:
         return self._broker.as_member
 
+    def now_ms(self) -> int:
+        return self._broker.clock.now_ms()
+
+    @property
+    def faults(self) -> Faults | None:
+        return self._broker.faults
+
+    async def inspect(self) -> Inspection:
+        from amqp10broker.tasks.inspection import inspect  # few ask
+
+        return await inspect(self._broker)
+
     def view(self, choose: Mapping[str, Any]) -> BrokerView:
-        try:
-            selection = Selection.read(choose)
-        except ValueError as error:
-            raise BadRequest("status", str(error)) from error
-        return self._broker.view(selection)
+        return self._broker.view(Selection.asked("status", choose))
 
     # --- settings, alarms -------------------------------------------------------------------------
 
@@ -152,6 +178,15 @@ class RunningNode:
         tell_idle_patterns(self._broker.catalog)
 
     # --- connections ------------------------------------------------------------------------------
+
+    async def waiting(
+        self, choose: Mapping[str, Any], *, queues: bool
+    ) -> tuple[SummaryView, Sequence[WaitingView]]:
+        counted = self._broker.catalog if queues else ()
+        return await what_waits(self._broker.connections, counted, Selection.asked("waiting", choose))
+
+    async def connections(self, after: int, most: int | None) -> Sequence[ConnectionView]:
+        return await self._broker.connections.views(after, most)
 
     def close_connection(self, number: int, reason: str) -> None:
         connection = self._broker.connections.get(number)
@@ -185,16 +220,16 @@ class RunningNode:
     def recording(self) -> RecordingsView:
         return RecordingsView(self._broker.recordings.view(), self._broker.recordings.failed)
 
-    def trace_into_file(self, what: str, file: str) -> TraceView:
+    def trace_into_file(self, what: str, file: str, *, frames: bool) -> TraceView:
         sink = FileSink(file)
         try:
-            return self._broker.tracing.begin(what, sink, file).view
+            return self._broker.tracing.begin(what, sink, file, frames=frames).view
         except BaseException:
             sink.close("it did not begin")
             raise
 
-    def trace_into(self, what: str, sink: Sink) -> TraceView:
-        return self._broker.tracing.begin(what, sink, "a terminal").view
+    def trace_into(self, what: str, sink: Sink, *, frames: bool) -> TraceView:
+        return self._broker.tracing.begin(what, sink, "a terminal", frames=frames).view
 
     def end_trace(self, what: str, reason: str | None = None) -> TraceView:
         tracing = self._broker.tracing
@@ -205,8 +240,16 @@ class RunningNode:
     ) -> WatchView:
         return self._broker.watches.begin(connection, link, channel, role)
 
-    def unwatch_link(self, watch: int) -> WatchView:
-        return self._broker.watches.end(watch)
+    def watches(self) -> Sequence[WatchView]:
+        return self._broker.watches.views()
 
-    def timeline(self, watch: int, since: int | None, limit: int, *, frames: bool) -> dict[str, Any]:
-        return self._broker.watches.timeline(watch, since, limit, frames=frames)
+    def unwatch_link(self, watch: int, user: str | None) -> WatchView:
+        return self._broker.watches.end(watch, user)
+
+    def follow_links(self, vhost: str, *, on: bool) -> FollowedView:
+        return self._broker.watches.follow(vhost) if on else self._broker.watches.unfollow(vhost)
+
+    def timeline(
+        self, watch: int, since: int | None, limit: int, *, frames: bool, user: str | None
+    ) -> tuple[WatchView, dict[str, Any]]:
+        return self._broker.watches.timeline(watch, since, limit, frames=frames, user=user)

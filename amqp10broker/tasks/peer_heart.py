@@ -12,7 +12,6 @@ from amqp10broker.replication.frames import encode
 from amqp10broker.replication.hello import Identity
 from amqp10broker.replication.liveness import (
     HAND_OVER_MS,
-    HEARTBEAT_MS,
     Heartbeat,
     Liveness,
     News,
@@ -35,7 +34,7 @@ BACKLOG_BYTES_MAX: Final = 16 * 1024 * 1024
 
 
 class Heart:
-    """What is said and heard ten times a second.
+    """What is said and heard each `Liveness.beat_ms`.
 
     Args:
         liveness: which nodes are alive.
@@ -68,7 +67,7 @@ class Heart:
         at = trio.current_time()
         while True:
             self._look()
-            at = max(at + HEARTBEAT_MS / 1000, trio.current_time())
+            at = max(at + self._liveness.beat_ms / 1000, trio.current_time())
             await trio.sleep_until(at)
 
     def beat(self, link: PeerLink) -> None:
@@ -99,6 +98,10 @@ class Heart:
         if facts is not None:
             self._events.told(node, facts)
 
+    def seen(self, link: PeerLink) -> None:
+        """Frames of groups have come."""
+        self._liveness.seen(link.peer.node, _now_ms())
+
     def lost(self, link: PeerLink) -> None:
         """A connection for groups is over."""
         self.tell(self._liveness.lost(link.peer.node))
@@ -125,7 +128,7 @@ class Heart:
         self.tell(self._liveness.tick(_now_ms()))
         now = trio.current_time()
         # A loop that hung has not read what came meanwhile.
-        late = now - self._looked_at > 3 * HEARTBEAT_MS / 1000
+        late = now - self._looked_at > 3 * self._liveness.beat_ms / 1000
         self._looked_at = now
         silent_s = SILENT_TIMES * self._liveness.suspect_ms / 1000
         for link in self._links():

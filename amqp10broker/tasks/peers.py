@@ -316,6 +316,8 @@ class Peers:
             else:
                 others.append(frame)
         if others:
+            if purpose is Purpose.RAFT:
+                self._heart.seen(link)
             self._events.frames(node, purpose, others)
 
     # -- the table

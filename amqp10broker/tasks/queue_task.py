@@ -51,11 +51,13 @@ class QueueTask(OwnQueue):
         "_clock",
         "_delay_s",
         "_due_ms",
+        "_fault",
         "_journal_task",
         "_mailbox",
         "_on_dead_letters",
         "_on_deleted",
         "_outlook",
+        "_own_files",
         "_silent",
         "_start_worker",
         "begun",
@@ -73,6 +75,7 @@ class QueueTask(OwnQueue):
         start_worker: Callable[[QueueTask, DeadLetterTarget], DeadLetterWorker],
         *,
         journal_task: JournalTask | None = None,
+        own_files: bool = False,
         confirm_delay_ms: int = 0,
     ) -> None:
         """Make a queue ready to run.
@@ -85,6 +88,7 @@ class QueueTask(OwnQueue):
             on_dead_letters: called with what is to be handed on at most once.
             start_worker: called once, when the first message is to be handed on at least once.
             journal_task: has the journal that must be read first; None: nothing of the queue is in one.
+            own_files: only commits of the queue are there; its own files are read meanwhile.
             confirm_delay_ms: fault injection: every batch takes this long to commit, as if each waited for a
                 disk.
         """
@@ -96,13 +100,16 @@ class QueueTask(OwnQueue):
         self._on_deleted = on_deleted
         self._on_dead_letters = on_dead_letters
         self._journal_task = journal_task
+        self._own_files = own_files
         self._at_least_once: AtLeastOnce | None = None
         self._silent = False
         self._start_worker = start_worker
         self._delay_s = confirm_delay_ms / 1000
-        self._mailbox: Mailbox[QueueLetter] = Mailbox()
+        self._mailbox: Mailbox[QueueLetter] = Mailbox(askers.relay)
         self._at_work: list[Command] = []
         self._due_ms: int | None = None
+        # What a commit has met that was carried out from elsewhere.
+        self._fault: Exception | None = None
         self._outlook: Outlook | None = None
         keeper.wake, keeper.hand_over = self._wake, self._hand_over
 
@@ -169,8 +176,19 @@ class QueueTask(OwnQueue):
 
     async def _recover(self) -> None:
         """Begin with what was there before a restart."""
-        if self._journal_task is not None:
+        if self._journal_task is None:
+            await self._take_up()
+            return
+        if self._own_files:
+            await self._take_up()
             await self._journal_task.recovered.wait()
+            self.keeper.go_on()
+            return
+        await self._journal_task.recovered.wait()
+        async with self._journal_task.turns:
+            await self._take_up()
+
+    async def _take_up(self) -> None:
         read = 0
         for step in self.keeper.recover(self._clock.now_ms()):
             read += step
@@ -189,31 +207,101 @@ class QueueTask(OwnQueue):
             self._forget()
 
     async def _work(self) -> None:
-        keeper = self.keeper
+        if not self._delay_s:
+            self._mailbox.at_once = self._at_once
         while True:
             commands = await self._next_commands()
-            now_ms = self._clock.now_ms()
-            self._at_work = commands = keeper.admission.admitted(commands, now_ms)
-            if self._due_ms is not None and self._due_ms <= now_ms:
-                commands = [*commands, TICK]
-            self._outlook = None
-            keeper.carry_out(commands, now_ms)
-            if keeper.by_log:
-                self._at_work = []
-            gone = keeper.queue.deleted
-            if gone:
-                self._forget()
-            keeper.keep(now_ms)
-            if keeper.queue.deleted and not gone:
-                self._forget()
-            self._look_after_dead_letters(commands)
+            self._check_fault()
+            self._decide(commands)
             if self._delay_s and any(type(command) is Publish for command in commands):
                 await trio.sleep(self._delay_s)
-            keeper.tell()
-            self._outlook = None
-            self._at_work = []
-            if keeper.queue.deleted:
+            self._tell()
+            if self.keeper.queue.deleted:
                 return
+
+    def _at_once(self, letters: list[QueueLetter]) -> bool:
+        """See `Mailbox.at_once`."""
+        self._check_fault()
+        self._decide(_joined(letters))
+        self._tell()
+        return not self.keeper.queue.deleted and self._deadline() == self._due_ms
+
+    def _decide(self, commands: list[Command]) -> None:
+        """Carry out commands and have kept what comes of them."""
+        keeper = self.keeper
+        now_ms = self._clock.now_ms()
+        self._at_work = commands = keeper.admission.admitted(commands, now_ms)
+        if self._due_ms is not None and self._due_ms <= now_ms:
+            commands = [*commands, TICK]
+        self._outlook = None
+        keeper.carry_out(commands, now_ms)
+        if keeper.by_log:
+            self._at_work = []
+        gone = keeper.queue.deleted
+        if gone:
+            self._forget()
+        keeper.keep(now_ms)
+        if keeper.queue.deleted and not gone:
+            self._forget()
+        self._look_after_dead_letters(commands)
+
+    def _tell(self) -> None:
+        """Tell what may be told."""
+        self.keeper.tell()
+        self._outlook = None
+        self._at_work = []
+
+    # --- for one who commits a transaction, between two awaits of the task ------------------------------
+
+    def catch_up(self) -> None:
+        """Work off what was put before, as a turn of the task would."""
+        if not self.begun.is_set() or self.queue.deleted or not (self._mailbox.waiting or self.keeper.by_log):
+            return
+        try:
+            if self._mailbox.waiting:
+                self._decide(_joined(self._mailbox.take_now()))
+            self._hasten()
+            self._tell()
+        except Exception as error:
+            self._fault = error
+        self._wake()
+
+    def _hasten(self) -> None:
+        keeper = self.keeper
+        keeper.hasten()
+        self._look_after_dead_letters([])
+        if keeper.queue.deleted:
+            self._forget()
+
+    @property
+    def failed(self) -> bool:
+        """Whether its machine cannot be trusted, and its task is about to find that."""
+        return self._fault is not None
+
+    def decide_within(self, commands: list[Command]) -> None:
+        """Carry out a part of a commit, and have it kept; whom it concerns hears by `tell_decided`."""
+        self._at_work = commands
+        self._outlook = None
+        try:
+            self.keeper.carry_out_part(commands, self._clock.now_ms())
+            self._look_after_dead_letters(commands)
+        except Exception as error:
+            # It is the queue's own fault, and not that of the one who commits: its task ends of it.
+            self._fault = error
+        # Its task has to know when something is due now.
+        self._wake()
+
+    def tell_decided(self) -> None:
+        """Whom it concerns hears what was decided."""
+        if self._fault is None:
+            self._tell()
+        if self.queue.deleted:
+            self._forget()
+
+    def _check_fault(self) -> None:
+        if self._fault is not None:
+            fault, self._fault = self._fault, None
+            raise fault
 
     def _look_after_dead_letters(self, commands: list[Command]) -> None:
         if self._at_least_once is None:
@@ -227,10 +315,7 @@ class QueueTask(OwnQueue):
 
     async def _next_commands(self) -> list[Command]:
         """Wait for letters; none if something else is due first."""
-        due_ms = self.keeper.deadline()
-        if self.keeper.due_ms is not None:
-            due_ms = self.keeper.due_ms if due_ms is None else min(due_ms, self.keeper.due_ms)
-        self._due_ms = due_ms
+        self._due_ms = due_ms = self._deadline()
         letters: list[QueueLetter] = []
         if due_ms is None:
             letters = await self._mailbox.take_all()
@@ -241,7 +326,14 @@ class QueueTask(OwnQueue):
         else:
             with trio.move_on_at(self._clock.trio_time(due_ms)):
                 letters = await self._mailbox.take_all()
-        return letters[0] if len(letters) == 1 else [command for letter in letters for command in letter]
+        return _joined(letters)
+
+    def _deadline(self) -> int | None:
+        """When something is due, milliseconds since 1970; 0: now; None: nothing is."""
+        own, keepers = self.keeper.deadline(), self.keeper.due_ms
+        if own is None or keepers is None:
+            return keepers if own is None else own
+        return min(own, keepers)
 
     def _wake(self) -> None:
         """Something is durable, or there is room again: an empty letter makes the queue look."""
@@ -333,3 +425,7 @@ class QueueTask(OwnQueue):
         waiting: list[Command] = [*self.keeper.admission.take()]
         for commands in (waiting, *self._mailbox.close()):
             self.post_all(commands)
+
+
+def _joined(letters: list[QueueLetter]) -> list[Command]:
+    return letters[0] if len(letters) == 1 else [command for letter in letters for command in letter]

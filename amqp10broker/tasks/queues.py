@@ -124,7 +124,8 @@ class Queues:
             lambda gone: self._forget(spec, gone),
             lambda given_up: surroundings.dead_letters.post(spec.vhost, spec.name, given_up),
             lambda running, destination: self._start_worker(spec, running, destination),
-            journal_task=None if KINDS[spec.type].own_files else journal_task,
+            journal_task=journal_task,
+            own_files=KINDS[spec.type].own_files,
             confirm_delay_ms=surroundings.config.fault_injection.confirm_delay_ms_for(spec.name),
         )
         # One that is declared elsewhere while this broker stops begins at its next start.

@@ -45,7 +45,8 @@ class RaftNode:
         self.groups.on_deadline = self.awaken
         self.on_failed: Callable[[StorageError], None] = _raise
         self._send = send
-        self._absent: set[tuple[int, int]] = set()
+        self._absent: dict[int, set[int]] = {}
+        """By group: the nodes that were told that it has no member here."""
         self._turns: list[tuple[Callable[[], int | None], Callable[[], None]]] = []
         self._wake = trio.Event()
 
@@ -102,17 +103,16 @@ class RaftNode:
 
     def disconnected(self, node: int) -> None:
         """The way to a node is lost: its groups suspect every member here until it is there again."""
-        self._absent = {each for each in self._absent if each[0] != node}
+        self._absent = {group: others for group, nodes in self._absent.items() if (others := nodes - {node})}
 
     def _begun(self, group: int) -> None:
         """This node has a member of a group from now on."""
-        for each in [each for each in self._absent if each[1] == group]:
-            self._absent.discard(each)
-            self._send(each[0], group, MEMBER)
+        for node in sorted(self._absent.pop(group, ())):
+            self._send(node, group, MEMBER)
 
     def _unknown(self, node: int, group: int, message: Message) -> None:
         """A node writes to a member that is not here: it suspects that until it is (see `raft.core`)."""
-        self._absent.add((node, group))
+        self._absent.setdefault(group, set()).add(node)
         self._send(node, group, NO_MEMBER)
 
     def _news_of_member(self, node: int, group: int, *, there: bool) -> None:

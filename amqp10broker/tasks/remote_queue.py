@@ -7,7 +7,7 @@ from typing import Final
 
 from amqp10broker.queues.commands import Command, Configure, Delete, Touch
 from amqp10broker.queues.counters import QueueCounters
-from amqp10broker.queues.figures import QueueFigures
+from amqp10broker.queues.figures import QueueFigures, QueueWeight
 from amqp10broker.queues.outlook import UP_TO_DATE, Outlook, Progress
 from amqp10broker.replication.home_lane import HomeClient
 from amqp10broker.replication.lane_table import Client
@@ -96,6 +96,10 @@ class RemoteQueue(LetterBox):
         if self.member is not None:
             return self.member.figures()
         return QueueFigures(messages_ready=self.client.available, consumers=self.client.consumers)
+
+    def weight(self) -> QueueWeight | None:
+        """See `QueueHandle`."""
+        return None if self.member is None else self.member.weight()
 
 
 _NOTHING: Final = QueueCounters()

@@ -14,7 +14,8 @@ from amqp10broker.tasks.mailbox import Bound, Mailbox
 from amqp10broker.tasks.writer import Lane
 
 READS_MAX = 4
-"""Socket reads (64 KiB each at most) whose frames may wait for one session before the reader waits."""
+"""Socket reads (64 KiB each, or a share of `READ_BYTES_MAX`) whose frames may wait for one session before the
+reader waits."""
 
 
 class RunningSession:
@@ -30,7 +31,7 @@ class RunningSession:
         on_end: called when it is over, before what it holds goes back; likewise.
     """
 
-    __slots__ = ("_clock", "inbox", "lane", "on_end", "on_turn", "on_wake", "reads", "service")
+    __slots__ = ("_clock", "_fault", "inbox", "lane", "on_end", "on_turn", "on_wake", "reads", "service")
 
     def __init__(
         self, service: BrokerSession, inbox: Mailbox[SessionLetter], lane: Lane, clock: WallClock
@@ -43,6 +44,8 @@ class RunningSession:
         self.on_wake: Callable[[], None] | None = None
         self.on_turn: Callable[[], None] | None = None
         self.on_end: Callable[[], None] | None = None
+        self._fault: AmqpError | None = None
+        inbox.at_once = self._at_once
 
     async def run(self, fail: Callable[[AmqpError], None]) -> None:
         """Work until the session is over.
@@ -56,21 +59,11 @@ class RunningSession:
             lane.put(service.take_output())  # the begin that answers the client's
             while not service.over:
                 letters = await self.inbox.take_all()
-                service.moment.ms = self._clock.now_ms()
-                try:
-                    for letter in letters:
-                        if isinstance(letter, Frames):
-                            self.reads.done()
-                        service.handle(letter)
-                    write(service, lane)
-                except AmqpError as fault:
-                    fail(fault)
+                if letters:
+                    self._turn(letters)
+                if self._fault is not None:
+                    fail(self._fault)
                     return
-                post_mail(service.take_mail())
-                if self.on_wake is not None:
-                    self.on_wake()
-                if self.on_turn is not None:
-                    self.on_turn()
                 if lane.overfull:
                     await lane.wait_drained()
         finally:
@@ -81,4 +74,28 @@ class RunningSession:
             for letter in self.inbox.close():
                 if isinstance(letter, Frames):
                     self.reads.done()
+                else:
+                    service.hear_last(letter)
             post_mail(service.take_mail())
+
+    def _turn(self, letters: list[SessionLetter]) -> None:
+        service = self.service
+        service.moment.ms = self._clock.now_ms()
+        try:
+            for letter in letters:
+                if isinstance(letter, Frames):
+                    self.reads.done()
+                service.handle(letter)
+            write(service, self.lane)
+        except AmqpError as fault:
+            self._fault = fault
+            return
+        post_mail(service.take_mail())
+        if self.on_wake is not None:
+            self.on_wake()
+        if self.on_turn is not None:
+            self.on_turn()
+
+    def _at_once(self, letters: list[SessionLetter]) -> bool:
+        self._turn(letters)
+        return self._fault is None and not self.service.over and not self.lane.overfull

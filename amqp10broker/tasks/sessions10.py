@@ -19,6 +19,7 @@ from amqp10broker.queues.commands import RequestRef
 from amqp10broker.service.circumstances import Circumstances
 from amqp10broker.service.context import SessionContext
 from amqp10broker.service.mail import (
+    TRANSACTIONS_DUE,
     Frames,
     LinkStolen,
     SessionLetter,
@@ -26,8 +27,9 @@ from amqp10broker.service.mail import (
 )
 from amqp10broker.service.moment import Moment
 from amqp10broker.service.sessions.names import LinkNames
-from amqp10broker.service.sessions.session import BrokerSession
 from amqp10broker.service.sessions.status import session_view
+from amqp10broker.service.sessions.transactions import TransactionNumbers, Transactions
+from amqp10broker.tasks.commits import SessionCommits
 from amqp10broker.tasks.connection_shell import ConnectionShell
 from amqp10broker.tasks.mailbox import Bound, Mailbox
 from amqp10broker.tasks.parts import RunningParts
@@ -46,6 +48,7 @@ class Sessions(RunningParts[RunningSession]):
 
     Attributes:
         unfinished: what they hold of deliveries that are not whole.
+        of_jms: the client desires what clients of JMS do; said when it opens, before there is a session.
     """
 
     word = "session"
@@ -59,7 +62,12 @@ class Sessions(RunningParts[RunningSession]):
         super().__init__(surroundings, connection)
         config = surroundings.config
         self._engine = engine
+        self.of_jms = False
         self._names = LinkNames()
+        self._numbers: TransactionNumbers | None = None
+        # Sessions with transactions whose time runs; one task looks after all of them, while there are any.
+        self._timed: dict[Mailbox[SessionLetter], Transactions] = {}
+        self._times = False
         # A session counts until its task is gone, which is later than its channel is free again.
         self._running = Bound(config.session_max_per_connection)
         self.unfinished = Unfinished(max(config.unfinished_bytes_max, 2 * config.max_message_size_bytes))
@@ -90,7 +98,7 @@ class Sessions(RunningParts[RunningSession]):
 
     async def pass_on(self, event: FramesReceived) -> None:
         """Give a session what the client sent on it, as much in one turn as others can wait for."""
-        turn = self._connection.turn
+        turn, relay = self._connection.turn, self._surroundings.askers.relay
         session = self.by_number.get(event.channel)
         if event.ended:
             self.by_number.pop(event.channel, None)
@@ -102,8 +110,10 @@ class Sessions(RunningParts[RunningSession]):
             if session.reads.full:
                 await self._wait_for(session, session.reads)
             session.reads.add()
+            relay.open = self._connection.goes_on
             if not session.inbox.put(Frames(items)):
                 session.reads.done()
+            relay.carry()
             if turn.over:
                 await self._connection.let_others()
 
@@ -137,7 +147,16 @@ class Sessions(RunningParts[RunningSession]):
 
     def _begin(self, event: BeginReceived) -> None:
         surroundings, connection = self._surroundings, self._connection
-        inbox: Mailbox[SessionLetter] = Mailbox()
+        inbox: Mailbox[SessionLetter] = Mailbox(surroundings.askers.relay)
+        if self._numbers is None:
+            self._numbers = TransactionNumbers(connection.number)
+        moment = Moment(surroundings.clock.now_ms(), self.measures)
+        transactions = Transactions(
+            self._numbers,
+            moment,
+            timeout_ms=surroundings.config.transaction_timeout_ms,
+            watch=lambda: self._watch_time(inbox, transactions),
+        )
         reply_to = self._address(event.channel, inbox)
         context = SessionContext(
             catalog=surroundings.catalog,
@@ -147,6 +166,7 @@ class Sessions(RunningParts[RunningSession]):
             reply_to=reply_to,
             user=connection.user,
             container_id=connection.client_name,
+            of_jms=self.of_jms,
             names=self._names,
             tell_stolen=lambda link: inbox.put(LinkStolen(link)),
             propose=surroundings.propose,
@@ -156,9 +176,13 @@ class Sessions(RunningParts[RunningSession]):
             node=surroundings.config.node_name or surroundings.container_id,
             log=connection.log,
             offer_token=partial(self._offer_token, inbox) if connection.credential.is_token else None,
-            moment=Moment(surroundings.clock.now_ms(), self.measures),
+            moment=moment,
+            transactions=transactions,
+            commits=SessionCommits(inbox, surroundings.journal_task),
+            kept=surroundings.kept,
+            tell=inbox.put,
         )
-        service = BrokerSession(
+        service = surroundings.session_type(
             event.channel,
             event.performative,
             context,
@@ -184,8 +208,41 @@ class Sessions(RunningParts[RunningSession]):
         if await self._connection.renew(token):
             inbox.put(Decided(ref))
 
+    def release(self) -> None:
+        """See `RunningParts`."""
+        self._surroundings.kept.let_run(self._names)
+        super().release()
+
     async def _work(self, number: int, part: RunningSession) -> None:
         try:
             await part.run(lambda fault: self._connection.fail(fault, session=number))
         finally:
+            self._timed.pop(part.inbox, None)
             self._running.done()
+
+    # --- transactions whose time runs -------------------------------------------------------------
+
+    def _watch_time(self, inbox: Mailbox[SessionLetter], transactions: Transactions) -> None:
+        """Have a session told when a transaction of it has been open for too long."""
+        self._timed[inbox] = transactions
+        if not self._times:
+            self._times = True
+            self._connection.line.start_companion(self._tell_overdue)
+
+    async def _tell_overdue(self) -> None:
+        """As long as the time of a transaction runs. All run for equally long: a later one is due later."""
+        clock = self._surroundings.clock
+        while self._timed:
+            now_ms, due = clock.now_ms(), []
+            for inbox, transactions in list(self._timed.items()):
+                due_ms = transactions.due_ms
+                if due_ms is not None and due_ms > now_ms:
+                    due.append(due_ms)
+                    continue
+                # The session asks again: when it begins another, or has ended what is overdue and has more.
+                del self._timed[inbox]
+                if due_ms is not None:
+                    inbox.put(TRANSACTIONS_DUE)
+            if due:
+                await trio.sleep_until(clock.trio_time(min(due)))
+        self._times = False

@@ -8,6 +8,7 @@ Any other `trio.abc.Stream` (TLS, memory streams in tests) does as well, without
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 import trio
@@ -15,6 +16,9 @@ import trio
 NOTSENT_LOWAT_BYTES: Final = 131_072
 """What the kernel may hold that was not sent yet. A frame waits behind no more than this in the
 kernel, where Linux would otherwise let several megabytes pile up."""
+
+PIECES_MAX: Final = 1024
+"""Buffers that the system takes in one call (IOV_MAX)."""
 
 
 class Stream(Protocol):
@@ -65,6 +69,30 @@ class SocketTransport:
             except OSError as error:
                 raise trio.BrokenResourceError(f"receiving: {error}") from error
 
+    async def send_pieces(self, pieces: Sequence[bytes | memoryview]) -> None:
+        """Send everything, without joining it.
+
+        Raises:
+            trio.BrokenResourceError: the peer reset the connection.
+        """
+        left = pieces
+        while left:
+            sent = self.try_send_pieces(left)
+            left = unsent(left, sent)
+            if left:
+                if sent:
+                    self.moved_at = trio.current_time()
+                await trio.lowlevel.wait_writable(self._socket)
+
+    def try_send_pieces(self, pieces: Sequence[bytes | memoryview]) -> int:
+        """As `try_send`, of several buffers that are not joined; of very many only the first."""
+        try:
+            return self._socket.sendmsg(pieces[:PIECES_MAX])
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise trio.BrokenResourceError(f"sending: {error}") from error
+
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Send everything.
 
@@ -100,3 +128,12 @@ class SocketTransport:
             trio.lowlevel.notify_closing(self._socket)
             self._socket.close()
         await trio.lowlevel.checkpoint()
+
+
+def unsent(pieces: Sequence[bytes | memoryview], sent: int) -> Sequence[bytes | memoryview]:
+    """What is left of some buffers when so many bytes of them have been sent."""
+    for at, piece in enumerate(pieces):
+        if sent < len(piece):
+            return [memoryview(piece)[sent:], *pieces[at + 1 :]]
+        sent -= len(piece)
+    return []

@@ -6,7 +6,8 @@ import errno
 import ipaddress
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from importlib.util import find_spec
 from typing import Final, TypeAlias
 
 import trio
@@ -43,6 +44,8 @@ class BoundSockets:
             OSError: the address cannot be used.
             ConfigError: the one for TLS cannot, or one of its files.
         """
+        if config.websocket_on_port:
+            need_packages("websocket_on_port", ("h11", "websockets"), "leave it off")
         self.tls = _tls_context(config)
         self.plain = await open_sockets(config.host, config.port)
         if self.tls is None:
@@ -95,6 +98,26 @@ async def accept_forever(
             await trio.sleep(OUT_OF_FILES_PAUSE_S)
             continue
         taken(sock, address)
+
+
+def need_packages(setting: str, packages: Iterable[str], otherwise: str) -> None:
+    """Check that packages of the extra for HTTP are there.
+
+    Args:
+        setting: that needs them.
+        packages: names of modules.
+        otherwise: what can be done instead of installing them.
+
+    Raises:
+        ConfigError: one is not.
+    """
+    for package in packages:
+        if find_spec(package) is None:
+            raise ConfigError(
+                setting,
+                f"needs the package {package.replace('_', '-')}, which is not installed",
+                f"install it with: pip install 'amqp10broker[http]', or {otherwise}",
+            )
 
 
 def addresses_of(sockets: list[socket.socket]) -> list[Address]:

@@ -16,8 +16,12 @@ from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.config import Config
 from amqp10broker.security.login import Authenticator
+from amqp10broker.service.channels.channel import BrokerChannel
+from amqp10broker.service.sessions.kept import KeptLinks
+from amqp10broker.service.sessions.session import BrokerSession
 from amqp10broker.tasks.askers import Askers
 from amqp10broker.tasks.clock import WallClock
+from amqp10broker.tasks.journal_task import JournalTask
 from amqp10broker.tasks.log_limits import LogLimits
 from amqp10broker.tasks.login import Logins
 
@@ -53,6 +57,9 @@ class ConnectionSurroundings(Surroundings, Protocol):
         authenticator: the rules of logging in.
         logins: whose password is verified when.
         log_limits: how many warnings clients may cause.
+        journal_task: keeps what durable queues have; None: all is in memory.
+        session_type: makes sessions.
+        channel_type: makes channels.
     """
 
     container_id: str
@@ -60,6 +67,13 @@ class ConnectionSurroundings(Surroundings, Protocol):
     authenticator: Authenticator
     logins: Logins
     log_limits: LogLimits
+    journal_task: JournalTask | None
+    session_type: Callable[..., BrokerSession]
+    channel_type: Callable[..., BrokerChannel]
+
+    @property
+    def kept(self) -> KeptLinks:
+        """Links of AMQP 1.0 that outlive their sessions."""
 
     def new_id(self) -> str:
         """A fresh token that nobody can guess, for generated names."""

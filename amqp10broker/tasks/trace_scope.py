@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from amqp10broker.amqp091.methods import BasicPublish, ChannelCloseOk
 from amqp10broker.amqp10.performatives import Attach, Begin, Detach, Disposition, End, Flow, Role, Transfer
+from amqp10broker.frames.reader import Frame
 from amqp10broker.routing.address import BadAddress, QueueAddress, parse, queue_address
-from amqp10broker.tasks.trace import Shown
 
 Matches = Callable[[str], bool]
 
@@ -64,7 +64,7 @@ class LinkScope:
             if handle is not None:
                 self._handles.add(("->", channel, handle))
 
-    def shows(self, arrow: str, frame: Shown) -> bool:
+    def shows(self, arrow: str, frame: Frame) -> bool:
         """Whether a frame is shown; each is to be told, in order."""
         channel = frame.channel
         match frame.body:
@@ -129,7 +129,7 @@ class ChannelScope:
         if any(self._matches(queue_address(queue)) for queue in queues):
             self._channels.add(channel)
 
-    def shows(self, arrow: str, frame: Shown) -> bool:
+    def shows(self, arrow: str, frame: Frame) -> bool:
         """Whether a frame is shown; each is to be told, in order."""
         channel, method = frame.channel, frame.body
         content = (arrow, channel)

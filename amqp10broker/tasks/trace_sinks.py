@@ -31,6 +31,11 @@ class LogSink:
         for line in lines:
             _log.info(line, peer=peer, connection=number)
 
+    def put(self, lines: Sequence[str]) -> None:
+        """See `Sink`."""
+        for line in lines:
+            _log.info(line)
+
     def close(self, reason: str) -> None:
         """See `Sink`."""
 
@@ -59,9 +64,13 @@ class FileSink:
 
     def write(self, number: int, peer: str, lines: Sequence[str]) -> None:
         """See `Sink`."""
+        self.put(stamped(number, lines))
+
+    def put(self, lines: Sequence[str]) -> None:
+        """See `Sink`."""
         if self.ended is not None:
             return
-        data = "".join(f"{line}\n" for line in stamped(number, lines)).encode()
+        data = "".join(f"{line}\n" for line in lines).encode()
         if self._written + len(data) > FILE_BYTES_MAX:
             self._stop(f"the file has {FILE_BYTES_MAX // 1024**2} MiB")
             return
@@ -96,9 +105,13 @@ class StreamSink:
 
     def write(self, number: int, peer: str, lines: Sequence[str]) -> None:
         """See `Sink`."""
+        self.put(stamped(number, lines))
+
+    def put(self, lines: Sequence[str]) -> None:
+        """See `Sink`."""
         room = LINES_WAITING_MAX - len(self._lines)
         self._left_out += max(len(lines) - room, 0)
-        self._lines.extend(stamped(number, lines[:room]))
+        self._lines.extend(lines[:room])
         self._news.set()
 
     def close(self, reason: str) -> None:

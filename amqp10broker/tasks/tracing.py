@@ -8,24 +8,30 @@ pays one look at an attribute a read and a write.
 from __future__ import annotations
 
 import ipaddress
+import os
+import time
 from typing import Final
 
 from amqp10broker.catalog.users import Users
-from amqp10broker.errors import NotAllowed, NotFound
+from amqp10broker.errors import NotAllowed, NotFound, StorageError
+from amqp10broker.frames.records import first_line
+from amqp10broker.frames.words10 import header_text
 from amqp10broker.greeting import AMQP_091_HEADER
 from amqp10broker.management.node import Sink
 from amqp10broker.management.snapshot import TraceView
 from amqp10broker.tasks.connection10 import Connection10
 from amqp10broker.tasks.connections import Connection, Connections
 from amqp10broker.tasks.log import Log
-from amqp10broker.tasks.trace import header_text
 from amqp10broker.tasks.trace_scope import matching
-from amqp10broker.tasks.trace_sinks import LogSink
+from amqp10broker.tasks.trace_sinks import FileSink, LogSink
 from amqp10broker.tasks.trace_tap import ConnectionTap, Target, Trace
 
 _log = Log("amqp10broker.trace")
 
 EVERYTHING: Final = "everything"
+RECORDED: Final = "recorded frames"
+"""What the configuration has recorded; ``trace`` can end it."""
+_ALL: Final = Target(EVERYTHING, lambda connection: True)
 GONE: Final = "the connection has ended"
 
 
@@ -45,17 +51,17 @@ class Tracing:
         self._traces: dict[str, Trace] = {}
         self._taps: dict[int, ConnectionTap] = {}
         if everything:
-            target = Target("everything", lambda connection: True)
-            self._traces[EVERYTHING] = Trace(EVERYTHING, target, LogSink(), "the log")
+            self._traces[EVERYTHING] = Trace(EVERYTHING, _ALL, LogSink(), "the log")
 
-    def begin(self, what: str, sink: Sink, place: str) -> Trace:
+    def begin(self, what: str, sink: Sink, place: str, *, frames: bool = False) -> Trace:
         """Trace a connection, a user or an address from now on.
 
         Args:
-            what: a connection's number, a user's name, a peer's address (host, or host:port), or the
-                address of links (``/queues/orders``, with ``*`` and ``?``).
+            what: a connection's number, a user's name, a peer's address (host, or host:port), the
+                address of links (``/queues/orders``, with ``*`` and ``?``), or ``everything``.
             sink: where to.
             place: that, for people.
+            frames: as a recording of frames, see `frames.records`; else as text.
 
         Raises:
             NotFound: there is nothing of that kind.
@@ -67,11 +73,33 @@ class Tracing:
             raise NotAllowed(
                 "trace", f"{target.text} is being traced already, into {place}: switch that off first"
             )
-        trace = self._traces[what] = Trace(what, target, sink, place)
+        trace = Trace(what, target, sink, place, frames)
+        self._begin(trace)
+        return trace
+
+    def _begin(self, trace: Trace) -> None:
+        self._traces[trace.what] = trace
+        if trace.frames:
+            trace.sink.put([first_line()])
         for connection in self._connections.values():
             self._listen(connection, trace)
-        _log.info("a trace has begun", what=target.text, into=place)
-        return trace
+        _log.info("a trace has begun", what=trace.target.text, into=trace.place)
+
+    def record(self, folder: str) -> None:
+        """Record all frames from the start on, into a file of a folder that is made if it is not there.
+
+        Raises:
+            StorageError: the file cannot be made.
+        """
+        try:
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise StorageError(
+                folder, f"cannot be made: {error.strerror}", "name a folder that the broker's user may write"
+            ) from error
+        begun = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        path = os.path.join(folder, f"frames-{begun}-{os.getpid()}.jsonl")
+        self._begin(Trace(RECORDED, _ALL, FileSink(path), path, frames=True))
 
     def end(self, what: str, reason: str = "it was switched off") -> Trace:
         """End a trace.
@@ -91,6 +119,11 @@ class Tracing:
         _log.info("a trace has ended", what=trace.target.text, into=trace.place, reason=reason)
         return trace
 
+    def close(self) -> None:
+        """The broker has ended."""
+        for trace in self._traces.values():
+            trace.sink.close("the broker has ended")
+
     def join(self, connection: Connection, *, begins: bool = False) -> None:
         """A connection is there, or its user is known now."""
         for trace in self._traces.values():
@@ -101,14 +134,16 @@ class Tracing:
 
     def leave(self, connection: Connection) -> None:
         """A connection is over."""
-        self._taps.pop(connection.number, None)
+        tap = self._taps.pop(connection.number, None)
+        if tap is not None:
+            tap.ended(str(connection.end))
         for trace in [each for each in self._traces.values() if each.target.connection == connection.number]:
             self.end(trace.what, f"{GONE}: {connection.end}")
 
     def greeting(self, number: int, peer: str, data: bytes, reply: bytes) -> None:
         """What is no protocol of ours, and our answer."""
         trace = self._traces.get(EVERYTHING)
-        if trace is not None:
+        if trace is not None and not trace.frames:
             lines = [f"<- no protocol header: {data[: len(reply)].hex(' ')}", f"-> {header_text(reply)}"]
             trace.sink.write(number, peer, lines)
 
@@ -124,9 +159,11 @@ class Tracing:
             tap = ConnectionTap(connection, begins=begins)
             self._taps[connection.number] = connection.line.tap = tap
         if trace not in tap.traces:
-            tap.add(trace)
+            tap.add(trace, begins=begins)
 
     def _target(self, what: str) -> Target:
+        if what == EVERYTHING:
+            return _ALL
         if what.isdecimal() and int(what) in self._connections:
             number = int(what)
             connection = self._connections[number]

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from amqp10broker.errors import BadRequest, NotAllowed, NotFound
+from amqp10broker.frames import words091
+from amqp10broker.frames.words10 import describe
+from amqp10broker.management.snapshot import WatchView
 from amqp10broker.service.channels.channel import ChannelState
 from amqp10broker.service.channels.consumer import Consumer as Consumer091
 from amqp10broker.service.sessions.consumer import Consumer
 from amqp10broker.service.sessions.publisher import Publisher
+from amqp10broker.service.timeline.channel_ring import ChannelRing
 from amqp10broker.service.timeline.records import Mark
+from amqp10broker.service.timeline.ring import Ring
 from amqp10broker.tasks.channel import RunningChannel
 from amqp10broker.tasks.connection091 import Connection091
 from amqp10broker.tasks.connection10 import Connection10
@@ -93,3 +99,40 @@ def look_at_channel(
     """What looks at the reader's credit for a channel, and at the writer."""
     writer, lane, credit = connection.line.writer, channel.lane, channel.credit
     return lambda: (credit.credit, writer.waiting_bytes, lane.blocked)
+
+
+def watch_of_link(
+    watch: int,
+    now_ns: Callable[[], int],
+    on_segment: Callable[[], None],
+    connection: Connection10,
+    role: str,
+    session: RunningSession,
+    end: Consumer | Publisher,
+) -> tuple[WatchView, Ring]:
+    """What is shown of a watch of this number that begins now, and what is to hear of the link's frames."""
+    engine, link = session.service.session, end.link
+    ring = Ring(engine, link, look_at_link(session, end, connection), now_ns, describe, on_segment)
+    queue = None if end.queue is None else end.queue.name
+    whose = watch, connection.number, connection.user, engine.channel
+    times = now_ns(), time.time_ns(), connection.client_name
+    return WatchView(*whose, link.name, role, link.remote_handle, end.address, queue, *times), ring
+
+
+def watch_of_channel(
+    watch: int,
+    now_ns: Callable[[], int],
+    on_segment: Callable[[], None],
+    connection: Connection091,
+    channel: RunningChannel,
+    consumer: Consumer091 | None,
+) -> tuple[WatchView, ChannelRing]:
+    """The same of a channel, or of one consumer of it."""
+    around = look_at_channel(channel, connection)
+    ring = ChannelRing(channel.service, consumer, around, now_ns, words091.describe, on_segment)
+    tag, role, queue = (
+        (None, "channel", None) if consumer is None else (consumer.terms.tag, "consumer", consumer.queue.name)
+    )
+    whose = watch, connection.number, connection.user, channel.service.number
+    times = now_ns(), time.time_ns(), connection.client_name
+    return WatchView(*whose, tag, role, None, None, queue, *times), ring

@@ -15,11 +15,15 @@ import trio
 
 from amqp10broker.service.mail import WRITER_READY, SessionLetter
 from amqp10broker.tasks.mailbox import Mailbox
-from amqp10broker.tasks.socket_transport import SocketTransport, Stream
+from amqp10broker.tasks.socket_transport import SocketTransport, Stream, unsent
+from amqp10broker.tasks.websocket_transport import WebSocketTransport
 
 CONTROL_BYTES_MAX: Final = 262_144
 """Answers (flows, dispositions, attaches) that one session may have waiting before it stops
 listening to its client."""
+
+LARGE_PIECE_BYTES: Final = 4096
+"""Pieces of so many bytes on average are not joined before they are sent."""
 
 
 class Write:
@@ -144,6 +148,8 @@ class Writer:
         self._blocked_s = 0.0
         self.broken = False
         self.on_put: Callable[[bytes | memoryview], None] | None = None
+        if isinstance(stream, WebSocketTransport):
+            stream.when_it_speaks(self._speak)
 
     @property
     def waiting_since(self) -> float:
@@ -166,6 +172,9 @@ class Writer:
         if self.broken:
             return
         pieces = letter.pieces
+        if self._direct is not None and len(pieces) * LARGE_PIECE_BYTES <= letter.transfer_bytes:
+            self._put_large(self._direct, letter)
+            return
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         if self.on_put is not None:
             self.on_put(data)
@@ -180,12 +189,34 @@ class Writer:
             letter.transfer_bytes = min(letter.transfer_bytes, len(data) - sent)
             data = data[sent:]
         letter.pieces = [data]
+        self._keep(letter, len(data))
+
+    def _put_large(self, direct: SocketTransport, letter: Write) -> None:
+        """As `put`: what is large is not copied to send it with what is beside it."""
+        size = sum(map(len, letter.pieces))
+        if self.on_put is not None:
+            self.on_put(b"".join(letter.pieces))
+        if self._idle and self.waiting_bytes == 0:
+            try:
+                sent = direct.try_send_pieces(letter.pieces)
+            except trio.BrokenResourceError:
+                sent = 0  # as in `put`
+            self.bytes_sent += sent
+            if sent == size:
+                return
+            size -= sent
+            letter.transfer_bytes = min(letter.transfer_bytes, size)
+            letter.pieces = unsent(letter.pieces, sent)
+        self._keep(letter, size)
+
+    def _keep(self, letter: Write, size: int) -> None:
+        """Leave bytes to the task."""
         if not self.waiting_bytes:
             self._waits_at = self._blocked_at = trio.current_time()
-        self.waiting_bytes += len(data)
+        self.waiting_bytes += size
         self._lanes.add(letter.lane)
-        letter.lane.count(letter, len(data))
-        self._mailbox.put((letter, len(data)))
+        letter.lane.count(letter, size)
+        self._mailbox.put((letter, size))
 
     async def run(self) -> None:
         """Send until `finish`.
@@ -198,11 +229,15 @@ class Writer:
                 self._idle = True
                 letters = await self._mailbox.take_all()
                 self._idle = False
-                data = b"".join([letter.pieces[0] for letter, _ in letters if letter.pieces])
-                if data:
-                    await self._stream.send_all(data)
-                    self.bytes_sent += len(data)
-                    self.waiting_bytes -= len(data)
+                pieces = [piece for letter, _ in letters for piece in letter.pieces]
+                if pieces:
+                    size = sum([size for _, size in letters])
+                    if self._direct is not None and len(pieces) * LARGE_PIECE_BYTES <= size:
+                        await self._direct.send_pieces(pieces)
+                    else:
+                        await self._stream.send_all(b"".join(pieces))
+                    self.bytes_sent += size
+                    self.waiting_bytes -= size
                     self._waits_at = trio.current_time()
                     if not self.waiting_bytes:
                         self._blocked_s += self._waits_at - self._blocked_at
@@ -221,6 +256,11 @@ class Writer:
             self._idle = False
             for lane in self._lanes:
                 lane.abandon()
+
+    def _speak(self) -> None:
+        """The stream has something to say by itself."""
+        if not self.broken:
+            self._mailbox.put((Write(Lane(self, None, 0), [b""], 0), 0))
 
     def finish(self, lane: Lane) -> None:
         """Let `run` return when everything put so far has been sent."""

@@ -50,6 +50,14 @@ class Row:
 
 ROWS = {
     "source queue": Row("source=/queues/q1", {"read": "^q1$"}, (("read", "read access to queue 'q1'"),)),
+    "source queue, with a selector": Row(
+        "source=/queues/q1 filter=apache.org:selector-filter:string",
+        {"read": "^q1$"},
+        (("read", "read access to queue 'q1'"),),
+    ),
+    "source queue, to browse": Row(
+        "source=/queues/q1 distribution-mode=copy", {"read": "^q1$"}, (("read", "read access to queue 'q1'"),)
+    ),
     "target exchange": Row(
         "target=/exchanges/x/k", {"write": "^x$"}, (("write", "write access to exchange 'x'"),)
     ),

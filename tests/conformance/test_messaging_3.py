@@ -448,17 +448,36 @@ def test_the_target_says_its_address_and_what_it_takes() -> None:
 @pytest.mark.parametrize("address", ["/queues/q", "bare", "/exchanges/amq.topic/key", "anonymous"])
 @pytest.mark.parametrize("end", ["source", "target"])
 def test_a_terminus_says_that_nothing_of_it_is_kept(end: str, address: str) -> None:
-    """3.5.3: "the actual expiry policy", durability and time-out are those of the sending container; no
-    terminus of ours outlives its link, whatever the client asks for."""
+    """3.5.3: "the actual expiry policy", durability and time-out are those of the sending container; a
+    client that asks for no time has none."""
     if end == "source" and not address.startswith(("/queues", "bare")):
         return
-    attach = _attached(
-        f"C> ATTACH h=1 {end}={address} durable=2 expiry-policy=never timeout=60 distribution-mode=move"
-        if end == "source"
-        else f"C> ATTACH h=1 {end}={address} durable=2 expiry-policy=never timeout=60"
-    )
+    attach = _attached(f"C> ATTACH h=1 {end}={address} durable=2 expiry-policy=session-end timeout=0")
     terminus: Any = getattr(attach, end)
     assert (terminus.durable, terminus.expiry_policy, terminus.timeout) == (0, "link-detach", 0)
+
+
+@pytest.mark.parametrize("address", ["/queues/q", "bare", "/exchanges/amq.topic/key", "anonymous"])
+@pytest.mark.parametrize(
+    ("asked", "granted"),
+    [
+        ("expiry-policy=link-detach timeout=60", ("link-detach", 60)),
+        ("expiry-policy=session-end timeout=60", ("session-end", 60)),
+        ("expiry-policy=connection-close timeout=60", ("connection-close", 60)),
+        ("expiry-policy=connection-close timeout=0", ("connection-close", 0)),
+        ("expiry-policy=link-detach timeout=7200", ("link-detach", 3_600)),
+        ("expiry-policy=never timeout=60", ("connection-close", 3_600)),
+    ],
+)
+@pytest.mark.parametrize("end", ["source", "target"])
+def test_a_terminus_says_how_long_it_is_kept(
+    end: str, address: str, asked: str, granted: tuple[str, int]
+) -> None:
+    """3.5.3, 3.5.4: what is granted to who asks; nothing survives a restart."""
+    if end == "source" and not address.startswith(("/queues", "bare")):
+        return
+    terminus: Any = getattr(_attached(f"C> ATTACH h=1 {end}={address} durable=2 {asked}"), end)
+    assert (terminus.durable, terminus.expiry_policy, terminus.timeout) == (0, *granted)
 
 
 @pytest.mark.parametrize(

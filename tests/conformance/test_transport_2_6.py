@@ -23,6 +23,9 @@ from amqp10broker.amqp10.frames import FrameReader
 from amqp10broker.amqp10.link import LINK_TRANSITIONS, LinkInput, LinkState, ReceiverLink, SenderLink
 from amqp10broker.amqp10.performatives import Accepted, Begin, End, Flow, Source, Target
 from amqp10broker.amqp10.session import Session
+from amqp10broker.catalog.nodes import ClusterFacts
+from amqp10broker.queues import machine_version
+from tests.support.declaring import declare
 from tests.support.engine import read_all
 from tests.support.script import ScriptRunner
 
@@ -215,16 +218,16 @@ def test_a_refused_link_is_attached_with_a_null_terminus_and_detached(role: str)
 
 REFUSED = [
     ("h=1 source=null role=receiver", "amqp:not-found", "source_required"),
-    ("h=1 source=/queues/q distribution-mode=copy", "amqp:not-implemented", "queue 'q' cannot be browsed"),
-    ("h=1 source=new distribution-mode=copy", "amqp:not-implemented", "queue 'new' cannot be browsed"),
-    ("h=1 source=dynamic distribution-mode=copy", "amqp:not-implemented", "cannot be browsed"),
-    (f"h=1 source=/queues/q filter={SELECTOR}", "amqp:not-implemented", "queue 'q' does not have"),
-    ("h=1 source=/queues/q filter=0x468C00000004", "amqp:not-implemented", "is a selector"),
-    (f"h=1 source=new filter={SELECTOR}", "amqp:not-implemented", "queue 'new' does not have"),
-    (f"h=1 source=dynamic filter={SELECTOR}", "amqp:not-implemented", "is a selector"),
-    ("h=1 source=news capabilities=topic", "amqp:not-implemented", "'news' names a queue"),
-    ("h=1 target=news capabilities=topic", "amqp:not-implemented", "'news' names a queue"),
-    ("h=1 target=/queue/q", "amqp:invalid-field", "must begin with /queues/ or /exchanges/"),
+    (
+        "h=1 source=dynamic distribution-mode=copy capabilities=rabbitmq:volatile-queue",
+        "amqp:not-implemented",
+        "a temporary queue cannot be browsed",
+    ),
+    (f"h=1 source=/queues/q filter={SELECTOR}=red=AND", "amqp:invalid-field", "(at character"),
+    ("h=1 source=/queues/q filter=0x468C00000004=red=AND", "amqp:invalid-field", "selector"),
+    (f"h=1 source=new filter={SELECTOR}=red=AND", "amqp:invalid-field", "selector"),
+    (f"h=1 source=dynamic filter={SELECTOR}=red=AND", "amqp:invalid-field", "selector"),
+    ("h=1 target=/queue/q", "amqp:invalid-field", "must begin with /queues/, /exchanges/ or /topics/"),
     ("h=1 target=/queues/", "amqp:invalid-field", "names no queue"),
     ("h=1 target=/queues/a/b", "amqp:invalid-field", "too many segments"),
     ("h=1 target=/queues/%zz", "amqp:invalid-field", "bad percent sequence"),
@@ -480,3 +483,20 @@ def test_nothing_is_sent_behind_the_end() -> None:
     assert ends.server.pump(1 << 20) == (0, [])
     (frame,) = read_all(b"".join(bytes(piece) for piece in ends.server.take_output()))
     assert isinstance(frame, End)
+
+
+def test_a_quorum_queue_is_selected_from_when_all_nodes_of_its_cluster_can() -> None:
+    """Before, an older member could not carry it out; the text says what to do, and the session goes on."""
+    script = ScriptRunner()
+    catalog = script.world.catalog
+    declare(catalog, script.world.vhost, "q", arguments={"x-queue-type": "quorum"})
+    catalog.cluster = ClusterFacts("id", "cluster", machine_version.SELECTING - 1)
+    script.do("C> BEGIN")
+    attach = f"source=/queues/q filter={SELECTOR}=red"
+    _, refused = script.do(f"C> ATTACH h=1 {attach}")
+    assert refused.startswith("B> DETACH h=1 closed=true error=amqp:not-implemented ")
+    assert "before all nodes of the cluster run a broker that can" in refused
+    script.do("C> DETACH h=1 closed=true")
+    catalog.cluster = ClusterFacts("id", "cluster", machine_version.SELECTING)
+    (attached,) = script.do(f"C> ATTACH h=1 {attach}")
+    assert "source=/queues/q" in attached

@@ -194,6 +194,26 @@ def test_a_delivery_id_may_be_used_again_when_it_is_settled() -> None:
         assert len(script.do("C> TRANSFER h=0 did=5")) == 1
 
 
+def test_batchable_is_taken_of_transfers_and_dispositions() -> None:
+    """2.7.5, 2.7.6: "If true, then the issuer is hinting that there is no need for the peer to urgently
+    communicate updated delivery state"; a hint, which changes nothing of what is told."""
+    script = after(*PUBLISHER)
+    assert script.do("C> TRANSFER h=0 did=0 batchable=true") == [
+        "B> DISPOSITION role=receiver first=0 settled=true state=accepted"
+    ]
+    script.do("C> ATTACH h=1 source=/queues/q")
+    assert len(script.do("C> FLOW h=1 dc=0 cr=1")) == 1
+    assert script.do("C> DISPOSITION role=receiver first=0 settled=true batchable=true state=accepted") == []
+    assert script.do("count q") == ["= ready=0 unsettled=0"]
+
+
+def test_a_transfer_must_not_ask_for_the_second_mode_on_a_link_of_the_first() -> None:
+    """2.7.5: "It is an error to set this field to second if the link's negotiated mode is first"."""
+    script = after(*PUBLISHER)
+    (line,) = script.do("C> TRANSFER h=0 did=0 rcv-settle-mode=second")
+    assert line.startswith("B> DETACH h=0 closed=true error=amqp:invalid-field")
+
+
 def test_a_message_over_max_message_size_detaches_the_link() -> None:
     """2.7.3: "Any attempt to deliver a message larger than this results in a message-size-exceeded
     link-error"."""

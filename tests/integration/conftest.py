@@ -8,18 +8,23 @@ from typing import Any
 import pytest
 
 from tests.support.broker_process import BrokerProcess, broker, queue, shared_broker, start_broker
+from tests.support.browser import chromium, pages
 from tests.support.cluster_process import cluster, shared_cluster
 from tests.support.deadline import deadline
+from tests.support.jms import jms
 from tests.support.pika_client import channel, connect, connection
 from tests.support.proton_client import ProtonClient
 
 __all__ = [
     "broker",
     "channel",
+    "chromium",
     "cluster",
     "connect",
     "connection",
     "deadline",
+    "jms",
+    "pages",
     "queue",
     "shared_broker",
     "shared_cluster",

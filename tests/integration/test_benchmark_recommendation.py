@@ -18,6 +18,7 @@ from amqp10broker.recording.runs import Run, read_runs
 from benchmarks.__main__ import main
 from benchmarks.recommendation import HELD_OUT, SWEEP
 from benchmarks.verdict import judge
+from tests.support.spark_process import QUICK_SPARK
 
 CREDITS = ["10", "170"]
 REPETITIONS = 2
@@ -48,8 +49,12 @@ def rates(result: dict[str, Any], part: str) -> dict[str, list[float]]:
     return found
 
 
-def test_the_verdict_is_the_one_that_the_figures_imply(tmp_path: Path) -> None:
+def test_the_verdict_is_the_one_that_the_figures_imply(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """From real runs through the analysis to the exit status."""
+    for name, value in QUICK_SPARK.items():
+        monkeypatch.setenv(name, value)
     recording, results = tmp_path / "recording", tmp_path / "results"
     status = main([*ARGUMENTS, "--record", str(recording), "--results", str(results)])
     result = json.loads((results / "recommendation-test.json").read_text())

@@ -6,6 +6,7 @@ from typing import Any
 
 import pika
 import pytest
+from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker, NackError, UnroutableError
 from proton import Delivery, Described, Link, Message, Terminus, symbol
 from rabbitmq_amqp_python_client import Environment
@@ -38,6 +39,47 @@ def test_a_classic_queue_is_served_at_every_node(cluster: ClusterProcess, queue:
         cluster.wait_until(lambda: _is_there(c, queue), "the queue at the third node")
         put(channel, queue, *texts)
         assert get_all(other.channel(), queue) == texts
+
+
+def test_a_classic_queue_is_selected_from_and_browsed_at_another_node(
+    cluster: ClusterProcess, queue: str
+) -> None:
+    """What a consumer wants goes to the queue's node with its subscription; a browser takes nothing there."""
+    a, _, c = cluster.nodes
+    with connected(a) as connection:
+        connection.channel().queue_declare(queue, durable=True)
+    cluster.wait_until(lambda: _is_there(c, queue), "the queue at another node")
+    client = ProtonClient(c.port)
+    messages = [Message(body=number, properties={"half": number % 2}) for number in range(6)]
+    client.sender(f"/queues/{queue}").send(*messages)
+    selector = Described(symbol("apache.org:selector-filter:string"), "half = 1")
+
+    def selects(link: Any) -> None:
+        link.source.filter.put_dict({symbol("jms-selector"): selector})
+
+    def browses(link: Any) -> None:
+        link.source.distribution_mode = Terminus.DIST_MODE_COPY
+
+    for apply, expected in (
+        ([browses], [*range(6)]),
+        ([selects, browses], [1, 3, 5]),
+        ([selects], [1, 3, 5]),
+    ):
+        receiver = client.receiver(f"/queues/{queue}", apply=apply)
+        receiver.drain(10)
+        assert receiver.bodies == expected
+        receiver.settle(receiver.received)
+        receiver.close()
+    with connected(a) as connection:
+        assert len(get_all(connection.channel(), queue)) == 3
+        # Also of one member: what is asked of it goes through its log.
+        arguments = {"x-queue-type": "quorum", "x-quorum-initial-group-size": 1}
+        connection.channel().queue_declare(f"{queue}.quorum", durable=True, arguments=arguments)
+    cluster.wait_until(lambda: _is_there(c, f"{queue}.quorum"), "the quorum queue at another node")
+    refused = client.receiver(f"/queues/{queue}.quorum", apply=[browses], wait=False)
+    assert refused.wait_refused() == "amqp:not-implemented"
+    assert "in a cluster" in (refused.description or "")
+    client.close()
 
 
 def _is_there(node: ClusterNode, queue: str) -> bool:
@@ -163,10 +205,18 @@ def test_a_reply_comes_from_any_node(cluster: ClusterProcess, queue: str) -> Non
         put(server, address, "reply", mandatory=True)
         assert [each.text for each in replies.take()] == ["reply"]
         requester.basic_cancel(replies.tag)
-        with pytest.raises(UnroutableError):
-            put(server, address, "late", mandatory=True)
+        # The other node hears of it a moment later; until then what is sent is dropped at the first.
+        cluster.wait_until(lambda: _is_unroutable(server, address), "no route to it at the other node")
         with pytest.raises(ChannelClosedByBroker, match="404"):
             server.queue_declare(address, passive=True)
+
+
+def _is_unroutable(channel: BlockingChannel, address: str) -> bool:
+    try:
+        put(channel, address, "late", mandatory=True)
+    except UnroutableError:
+        return True
+    return False
 
 
 def test_a_reply_comes_from_any_node_to_a_link(cluster: ClusterProcess) -> None:
@@ -307,3 +357,67 @@ def _taken(channel: Any, queue: str) -> bool:
     except NackError:
         return False
     return True
+
+
+def test_subscriptions_to_topics_are_those_of_all_nodes(cluster: ClusterProcess, queue: str) -> None:
+    """Durable ones, shared ones and temporary topics: made at one node, used and ended at another."""
+    a, b, c = cluster.nodes
+    name = f"subscription:{queue}:sub"
+    ends = [ProtonClient(node.port, container_id=queue) for node in (a, b, c)]
+    one, publisher, other = ends
+    try:
+        first = one.receiver(f"/topics/{queue}", name="sub", apply=[_durable])
+        cluster.wait_until(lambda: _is_there(b, name) and _is_there(c, name), "the subscription elsewhere")
+        sender = publisher.sender(f"/topics/{queue}")
+        refused = other.receiver(f"/topics/{queue}", name="sub", apply=[_durable], wait=False)
+        assert refused.wait_refused() == "amqp:resource-locked"
+        first.detach()
+        (outcome,) = sender.send("kept")
+        assert outcome.state == Delivery.ACCEPTED
+        again = other.receiver(f"/topics/{queue}", name="sub", apply=[_durable], credit=1)
+        (kept,) = again.take(1)
+        assert kept.message.body == "kept"
+        again.settle(kept)
+        again.close()
+        cluster.wait_until(lambda: not any(_is_there(node, name) for node in (a, b, c)), "its end")
+
+        shared = f"subscription-shared:{queue}:s"
+        links = [one.receiver(f"/topics/{queue}", name="s|1", apply=[_shared])]
+        cluster.wait_until(lambda: _is_there(c, shared), "the shared subscription elsewhere")
+        links.append(other.receiver(f"/topics/{queue}", name="s|2", apply=[_shared]))
+        sender.send("1", "2")
+        for link in links:
+            link.grant(1)
+        assert sorted(each.message.body for link in links for each in link.take(1)) == ["1", "2"]
+        for link in links:
+            link.close()
+        cluster.wait_until(lambda: not _is_there(b, shared), "the end of the shared subscription")
+
+        creator = one.sender(None, apply=[_temporary_topic])
+        address = creator.link.remote_target.address
+        receiver = one.receiver(address, credit=1)
+        marker = address.removeprefix("/topics/")
+        cluster.wait_until(lambda: _code(b, marker) == 405, "the temporary topic elsewhere")
+        publisher.sender(address)
+        assert other.receiver(address, wait=False).wait_refused() == "amqp:resource-locked"
+        creator.close()
+        cluster.wait_until(lambda: _code(b, marker) != 405, "its end")
+        assert publisher.sender(address, wait=False).wait_refused() == "amqp:not-found"
+        assert not receiver.closed
+    finally:
+        for client in ends:
+            client.close()
+
+
+def _durable(link: Link) -> None:
+    link.source.durability = Terminus.DELIVERIES
+    link.source.expiry_policy = Terminus.EXPIRE_NEVER
+
+
+def _shared(link: Link) -> None:
+    link.source.capabilities.put_object(symbol("shared"))
+
+
+def _temporary_topic(link: Link) -> None:
+    link.target.dynamic = True
+    link.target.capabilities.put_object(symbol("temporary-topic"))

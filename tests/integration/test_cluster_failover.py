@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from proton import symbol
+from proton import Delivery, Described, Message, symbol
 
 from amqp10broker.amqp10.performatives import Flow
 from amqp10broker.amqp10.types import Symbol
@@ -144,6 +144,7 @@ def test_what_clients_have_survives_the_leader(cluster: ClusterProcess, queue: s
             one_consumer_is_active_whatever_node_it_is_at,
             a_drain_is_answered_after_the_change,
             priorities_are_compared_over_nodes,
+            who_selects_goes_on_where_it_was,
         )
     ]
     try:
@@ -292,6 +293,32 @@ def priorities_are_compared_over_nodes(cluster: ClusterProcess, queue: str) -> S
             put(channel, queue, *map(str, range(4, 7)))
             assert [bytes(each.message.body) for each in high.take(2)] == [b"4", b"5"]
             assert [each.text for each in low.take()] == ["6"]
+    finally:
+        client.close()
+
+
+def who_selects_goes_on_where_it_was(cluster: ClusterProcess, queue: str) -> Scenario:
+    """ADR 0085: order, credit, returns and drains of matches, and what is left for others."""
+    a, b, c = cluster.nodes
+    declare(a, queue)
+    client = ProtonClient(b.port)
+    selector = Described(symbol("apache.org:selector-filter:string"), "half = 1")
+
+    def selects(link: Any) -> None:
+        link.source.filter.put_dict({symbol("jms-selector"): selector})
+
+    try:
+        sender = client.sender(f"/queues/{queue}")
+        sender.send(*(Message(body=number, properties={"half": number % 2}) for number in range(10)))
+        end = client.receiver(f"/queues/{queue}", credit=2, apply=[selects])
+        first, second = end.take(2)
+        assert [first.message.body, second.message.body] == [1, 3]
+        yield
+        end.settle(first, Delivery.RELEASED)
+        end.drain(10)
+        assert end.bodies == [1, 3, 1, 5, 7, 9]
+        with connected(c) as connection:
+            assert len(get_all(connection.channel(), queue)) == 5
     finally:
         client.close()
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pika
 import pytest
@@ -80,6 +83,7 @@ def drained(node: ClusterNode, queue: str) -> list[int]:
             found.append(int(body))
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "add_member_2")
 def test_a_queue_grows_and_shrinks_and_keeps_what_it_has(nodes: ClusterProcess) -> None:
     """Section 9: whichever node is asked; G2: publishers notice nothing; the leader, too, can be removed."""
     declare(nodes, "grows", 1)
@@ -180,6 +184,111 @@ def test_a_leadership_moves_and_clients_notice_nothing(nodes: ClusterProcess) ->
         connection.close()
 
 
+def ready(node: ClusterNode, queue: str) -> int | None:
+    """How many messages of a queue wait, as the metrics of a node have it; None: they have no such queue."""
+    families = f"family=queue_coarse_metrics&queue=%5E{queue}%24"
+    address = f"http://{node.host}:{node.port + 10_020}/metrics/detailed?{families}"
+    with urllib.request.urlopen(address, timeout=30) as answer:
+        lines = answer.read().decode().splitlines()
+    found = [line.split()[-1] for line in lines if line.startswith("rabbitmq_detailed_queue_messages_ready{")]
+    return int(float(found[0])) if found else None
+
+
+@pytest.mark.rabbitmq(
+    "quorum_queue_SUITE",
+    "metrics_cleanup_on_leadership_takeover",
+    "reject_after_leader_transfer",
+    "replica_states",
+)
+def test_what_is_held_and_what_is_shown_goes_with_the_leader(nodes: ClusterProcess) -> None:
+    """Each node says of its members what they are; the figures of a queue are its leader's alone."""
+    follows = dict.fromkeys("abc", ("follower", "voter"))
+    for name in "abc":
+        declare(nodes, f"led-{name}", 3, at=name)
+        for at in "abc":
+            nodes.wait_until(
+                lambda name=name, at=at: (
+                    states(nodes, f"led-{name}", at) == follows | {name: ("leader", "voter")}
+                ),
+                f"one leads and two follow, as {at} says",
+            )
+    queue = "led-a"
+    publish(nodes.node("b"), queue, 3)
+    assert ready(nodes.node("a"), queue) == 3
+    node = nodes.node("c")
+    with pika.BlockingConnection(pika.ConnectionParameters(node.host, node.port)) as connection:
+        channel = connection.channel()
+        for former, now in (("a", "b"), ("b", "c")):
+            method, _, body = channel.basic_get(queue)
+            assert body == b"0"
+            run(nodes, "a", "transfer_leadership", queue, now)
+            channel.basic_reject(method.delivery_tag, requeue=True)
+            nodes.wait_until(
+                lambda now=now, former=former: (
+                    (ready(nodes.node(now), queue), ready(nodes.node(former), queue)) == (3, None)
+                ),
+                f"{now} shows the queue, and {former} does not",
+            )
+    assert drained(nodes.node("a"), queue) == [0, 1, 2]
+
+
+@pytest.mark.rabbitmq(
+    "quorum_queue_SUITE",
+    "concurrent_vhost_delete_with_quorum_queue",
+    "delete_ra_cluster_already_shutting_down",
+)
+def test_what_is_deleted_at_all_nodes_at_once_is_gone(nodes: ClusterProcess) -> None:
+    """Nobody hears of an error, and what is declared in its place is new."""
+    every = [nodes.node(name) for name in "abc"]
+
+    def made() -> None:
+        run(nodes, "a", "add-vhost", "twice")
+        run(nodes, "a", "set-permissions", "guest", ".*", ".*", ".*", "--vhost", "twice")
+        for name in ("one", "two"):
+            run(nodes, "a", "declare", "queue", name, "--type", "quorum", "--vhost", "twice")
+
+    def opened(node: ClusterNode, vhost: str) -> pika.BlockingConnection:
+        return pika.BlockingConnection(pika.ConnectionParameters(node.host, node.port, vhost))
+
+    def deletes_queue(node: ClusterNode) -> int:
+        with opened(node, "/") as connection:
+            return int(connection.channel().queue_delete("thrice").method.message_count)
+
+    def deletes_vhost(node: ClusterNode) -> int:
+        try:
+            http(node, "DELETE", "/vhosts/twice")
+        except urllib.error.HTTPError as refused:
+            return refused.code
+        return 204
+
+    declare(nodes, "thrice", 3)
+    publish(every[1], "thrice", 3)
+    made()
+    with opened(every[0], "twice") as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.basic_publish("", "one", b"1")
+    with ThreadPoolExecutor(3) as pool:
+        counts = list(pool.map(deletes_queue, every))
+        assert set(counts) <= {0, 3}, counts
+        codes = list(pool.map(deletes_vhost, every))
+        assert set(codes) <= {204, 404}, codes
+        assert 204 in codes
+    for node in every:
+        nodes.wait_until(
+            lambda node=node: "twice" not in nodes.run_command(node, "list-vhosts").stdout, "it is gone"
+        )
+        done = nodes.run_command(node, "quorum_status", "thrice")
+        assert done.returncode == 67, done
+    made()
+    nodes.wait_until(
+        lambda: "one" in nodes.run_command(every[2], "list-queues", "--vhost", "twice").stdout, "it is known"
+    )
+    with opened(every[2], "twice") as connection:
+        assert connection.channel().basic_get("one") == (None, None, None)
+    run(nodes, "b", "delete-vhost", "twice")
+
+
 def test_a_drained_node_has_no_clients_and_no_leaders_and_follows(nodes: ClusterProcess) -> None:
     """V1 to V3."""
     declare(nodes, "kept", 3)
@@ -260,6 +369,16 @@ def test_connections_and_alarms_of_all_nodes_are_listed_at_each(nodes: ClusterPr
         assert row["node"] == "b"
         (consumer,) = nodes.ask(nodes.node(at), "list_consumers", "node", "connection")
         assert consumer == {"node": "b", "connection": row["id"]}
+        (web,) = http(nodes.node(at), "GET", "/connections")
+        assert (web["node"], http(nodes.node(at), "GET", "/overview")["object_totals"]["consumers"]) == (
+            "b",
+            1,
+        )
+        (of_channel,) = http(nodes.node(at), "GET", f"/connections/{quote(web['name'])}/channels")
+        assert of_channel["consumer_count"] == 1
+        (queue,) = http(nodes.node(at), "GET", "/users/guest/queues")
+        owner = http(nodes.node(at), "GET", f"/queues/%2F/{queue['name']}")["owner_pid_details"]
+        assert owner["name"] == web["name"]
     run(nodes, "c", "alarm", "memory", "on")
 
     def told() -> list[Any]:
@@ -272,9 +391,35 @@ def test_connections_and_alarms_of_all_nodes_are_listed_at_each(nodes: ClusterPr
     assert nodes.ask(nodes.node("a"), "list_alarms") == [{"node": "c", "alarm": "memory"}]
     run(nodes, "c", "alarm", "memory", "off")
     nodes.wait_until(lambda: nodes.ask(nodes.node("a"), "list_alarms") == [], "no alarm")
+    for at in ("a", "b"):
+        found = http(nodes.node(at), "GET", f"/waiting?idle=true&queue={queue['name']}")
+        assert [(each["node"], each["waits"]) for each in found["waiting"]] == [
+            ("b", "queue-empty-nothing-routed")
+        ]
+        assert (found["summary"]["consumers"], found["unreached"]) == (1, [])
+    begun = http(nodes.node("a"), "POST", "/timelines", connection=web["name"], channel=1)
+    assert begun["node"] == "b"
+    assert [each["node"] for each in http(nodes.node("c"), "GET", "/timelines")] == ["b"]
+    channel.basic_qos(prefetch_count=7)
+    timeline = f"/timelines/{begun['watch']}?node=b"
+
+    def prefetched() -> bool:
+        steps = http(nodes.node("c"), "GET", timeline)["steps"]
+        return any(step["frame"].startswith("basic.qos") for step in steps)
+
+    nodes.wait_until(prefetched, "a step of the timeline, at a third node")
+    http(nodes.node("a"), "DELETE", timeline)
+    assert http(nodes.node("b"), "GET", "/timelines") == []
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        http(nodes.node("a"), "GET", timeline)
+    assert "no watch" in json.loads(refused.value.read())["reason"]
+    other = pika.BlockingConnection(pika.ConnectionParameters(node.host, node.port))
+    (second,) = [each for each in http(nodes.node("a"), "GET", "/connections") if each["name"] != web["name"]]
+    http(nodes.node("a"), "DELETE", f"/connections/{quote(second['name'])}")
     run(nodes, "a", "close-connection", str(row["id"]), "enough", "--node", "b")
-    with pytest.raises(pika.exceptions.ConnectionClosed, match="enough"):
-        connection.process_data_events(time_limit=5)
+    for ended, why in ((connection, "enough"), (other, "Closed via management plugin")):
+        with pytest.raises(pika.exceptions.ConnectionClosed, match=why):
+            ended.process_data_events(time_limit=5)
 
 
 def test_a_member_that_came_back_outlives_its_node(nodes: ClusterProcess) -> None:
@@ -434,3 +579,19 @@ def shown(node: ClusterNode) -> list[Any]:
     columns = "columns=name,node,members,messages,messages_ready"
     page: Any = http(node, "GET", f"/queues/%2F?page=1&name=web-&{columns}")
     return list(page["items"])
+
+
+def test_each_node_says_what_is_not_as_it_should_be_in_production(nodes: ClusterProcess) -> None:
+    """`doctor` compares the times of the nodes, and finds those that share a machine."""
+    done = nodes.run_command(nodes.node("b"), "doctor", "--formatter", "json")
+    told = json.loads(done.stdout)
+    assert told["node"] == "b"
+    said = {row["check"]: (row["state"], row["evidence"]) for row in told["checks"]}
+    assert done.returncode == (69 if "bad" in {state for state, _ in said.values()} else 0)
+    assert said["cluster-nodes"] == ("ok", "3 nodes: a, b, c")
+    assert said["cluster-machines"] in (
+        ("warn", "b and a and c run on one machine"),
+        ("unknown", "not known of b, a, c: the system does not say"),
+    )
+    assert said["cluster-clocks"] == ("ok", "no difference of 1 s between the nodes can be seen")
+    assert said["data-folder"][0] == "ok"

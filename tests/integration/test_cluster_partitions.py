@@ -191,6 +191,63 @@ def test_whatever_is_cut_a_majority_goes_on_and_the_rest_waits(cluster: CutClust
     assert (notes.content, notes.marked) == ([], set())
 
 
+@pytest.mark.rabbitmq(
+    "quorum_queue_SUITE",
+    "reconnect_consumer_and_publish",
+    "reconnect_consumer_and_wait",
+    "reconnect_consumer_and_wait_channel_down",
+)
+def test_what_a_consumer_beyond_a_cut_held_is_there_for_others_and_the_consumer_goes_on(
+    cluster: CutCluster, queue: str
+) -> None:
+    """P3, E6: after `x-consumer-disconnected-timeout`; what it acknowledges then has no effect."""
+    a, b, _ = cluster.nodes
+    names = [f"{queue}.{what}" for what in ("published", "waits", "closed")]
+    arguments = {"x-queue-type": "quorum", "x-consumer-disconnected-timeout": 500}
+    with connected(a) as here, connected(b) as there:
+        at_a = here.channel()
+        at_a.confirm_delivery()
+        for name in names:
+            at_a.queue_declare(name, durable=True, arguments=arguments)
+
+        def ready(name: str) -> int:
+            return int(at_a.queue_declare(name, passive=True).method.message_count)
+
+        channels = {name: there.channel() for name in names}
+        got: dict[str, list[tuple[int, bytes, bool]]] = {name: [] for name in names}
+
+        def take(name: str, method: Any, body: bytes) -> None:
+            got[name].append((method.delivery_tag, body, method.redelivered))
+
+        for name, channel in channels.items():
+            channel.basic_consume(name, lambda _, method, __, body, name=name: take(name, method, body))
+            at_a.basic_publish("", name, b"held")
+            until(channel, lambda name=name: got[name] == [(1, b"held", False)], f"{name} is delivered")
+        cluster.network.cut(b.name)
+        cluster.wait_until(lambda: [ready(name) for name in names] == [1, 1, 1], "others may have it")
+        published, waits, closed = names
+        channels[closed].close()
+        cluster.network.mend()
+        at_a.basic_publish("", published, b"new")
+        wanted = {published: {(b"held", True), (b"new", False)}, waits: {(b"held", True)}}
+        for name, what in wanted.items():
+            channel = channels[name]
+            until(
+                channel,
+                lambda name=name, what=what: {each[1:] for each in got[name][1:]} == what,
+                f"{name} goes on",
+            )
+            channel.basic_ack(1)  # it was given up
+            for tag, _, _ in got[name][1:]:
+                channel.basic_ack(tag)
+            channel.close()
+        assert [len(got[name]) for name in names] == [3, 2, 1]
+        assert [ready(published), ready(waits)] == [0, 0]
+        cluster.wait_until(lambda: ready(closed) == 1, "nobody has it")
+        method, _, body = at_a.basic_get(closed, auto_ack=True)
+        assert (body, method.redelivered, method.message_count) == (b"held", True, 0)
+
+
 def put_queue(node: ClusterNode, queue: str) -> tuple[int, Any]:
     """Declare a queue over AMQP 1.0; its status and what is said."""
     with blocking.connect(node.host, node.port, user="guest", password="guest") as client:

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pika
 import pytest
 from proton import Delivery, Message
 
@@ -353,6 +354,33 @@ def test_trace_shows_frames_while_the_broker_runs(broker: BrokerProcess, tmp_pat
     assert "SASL-INIT mechanism=PLAIN initial-response=(hidden)" in file.read_text()
     assert b"\0guest\0guest".hex() not in file.read_text()
     assert "SASL-INIT" not in shown, "a user is known from the login on"
+
+
+def test_lint_looks_at_frames_while_the_broker_runs(broker: BrokerProcess) -> None:
+    """Until its time is over, or what it looks at is not traced any more."""
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "amqp10broker", "lint", "127.0.0.1", "--for", "600"),
+            *("--admin-socket", broker.admin_socket),
+        ],
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "looking at peer 127.0.0.1 for 600 s\n"
+        with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.port, heartbeat=0)):
+            pass
+        run(broker, "trace", "127.0.0.1", "off")
+        shown, complaint = process.communicate(timeout=20)
+    finally:
+        process.kill()
+        process.wait()
+    assert (process.returncode, complaint) == (1, "")
+    assert shown.startswith("risk: no-heartbeat: connection ")
+    assert re.search(r"^1 finding in \d+ frames of 1 connection$", shown, re.MULTILINE)
 
 
 def test_log_for_people_has_no_colours_in_a_file_and_names_what_happened(tmp_path: Path) -> None:

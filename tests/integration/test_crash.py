@@ -17,7 +17,7 @@ from typing import Final
 import pytest
 
 from tests.support.broker_process import BrokerProcess
-from tests.support.crash_history import CLASSIC, QUORUM, STREAM, Kind, QueueHistory
+from tests.support.crash_history import CLASSIC, QUORUM, STREAM, WRITTEN, Kind, QueueHistory
 from tests.support.crash_load import (
     Client,
     DeadWatch,
@@ -80,7 +80,7 @@ class Crashes:
         self.life = 0
         self.counts: Counter[str] = Counter()
         self.topology = Topology()
-        self.families = [Family(CLASSIC), Family(QUORUM)]
+        self.families = [Family(CLASSIC), Family(QUORUM), Family(WRITTEN)]
         self.stream = QueueHistory("stream", STREAM)
         self.queues = [queue for family in self.families for queue in family.queues]
 
@@ -132,7 +132,8 @@ class Crashes:
         name = f"life{self.life}"
         seed = self.rng.randrange(1 << 30)
         clients: list[Client] = [
-            *self.rng.choice(self.families).clients(broker, name, self.rng),
+            # In turn, so that each has its lives.
+            *self.families[self.life % len(self.families)].clients(broker, name, self.rng),
             PikaPublisher(broker, seed, self.stream, f"{name}.stream.pika", 150),
             ProtonPublisher(broker, seed, self.stream, f"{name}.stream.proton", 150),
             Declarer(broker, seed + 6, self.topology, name),

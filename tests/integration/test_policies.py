@@ -192,6 +192,9 @@ def test_a_mistake_is_refused_with_what_is_allowed(run: CommandLine, queue: str)
         "reject-publish, reject-publish-dlx"
     )
     complaint = run.fails(1, "set-policy", queue, ".*", '{"max-lenght": 5}')
-    assert f"policy '{queue}': 'max-lenght' is no setting of policies; did you mean max-length?" in complaint
+    assert (
+        f"policy '{queue}': 'max-lenght' is not recognised as a setting of policies; did you mean max-length?"
+        in complaint
+    )
     assert run.fails(1, "clear-policy", queue) == f"the broker refuses: no policy '{queue}'"
     assert queue not in [row["name"] for row in run.json("list-policies")]

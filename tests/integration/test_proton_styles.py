@@ -231,26 +231,54 @@ def test_prefetch_of_one_is_a_stall_that_status_names(broker: BrokerProcess, que
     assert "used up at delivery-count 1, " in found["waits_why"]
 
 
-def test_transactions_are_refused_in_words(broker: BrokerProcess) -> None:
-    """A coordinator target is refused with not-implemented; the client is not left waiting."""
+def test_transactions(broker: BrokerProcess, queue: str) -> None:
+    """proton's own transactions: what is committed is there as a whole, what is aborted is not."""
 
     class Transacted(MessagingHandler, TransactionHandler):
-        condition: str | None = None
+        def __init__(self) -> None:
+            super().__init__(auto_accept=False)
+            self.ended: list[str] = []
+            self.got: list[object] = []
 
         def on_start(self, event: Any) -> None:
             self.container = event.container
             self.connection = event.container.connect(_url(broker), reconnect=False)
+            self.sender = event.container.create_sender(self.connection, queue)
 
         def on_connection_opened(self, event: Any) -> None:
             self.container.declare_transaction(self.connection, handler=self)
 
-        def on_link_error(self, event: Any) -> None:
-            self.condition = event.link.remote_condition.name
+        def on_transaction_declared(self, event: Any) -> None:
+            number = len(self.ended)
+            for part in range(2):
+                event.transaction.send(self.sender, Message(body=[number, part], durable=True))
+            if number == 0:
+                event.transaction.abort()
+            else:
+                event.transaction.commit()
+
+        def on_transaction_aborted(self, event: Any) -> None:
+            self.ended.append("aborted")
+            self.container.declare_transaction(self.connection, handler=self)
+
+        def on_transaction_committed(self, event: Any) -> None:
+            self.ended.append("committed")
+            self.container.create_receiver(self.connection, queue)
+
+        def on_transaction_commit_failed(self, event: Any) -> None:
+            self.ended.append("failed")
             self.connection.close()
+
+        def on_message(self, event: Any) -> None:
+            self.got.append(event.message.body)
+            self.accept(event.delivery)
+            if len(self.got) == 2:
+                self.connection.close()
 
     handler = Transacted()
     Container(handler).run()
-    assert handler.condition == "amqp:not-implemented"
+    assert handler.ended == ["aborted", "committed"]
+    assert handler.got == [[1, 0], [1, 1]]
 
 
 def test_reconnecting_client_goes_on_after_a_restart(start_broker: StartBroker, queue: str) -> None:

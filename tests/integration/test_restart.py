@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pika import BasicProperties
 from pika.adapters.blocking_connection import BlockingConnection
 from pika.exceptions import AMQPError, ChannelClosedByBroker, ProbableAuthenticationError
-from proton import Delivery, ProtonException
+from proton import Delivery, Message, ProtonException, symbol
 
 from tests.support.broker_process import REPOSITORY, BrokerProcess
 from tests.support.pika_client import parameters
@@ -194,3 +196,39 @@ def test_status_and_errors_name_the_folder(restart: Restarts, tmp_path: Path) ->
     copy.mkdir()
     (copy / "format").write_text("amqp10broker data folder, format 99\n")
     assert "has format 99, and this broker knows formats up to 4; start the newer" in serve(copy).stderr
+
+
+def test_delayed_messages_are_kept_and_come_at_their_time(restart: Restarts) -> None:
+    """Over kills; what was due meanwhile comes at once, and nothing comes before its time."""
+    restart()
+    due_ms = int(time.time() * 1000) + 1_500
+    channel = restart.pika().channel()
+    channel.queue_declare("delayed", durable=True)
+    channel.confirm_delivery()
+    for body, headers in (
+        (b"in an hour", {"x-opt-delivery-delay": 3_600_000}),
+        (b"soon", {"x-opt-delivery-time": due_ms}),
+        (b"at once", {}),
+    ):
+        channel.basic_publish("", "delayed", body, BasicProperties(delivery_mode=2, headers=headers))
+    later = Message(body="later", durable=True, annotations={symbol("x-opt-delivery-time"): due_ms + 1})
+    outcomes = restart.proton().sender("delayed").send(later)
+    assert [outcome.state for outcome in outcomes] == [Delivery.ACCEPTED]
+    for _ in range(2):
+        restart()
+    receiver = restart.proton().receiver("delayed", credit=10)
+    came = set()
+    for _ in range(3):
+        item = receiver.take(1)[0]
+        body = item.message.body
+        if body == "later":
+            assert time.time() * 1000 > due_ms
+        elif bytes(body) == b"soon":
+            assert time.time() * 1000 >= due_ms
+        came.add(body if isinstance(body, str) else bytes(body))
+        receiver.settle(item)
+    assert came == {b"at once", b"soon", "later"}
+    broker = restart()
+    assert broker.queue("delayed")["messages_delayed"] == 1
+    assert restart.pika().channel().queue_purge("delayed").method.message_count >= 1
+    assert broker.queue("delayed")["messages_delayed"] == 0

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from pika import BasicProperties
 from pika.adapters.blocking_connection import BlockingChannel
-from proton import Delivery, Described, Link, Message, symbol, timestamp
+from proton import Delivery, Described, Link, Message, Terminus, symbol, timestamp
+from proton.reactor import Selector
 from rabbitmq_amqp_python_client import (
     AddressHelper,
     Connection,
@@ -41,12 +42,16 @@ def filters(**described: Any) -> dict[Any, Any]:
     return result
 
 
-def reader(client: ProtonClient, stream: str, filter_set: Any = None, **options: Any) -> ReceivingEnd:
-    """A receiver with a filter-set; from the first message on if it is None."""
+def reader(
+    client: ProtonClient, stream: str, filter_set: Any = None, *, browses: bool = False, **options: Any
+) -> ReceivingEnd:
+    """A receiver with a filter-set; from the first message on if it is None. It may ask for copies."""
     given = filters(offset_spec="first") if filter_set is None else filter_set
 
     def put(link: Any) -> None:
         link.source.filter.put_dict(given)
+        if browses:
+            link.source.distribution_mode = Terminus.DIST_MODE_COPY
 
     return client.receiver(stream, apply=[put], **options)
 
@@ -269,6 +274,26 @@ def test_filters_of_both_stages_work_together(client: ProtonClient, stream: str)
     receiver = reader(client, stream, filter_set)
     receiver.drain(100)
     assert offsets(receiver) == [11, 13, 15, 17, 19]
+
+
+def test_a_selector_of_proton_chooses(client: ProtonClient, stream: str) -> None:
+    """`proton.reactor.Selector` beside an offset; only what it selects uses credit."""
+    selector = Selector("n BETWEEN 3 AND 9 AND JMSType = 'odd' AND JMSPriority = 4")
+    receiver = reader(client, stream, filters(offset_spec="first") | selector.filter_set, browses=True)
+    assert receiver.link.remote_source.distribution_mode == Terminus.DIST_MODE_COPY
+    receiver.drain(2)
+    assert offsets(receiver) == [3, 5]
+    receiver.drain(100)
+    assert offsets(receiver) == [3, 5, 7, 9]
+
+
+def test_a_selector_that_is_none_is_refused(client: ProtonClient, stream: str) -> None:
+    """Clients do not look whether it is in place: they would take what they did not select."""
+    receiver = reader(client, stream, Selector("n BETWEEN 3").filter_set, wait=False)
+    assert receiver.wait_refused() == "amqp:invalid-field"
+    assert receiver.description == (
+        "Attach refused: selector 'selector': BETWEEN needs AND and another value (at character 12)"
+    )
 
 
 # --- both protocols, and the end --------------------------------------------------------------------

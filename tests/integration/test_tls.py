@@ -353,52 +353,15 @@ def test_plain_may_need_tls(start_tls: StartTls) -> None:
 # --- files ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (
-            ["--tls-certificate", "{missing}"],
-            "tls_certificate names {missing}, which cannot be read: No such file or directory",
-        ),
-        (["--tls-certificate", "{text}"], "tls_certificate and its key cannot be used: "),
-        (
-            ["--tls-certificate", "{server}"],
-            "tls_certificate and its key cannot be used: not in PEM format, or without a key; must be a PEM",
-        ),
-        (
-            ["--tls-certificate", "{server}", "--tls-key", "{other_key}"],
-            "tls_certificate and its key cannot be used: KEY_VALUES_MISMATCH; must be a PEM certificate",
-        ),
-        (
-            ["--tls-certificate", "{server}", "--tls-key", "{key}", "--tls-verify", "required"],
-            "tls_ca is not given; must name who signs clients' certificates, or turn verifying off",
-        ),
-        (
-            ["--tls-certificate", "{server}", "--tls-key", "{key}", "--tls-ca", "{missing}"],
-            "tls_ca names {missing}, which cannot be read: No such file or directory; give a PEM file",
-        ),
-        (
-            ["--tls-certificate", "{server}", "--tls-key", "{key}", "--tls-ca", "{text}"],
-            "tls_ca holds no certificate: ",
-        ),
-    ],
-    ids=["no file", "no PEM", "no key", "another's key", "no CA given", "no CA file", "no CA in it"],
-)
-def test_wrong_files_end_the_start(
-    certificates: Certificates, tmp_path: Path, arguments: list[str], sentence: str
-) -> None:
-    """One sentence that names the setting, on standard error, and exit code 1; nothing listened."""
-    files = {
-        "missing": str(tmp_path / "missing.pem"),
-        "text": certificates.file("text.pem", "nothing"),
-        "server": certificates.server,
-        "key": certificates.server_key,
-        "other_key": certificates.client("other")[1],
-    }
-    words = [word.format_map(files) for word in arguments]
+def test_wrong_files_end_the_start(tmp_path: Path) -> None:
+    """One sentence that names the setting, on standard error, and exit code 1; nothing listened.
+
+    The other sentences are in `unit/security/test_tls.py`.
+    """
+    missing = tmp_path / "missing.pem"
     command = [sys.executable, "-m", "amqp10broker", "serve", "--port", "0", "--admin-socket", ""]
     result = subprocess.run(
-        [*command, "--tls-port", "0", *words],
+        [*command, "--tls-port", "0", "--tls-certificate", str(missing)],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
@@ -408,4 +371,5 @@ def test_wrong_files_end_the_start(
     assert result.returncode == 1
     assert result.stdout == ""
     (line,) = result.stderr.splitlines()
-    assert line.startswith(f"amqp10broker: {sentence.format_map(files)}"), line
+    sentence = f"tls_certificate names {missing}, which cannot be read: No such file or directory"
+    assert line.startswith(f"amqp10broker: {sentence}"), line

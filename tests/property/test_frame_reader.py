@@ -24,6 +24,7 @@ from amqp10broker.amqp10.performatives import (
     Header,
     Properties,
     Rejected,
+    TransactionalState,
     Transfer,
     decode_composite,
 )
@@ -86,6 +87,7 @@ def flat(items: list[Any]) -> list[Any]:
                             delivery_tag=tag,
                             message_format=item.message_format,
                             settled=item.settled,
+                            state=None if item.txn_id is None else TransactionalState(txn_id=item.txn_id),
                         ),
                         payload,
                     )
@@ -155,6 +157,13 @@ channels = st.sampled_from((0, 0, 0, 1, 300))
 offs = st.sampled_from((0,) * 20 + (-1, 1))
 
 
+STATES = (
+    *(b"\x40", b"\x40", b"\x00\x53\x24\x45"),
+    *(TransactionalState(txn_id=txn_id).encode() for txn_id in (b"12345678", b"12345679")),
+    TransactionalState(txn_id=b"12345678", outcome=Accepted()).encode(),
+)
+
+
 @st.composite
 def transfers(draw: st.DrawFn) -> bytes:
     tag = draw(st.binary(max_size=5)) if draw(st.booleans()) else b"tag!"
@@ -169,12 +178,12 @@ def transfers(draw: st.DrawFn) -> bytes:
     tail = [
         draw(flags),  # more
         draw(st.sampled_from((b"\x40", b"\x40", b"\x50\x00", b"\x50\x01"))),
-        draw(st.sampled_from((b"\x40", b"\x40", b"\x00\x53\x24\x45"))),
+        draw(st.sampled_from(STATES)),
         draw(flags),
         draw(flags),
         draw(flags),
     ]
-    fields += tail[: draw(st.sampled_from((0, 0, 0, 0, 1, 2, 6)))]
+    fields += tail[: draw(st.sampled_from((0, 0, 0, 0, 1, 2, 3, 6)))]
     body = composite(0x14, fields, draw(shapes), draw(offs)) + draw(st.binary(max_size=8))
     return wrapped(draw(channels), body, doff=draw(doffs))
 
@@ -235,6 +244,13 @@ def test_examples_are_learned_at_all() -> None:
     reader = FrameReader()
     ((_, items),) = reader.read(b"".join(transfer(0, number + 70_000, b"x") for number in range(10)))
     assert [type(item) for item in items] == [TransferFrame, TransferRun]
+    raw = b"".join(
+        transfer(0, number + 70_000, b"x", state=TransactionalState(txn_id=b"%d" % (number // 5)))
+        for number in range(10)
+    )
+    ((_, items),) = reader.read(raw)
+    assert [type(item) for item in items] == [TransferFrame, TransferRun] * 2
+    assert [item.txn_id for item in items[1::2]] == [b"0", b"1"]
     raw = b"".join(
         frame(0, Disposition(role=True, first=70_000 + number, settled=True, state=Accepted()))
         for number in range(10)

@@ -52,6 +52,11 @@ class JournalMachine(RuleBasedStateMachine):
         if ticket is not None:
             self.syncing = (ticket, self.world.journal.fds_to_sync())
 
+    @rule()
+    def write_early(self) -> None:
+        """Also while a sync is under way."""
+        self.world.write_early()
+
     @precondition(lambda self: self.syncing is not None and self.syncing[1])
     @rule()
     def sync_one(self) -> None:
@@ -128,7 +133,7 @@ class JournalMachine(RuleBasedStateMachine):
 
     @rule()
     def kill(self) -> None:
-        self.world.disk = self.world.disk.after_kill()
+        self.world.kill()
         self._restart()
 
     @rule(seed=st.integers(0, 10_000))

@@ -20,9 +20,9 @@ SHORT = QueueSettings(consumer_disconnected_timeout_ms=2**40, max_length=8, over
 SINGLE = QueueSettings(consumer_disconnected_timeout_ms=2**40, single_active_consumer=True)
 
 
-def run(seed: int, settings: QueueSettings) -> World:
+def run(seed: int, settings: QueueSettings, *, selects: bool = False) -> World:
     """A world with faults, that has come to rest."""
-    world = World(seed, settings=settings, strict=settings not in (HASTY, AWAY))
+    world = World(seed, settings=settings, strict=settings not in (HASTY, AWAY), selects=selects)
     for _ in range(STEPS):
         world.step()
     world.heal()
@@ -42,6 +42,13 @@ def run(seed: int, settings: QueueSettings) -> World:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_all_is_answered_once_and_nothing_is_lost(seed: int, settings: QueueSettings) -> None:
     check_at_rest(run(seed, settings), settings)
+
+
+@pytest.mark.parametrize("settings", [PLAIN, HASTY, AWAY], ids=["plain", "hasty", "away"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_drains_of_those_that_select_are_answered_once(seed: int, settings: QueueSettings) -> None:
+    """By the leader that has looked the queue through, or by the one behind it."""
+    check_at_rest(run(seed, settings, selects=True), settings)
 
 
 @pytest.mark.parametrize("settings", [PLAIN, SHORT, SINGLE], ids=["plain", "short", "single"])

@@ -18,6 +18,12 @@ def test_long_lives(seed: int) -> None:
     Life(the_quorum_room(), Random(seed)).run(200)
 
 
+@pytest.mark.parametrize("seed", range(2000 if LONG else 15))
+def test_lives_with_consumers_that_select(seed: int) -> None:
+    """What the leader has found for them is lost with it, or carried out by the next one."""
+    Life(the_quorum_room(), Random(seed), selects=True).run(200)
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.large_base_example])
 @given(dice=st.randoms(use_true_random=False), steps=st.integers(5, 60))
 def test_short_lives(dice: Random, steps: int) -> None:

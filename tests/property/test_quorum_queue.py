@@ -640,6 +640,10 @@ class QuorumQueueMachine(RuleBasedStateMachine):
         assert self.queue.consumers == sum(1 for each in self.open if each.counted)
         sizes = {number: len(message[1]) for number, message in self.messages.items()}
         assert messages.counted()[1] == sum(sizes[each] for each in (*self.waiting(), *self.pending()))
+        weight = self.queue.weight()
+        assert weight.unsettled == sum(sizes[each] for each in held)
+        if not self.queue.delayed:
+            assert weight.ready == sum(sizes[each] for each in self.waiting())
         assert sorted(messages.counts) == sorted(
             index for index in messages.counts if self.acquired.get(int(messages.bodies.fetch([index])[0][1]))
         )

@@ -14,7 +14,7 @@ from tests.support.journals import LONG
 from tests.support.raft_room import the_room
 from tests.support.raft_simulation import Simulation
 
-BLOCKS: Final = 5000 if LONG else 10
+BLOCKS: Final = 5000 if LONG else 6
 SEEDS_IN_A_BLOCK: Final = 100
 
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from benchmarks import synthetic
+from tests.support.spark_process import QUICK_SPARK
 
 _LIMIT_S = 600.0
 
@@ -15,7 +16,7 @@ _LIMIT_S = 600.0
 def test_the_command_recommends_and_writes_the_report(tmp_path: Path) -> None:
     """Recommendation and path on standard output, steps on standard error, exit code 0."""
     folder = tmp_path / "recording"
-    plants = synthetic.sweep(credits=(10, 50, 170, 500), windows=(50, 400), events=20_000, repetitions=2)
+    plants = synthetic.sweep(credits=(10, 50, 170, 500), windows=(50, 400), events=5_000, repetitions=2)
     synthetic.write(folder, plants)
     root = Path(__file__).parents[2]
     done = subprocess.run(
@@ -23,7 +24,7 @@ def test_the_command_recommends_and_writes_the_report(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         timeout=_LIMIT_S,
-        env={**os.environ, "PYTHONPATH": str(root)},
+        env={**os.environ, **QUICK_SPARK, "PYTHONPATH": str(root)},
     )
     assert done.returncode == 0, done.stderr
     said = done.stdout

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-COUNT: Final = 4000
+COUNT: Final = 2400
 BATCH: Final = 400
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-COUNT: Final = 6000
+COUNT: Final = 3600
 BATCH: Final = 300
 GIVE_UP_S: Final = 2
 NAMES: Final = ("s", "q")

@@ -17,12 +17,13 @@ import pytest
 
 from tests.support.broker_process import REPOSITORY
 from tests.support.process_family import Family, Listening, command_line, family, wait_until
+from tests.support.spark_process import QUICK_SPARK
 
 pytestmark = pytest.mark.integration
 
 COUNT: Final = 2000
 DEMO_S: Final = 600.0
-_LOOK_S: Final = 0.2
+_LOOK_S: Final = 0.5
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def start(folder: Path, mark: dict[str, str]) -> subprocess.Popen[str]:
     with (folder / "out").open("w") as out:
         return subprocess.Popen(
             [sys.executable, str(REPOSITORY / "examples" / "spark_demo.py"), *options],
-            env={**os.environ, **mark, "PYTHONPATH": str(REPOSITORY), "TMPDIR": str(folder)},
+            env={**os.environ, **QUICK_SPARK, **mark, "PYTHONPATH": str(REPOSITORY), "TMPDIR": str(folder)},
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,

@@ -49,6 +49,7 @@ class BrokerProcess:
         directory: Path,
         *arguments: str,
         program: Sequence[str] = ("-m", "amqp10broker"),
+        python: str | Path = sys.executable,
         up: bool = True,
     ) -> None:
         """Start one.
@@ -57,6 +58,7 @@ class BrokerProcess:
             directory: for its socket and its output.
             arguments: of ``amqp10broker serve``.
             program: what Python runs.
+            python: which Python.
             up: wait until clients are accepted; if not, `wait_until_up` does.
         """
         self.host = "127.0.0.1"
@@ -69,7 +71,7 @@ class BrokerProcess:
         with self._stdout.open("wb") as stdout:
             self._process = subprocess.Popen(
                 [
-                    *(sys.executable, *program, "serve"),
+                    *(python, *program, "serve"),
                     *("--port", "0", "--log-format", "json", "--admin-socket", self.admin_socket),
                     *arguments,
                 ],

@@ -18,7 +18,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import permutations
 from pathlib import Path
@@ -300,6 +300,26 @@ class Nemesis:
                     arguments["x-dead-letter-routing-key"] = self.notes["dead"].queue
                 channel.queue_declare(notes.queue, durable=True, arguments=arguments)
 
+    def state_of(self, kinds: Collection[str]) -> str:
+        """Queues of these kinds, and their consumers, as each node tells them."""
+        wanted = {self.notes[kind].queue for kind in kinds if kind in self.notes}
+        columns = {
+            "list_queues": (
+                *("name", "leader", "online", "messages_ready", "messages_unacknowledged", "consumers"),
+                "single_active_consumer_tag",
+            ),
+            "list_consumers": (
+                *("queue", "node", "connection", "protocol", "tag", "prefetch", "unacknowledged"),
+                *("waits", "waits_why", "waits_for_s"),
+            ),
+        }
+        lines: list[str] = []
+        for node in self.cluster.nodes:
+            for command, names in columns.items():
+                rows = self.cluster.ask(node, command, *names)
+                lines += [f"{node.name} {command}: {row}" for row in rows if row[names[0]] in wanted]
+        return "\n".join(lines)
+
     # --- faults -----------------------------------------------------------------------------------
 
     def leader(self) -> ClusterNode:
@@ -540,7 +560,8 @@ def run(
 
         def stuck() -> str:
             now = nemesis.marks()
-            return str([what for what in before if now[what] <= before[what]])
+            names = [what for what in before if now[what] <= before[what]]
+            return f"{names}\n{nemesis.state_of({what.split()[-1] for what in names})}"
 
         try:
             cluster.wait_until(on, "everything gets on", PROGRESS_S)

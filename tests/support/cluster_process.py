@@ -390,7 +390,11 @@ class ClusterProcess:
         if self._launcher.poll() is None:
             self._launcher.kill()
         self._launcher.wait()
-        for node in self.nodes:
+        # Those of a start that failed before `nodes` was known, too: a node outlives its launcher.
+        begun = self.nodes or [
+            ClusterNode(path.parent, _port_of(path)) for path in self.folder.glob("*/command")
+        ]
+        for node in begun:
             node.finish()
 
     def __enter__(self) -> Self:

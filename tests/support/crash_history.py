@@ -52,8 +52,8 @@ class Kind:
     """A type of queue, and what it promises.
 
     Attributes:
-        name: x-queue-type.
-        arguments: others.
+        name: x-queue-type, unless the arguments say another.
+        arguments: of the declaration.
         keeps_transient: messages that are not persistent survive too.
         keeps_place: a requeued message goes back to where it was.
         settles_for_good: a settlement that was confirmed is never undone.
@@ -67,6 +67,8 @@ class Kind:
 
 
 CLASSIC: Final = Kind("classic")
+WRITTEN: Final = Kind("written", {"x-queue-type": "classic", "x-confirm-when": "written"})
+"""A classic queue that confirms before it syncs."""
 QUORUM: Final = Kind(
     "quorum",
     # To look at everything after each start must not be what ends a message.

@@ -19,6 +19,9 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
+_POLLRDHUP: Final = getattr(select, "POLLRDHUP", 0x2000)
+"""PyPy has no name for it; this is Linux's."""
+
 TO_TARGET: Final = 0
 """The direction from who has connected to the proxy."""
 BACK: Final = 1
@@ -273,5 +276,5 @@ class _Connection:
 def _has_ended(each: socket.socket) -> bool:
     """Whether the other end has closed it, though it may have sent something before."""
     poll = select.poll()
-    poll.register(each, select.POLLRDHUP)
+    poll.register(each, _POLLRDHUP)
     return bool(poll.poll(0))

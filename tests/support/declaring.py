@@ -177,7 +177,7 @@ def add_user(
     limits: UserLimits | None = None,
 ) -> User:
     """Add a user, who may do nothing yet."""
-    user = User(name, password, frozenset(tags), limits or UserLimits())
+    user = User(name, password, tuple(tags), limits or UserLimits())
     return _catalog(accounts).propose(AddUser(user))
 
 
@@ -193,7 +193,7 @@ def set_password(accounts: Catalog | Users, name: str, password: PasswordRecord 
 
 def set_tags(accounts: Catalog | Users, name: str, tags: Iterable[str]) -> User:
     """Give a user other tags."""
-    return _catalog(accounts).propose(SetTags(name, frozenset(tags)))
+    return _catalog(accounts).propose(SetTags(name, tuple(tags)))
 
 
 def set_user_limits(accounts: Catalog | Users, name: str, limits: UserLimits) -> User:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from amqp10broker.amqp10.codec import encode
 from amqp10broker.amqp10.performatives import Header, Properties
 from amqp10broker.amqp10.types import Described, Symbol, ULong
 from amqp10broker.message.filters.fields import FieldReader
-from amqp10broker.message.filters.sql_eval import compile_sql
+from amqp10broker.message.filters.sql_eval import SqlFilter, compile_sql
 from amqp10broker.message.message import Message, MessageReader
 
 NOW_MS = 1_700_000_000_000
@@ -18,6 +19,7 @@ def message(
     application: dict[Any, Any] | None = None,
     *,
     priority: int | None = None,
+    durable: bool | None = None,
     annotations: dict[str, Any] | None = None,
     body: bytes = b"body",
     **properties: Any,
@@ -27,11 +29,12 @@ def message(
     Args:
         application: application-properties; None for no such section.
         priority: of the header.
+        durable: of the header.
         annotations: message-annotations.
         body: one data section.
         properties: fields of the properties section; without any, there is no such section.
     """
-    payload = Header(priority=priority).encode()
+    payload = Header(durable=durable, priority=priority).encode()
     if annotations is not None:
         named = {Symbol(key): value for key, value in annotations.items()}
         payload += encode(Described(ULong(0x72), named))
@@ -43,9 +46,11 @@ def message(
     return MessageReader("", "q", "guest", impersonator=True).read(payload)
 
 
-def evaluate(text: str, on: Message, now_ms: int = NOW_MS) -> Any:
+def evaluate(
+    text: str, on: Message, now_ms: int = NOW_MS, compiled: Callable[[str], SqlFilter] = compile_sql
+) -> Any:
     """The value of an expression: True, False, None for unknown, or any other."""
-    sql = compile_sql(text)
+    sql = compiled(text)
     values = FieldReader(sql.fields, uuid_as_binary=True).read(on)
     if sql.uses_time:
         values.append(now_ms)

@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 
 from amqp10broker.queues.commands import Command
 from amqp10broker.queues.counters import QueueCounters
-from amqp10broker.queues.figures import QueueFigures
+from amqp10broker.queues.figures import QueueFigures, QueueWeight
 from amqp10broker.queues.machine import QueueMachine
 from amqp10broker.queues.outlook import UP_TO_DATE, Outlook, Progress
 
@@ -44,6 +44,10 @@ class IdleHandle:
     def figures(self) -> QueueFigures:
         """Nothing is in it."""
         return QueueFigures()
+
+    def weight(self) -> QueueWeight | None:
+        """Nothing is known of it."""
+        return None
 
 
 class MachineHandle(Generic[M]):
@@ -83,3 +87,7 @@ class MachineHandle(Generic[M]):
     def figures(self) -> QueueFigures:
         """See `QueueHandle`."""
         return self.queue.figures()
+
+    def weight(self) -> QueueWeight | None:
+        """See `QueueHandle`."""
+        return self.queue.weight()

@@ -14,6 +14,7 @@ import trio
 from trio.testing import memory_stream_pair
 
 from amqp10broker.catalog.users import Permission
+from amqp10broker.http.differences import applied
 from amqp10broker.security.login import Peer
 from amqp10broker.tasks.broker import Broker
 from amqp10broker.tasks.http_listener import HttpListener
@@ -88,6 +89,14 @@ class HttpUser:
             else:
                 raise AssertionError(f"the broker closed the connection: {event}")
 
+    async def follow(self, path: str) -> Events:
+        """Ask for events, which come until this connection ends."""
+        sent = [("host", "broker"), ("authorization", f"Basic {self._login}")]
+        engine = self._engine
+        out = engine.send(h11.Request(method="GET", target=f"{self._prefix}{path}", headers=sent)) or b""
+        await self._stream.send_all(out + (engine.send(h11.EndOfMessage()) or b""))
+        return Events(self._stream, engine)
+
     async def get(self, path: str, **headers: str) -> Any:
         """The JSON at a path that is there."""
         heard = await self.ask("GET", path, **headers)
@@ -101,6 +110,51 @@ class HttpUser:
     async def delete(self, path: str) -> int:
         """Delete what is at a path; the status."""
         return (await self.ask("DELETE", path)).status
+
+
+class Events:
+    """Server-sent events, as they come.
+
+    Attributes:
+        values: what stands at each path, put together of what came.
+        comments: how many came.
+    """
+
+    def __init__(self, stream: trio.abc.Stream, engine: h11.Connection) -> None:
+        self._stream = stream
+        self._engine = engine
+        self._text = ""
+        self.values: dict[int, Any] = {}
+        self.comments = 0
+
+    async def next(self) -> tuple[str, Any]:
+        """The next event: its name and what it says; ``("end", None)`` at the end."""
+        while True:
+            block, found, rest = self._text.partition("\n\n")
+            if found:
+                self._text = rest
+                if block.startswith(":"):
+                    self.comments += 1
+                    continue
+                name, data = (line.partition(": ")[2] for line in block.split("\n"))
+                return name, self._heard(name, json.loads(data))
+            event = self._engine.next_event()
+            if event is h11.NEED_DATA:
+                self._engine.receive_data(await self._stream.receive_some(65536))
+            elif isinstance(event, h11.Data):
+                self._text += bytes(event.data).decode()
+            elif isinstance(event, h11.Response):
+                assert event.status_code == 200, event
+                assert (b"content-type", b"text/event-stream") in event.headers
+            else:
+                return "end", None
+
+    def _heard(self, name: str, data: Any) -> Any:
+        if name == "whole":
+            self.values[data["id"]] = data["value"]
+        elif name == "delta":
+            self.values[data["id"]] = applied(self.values[data["id"]], data["change"])
+        return data
 
 
 def add_login(broker: Broker, login: str, *tags: str, vhosts: Collection[str] = ()) -> None:

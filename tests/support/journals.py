@@ -67,6 +67,8 @@ class World:
     """Appends in files that were dropped: a file may still be there."""
     next_number: int = 1
     next_message: int = 1
+    written: int = 0
+    """The ticket up to which everything is there after a kill."""
 
     def __post_init__(self) -> None:
         self.journal = self.fresh()
@@ -83,6 +85,11 @@ class World:
             file_bytes_max=self.file_bytes_max,
             reserve_bytes=self.reserve_bytes,
         )
+
+    def kill(self) -> None:
+        """The process ends; what was written early is promised as what is durable."""
+        self.disk = self.disk.after_kill()
+        self._promise(self.written)
 
     def check(self, disk: SimDisk) -> None:
         """What a disk holds is what was promised; nothing here is changed by looking."""
@@ -111,6 +118,12 @@ class World:
     def write(self) -> int | None:
         return self.journal.write()
 
+    def write_early(self) -> None:
+        try:
+            self.written = self.journal.write_early()
+        except StorageError:
+            return  # it is still collected, and `write` meets the same
+
     def sync(self, ticket: int) -> None:
         self.sync_inventory()
         for fd in self.journal.fds_to_sync():
@@ -125,7 +138,7 @@ class World:
 
     def synced(self, ticket: int) -> None:
         self.journal.synced(ticket)
-        self._promise()
+        self._promise(self.journal.durable)
 
     def commit(self) -> None:
         """Until everything is durable."""
@@ -183,10 +196,9 @@ class World:
         self.copies[number] = copy
         self.live[message] = number
 
-    def _promise(self) -> None:
-        durable = self.journal.durable
+    def _promise(self, ticket: int) -> None:
         self.promised |= {
-            message for message, number in self.live.items() if self.copies[number].ticket <= durable
+            message for message, number in self.live.items() if self.copies[number].ticket <= ticket
         }
 
     def _compare(self, found: list[Record]) -> None:
@@ -215,6 +227,7 @@ class World:
             live[message] = record.index
         self.copies = copies
         self.live = live
+        self.written = 0
         self.promised = set(live)
         self.gone = set()
         for number in live.values():
@@ -240,6 +253,8 @@ def walk(world: World, rng: random.Random, steps: int) -> None:
             for _ in range(rng.randrange(1, 6)):
                 # Some with a stretch of zeros, some longer than several sectors.
                 world.append(rng.choice((0, 5, 40, 150, 300, 1200)), rng.randrange(1, 4))
+            if rng.random() < 0.3:
+                world.write_early()
         elif deed < 6:
             ticket = world.write()
             if ticket is not None and rng.random() < 0.3:
@@ -251,6 +266,8 @@ def walk(world: World, rng: random.Random, steps: int) -> None:
                 for fd in world.journal.fds_to_sync():
                     if rng.random() < 0.5:
                         world.append(rng.choice((30, 700)))
+                    if rng.random() < 0.5:
+                        world.write_early()
                     world.disk.sync(fd)
                     try:
                         if rng.random() < 0.3:

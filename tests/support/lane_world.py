@@ -56,9 +56,11 @@ from amqp10broker.replication.lanes import LaneClient
 from amqp10broker.replication.wire import Frame, FrameKind
 from amqp10broker.service.queue_credit import QueueCredit
 from tests.support.handles import IdleHandle
+from tests.support.selecting import selector
 
 GROUP = 7
 HEAD = make_head(None, None, "", "q")
+ALL = selector("JMSPriority IS NOT NULL")
 Entry = tuple[list[QuorumCommand], bytes, int]
 """Commands as the leader has them, their bytes, and the index behind their last message."""
 
@@ -117,7 +119,7 @@ class Consumer:
         active: as it was told.
     """
 
-    def __init__(self, node: Node, ref: ConsumerRef, *, settled: bool) -> None:
+    def __init__(self, node: Node, ref: ConsumerRef, *, settled: bool, selects: bool) -> None:
         self.ref = ref
         self.settled = settled
         self.held: dict[int, Message] = {}
@@ -131,11 +133,12 @@ class Consumer:
         handle = _Handle(node)
         queue = DeclaredQueue("q", "/", "quorum", True, None, False, {"x-queue-type": "quorum"}, handle)
         self.credit = QueueCredit(queue, ref, lambda to, command: to.post(command))
-        node.client.post_all([Subscribe(ref, settled, answer=True)])
+        filters = ALL if selects else None
+        node.client.post_all([Subscribe(ref, settled, answer=True, filters=filters)])
 
-    def want(self, count: int) -> None:
+    def want(self, count: int, *, drain: bool = False) -> None:
         """Ask for so many, if nothing is asked for."""
-        if self.subscribed and self.credit.top_up(count, count):
+        if self.subscribed and self.credit.top_up(count, count, drain=drain):
             self._most = self.credit.seen + count
 
     def on_deliver(self, effect: Deliver) -> None:
@@ -219,10 +222,10 @@ class Session:
         self.refused = 0
         node.client.post_all([AttachPublisher(self.publisher.ref)])
 
-    def consume(self, *, settled: bool) -> None:
+    def consume(self, *, settled: bool, selects: bool = False) -> None:
         """One more consumer."""
         ref = self.reply_to.consumer()
-        self.consumers[ref] = Consumer(self.node, ref, settled=settled)
+        self.consumers[ref] = Consumer(self.node, ref, settled=settled, selects=selects)
 
     def ask(self, kind: type[Inspect] | type[Purge]) -> None:
         """A question."""
@@ -320,6 +323,7 @@ class Member:
         self.node = node
         self.believes: int | None = None
         self.pending: list[Entry] = []
+        self.looked = 0
         self.end = 0
         self.server = LaneServer(GROUP, self, node.lanes)
         self.mailbox: list[QuorumCommand] = []
@@ -339,9 +343,10 @@ class Member:
         if self.believes is None:
             return
         admitted = self.admission.admitted(posted, self.node.world.now_ms)  # type: ignore[arg-type]
-        if not admitted:
-            return
-        commands = joined(admitted)
+        if admitted:
+            self._propose(joined(admitted))
+
+    def _propose(self, commands: list[QuorumCommand]) -> None:
         encoded = encode_commands(commands, self.node.world.now_ms, self.end)
         self.end = encoded.end
         self.pending.append((commands, b"".join(encoded.pieces), encoded.end))
@@ -359,6 +364,9 @@ class Member:
         self.applied = index
         if leads:
             self.server.tell(self.machine.take_effects(), index)
+            if world.selects and self.looked <= index and (found := self.machine.look(3)) is not None:
+                self._propose([found])
+                self.looked = len(world.log) + len(self.pending)
         world.check_equal(index, self.machine)
 
 
@@ -447,6 +455,7 @@ class World:
         settings: QueueSettings,
         strict: bool = True,
         disks_fill: bool = False,
+        selects: bool = False,
     ) -> None:
         """Nodes that are all connected, with two sessions each.
 
@@ -458,7 +467,9 @@ class World:
             strict: the queue takes nothing back by itself. What it has given anew to whom it took it from may
                 be settled by what was decided before, and is delivered all the same.
             disks_fill: members have mailboxes, and their disks are full now and then.
+            selects: some consumers select, and drain.
         """
+        self.selects = selects
         self.strict = strict
         self.disks_fill = disks_fill
         self._purged = seed % 4 == 3
@@ -565,6 +576,7 @@ class World:
         while member.applied < len(self.log):
             member.apply()
         member.end = self.log[-1][2] if self.log else 0
+        member.looked = 0
         member.believes = self.term
         member.machine.lead()
         self.note(f"{number} leads")
@@ -672,7 +684,8 @@ class World:
         if what < 0.25:
             session.publisher.publish(rng.randrange(1, 5))
         elif what < 0.40 and len(consumers) < 2:
-            session.consume(settled=rng.random() < 0.3)
+            settled = rng.random() < 0.3
+            session.consume(settled=settled, selects=self.selects and rng.random() < 0.7)
         elif what < 0.43:
             purges = self._purged and rng.random() < 0.05
             self.purges += purges
@@ -680,7 +693,8 @@ class World:
         elif consumers:
             consumer = rng.choice(consumers)
             if what < 0.65:
-                consumer.want(rng.randrange(1, 6))
+                count = rng.randrange(1, 6)
+                consumer.want(count, drain=self.selects and rng.random() < 0.4)
             elif what < 0.75:
                 consumer.send()
             elif what < 0.90:

@@ -1,6 +1,6 @@
 """A broker of the next machine version, for tests of upgrades: it differs in bytes and in what it does.
 
-In version 2, that of no release, an entry of commands begins with a mark, which a broker of version 1 cannot
+In the next version, that of no release, an entry of commands begins with a mark, which a broker of now cannot
 read; and to purge a queue does nothing, and tells of 0 messages.
 
 Run as a program it is ``amqp10broker``: ``python -m tests.support.next_version serve ...``.
@@ -21,7 +21,8 @@ from amqp10broker.queues.quorum.commands import QuorumCommand
 from amqp10broker.queues.quorum.queue import QuorumQueue
 
 MARK: Final = b"\xfe\0\0\0\0"
-"""A command of no content, whose tag is of version 2."""
+"""A command of no content, whose tag is of that version."""
+VERSION: Final = machine_version.NEWEST + 1
 HEAD_BYTES: Final = 16
 _encode = command_codec.encode_commands
 _decode = command_codec.decode_commands
@@ -29,9 +30,9 @@ _purge = QuorumQueue._purge
 
 
 def encode_commands(commands: Sequence[QuorumCommand], now_ms: int, first: int, version: int = 1) -> Encoded:
-    """As version 1 does, and for version 2 with its mark."""
+    """As the versions of now do, and for the next with its mark."""
     encoded = _encode(commands, now_ms, first, version)
-    if version < 2:
+    if version < VERSION:
         return encoded
     places = [place._replace(at=place.at + len(MARK)) for place in encoded.places]
     return Encoded([encoded.pieces[0] + MARK, *encoded.pieces[1:]], places, encoded.end)
@@ -44,19 +45,19 @@ def decode_commands(payload: bytes) -> Decoded:
 
 def purge(queue: QuorumQueue, command: Purge) -> None:
     """By the version of the queue's state, as all that is carried out."""
-    if queue.version < 2:
+    if queue.version < VERSION:
         _purge(queue, command)
     else:
         queue._answer(command.request, 0)
 
 
 def become(put: Callable[[Any, str, Any], None]) -> None:
-    """Have this process carry out versions 1 and 2.
+    """Have this process carry out the next version too.
 
     Args:
         put: puts an attribute, as `setattr`.
     """
-    put(machine_version, "NEWEST", 2)
+    put(machine_version, "NEWEST", VERSION)
     put(quorum_store, "encode_commands", encode_commands)
     put(quorum_store, "decode_commands", decode_commands)
     put(QuorumQueue, "_purge", purge)

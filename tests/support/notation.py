@@ -151,7 +151,7 @@ def _show_field(performative: Any, name: str, value: Any) -> str | None:
         case "unsettled" | "properties":
             if not value:
                 return None if performative.__class__ is not Attach else f"{shown}={{}}"
-            return f"{shown}={_show_map(value)}"
+            return f"{shown}={_show_unsettled(value) if name == 'unsettled' else _show_map(value)}"
     if isinstance(value, bool):
         return f"{shown}={str(value).lower()}"
     return f"{shown}={value}"
@@ -162,6 +162,17 @@ def _show_map(value: dict[Any, Any]) -> str:
     for key, content in value.items():
         text = str(content).lower() if isinstance(content, bool) else str(content)
         pairs.append(f"{key}:{text}")
+    return "{" + ",".join(pairs) + "}"
+
+
+def _show_unsettled(value: dict[bytes, Any]) -> str:
+    """``{#7:accepted,#8:null}``: tags of four bytes as numbers."""
+    pairs = []
+    for tag, state in value.items():
+        if isinstance(state, Described):
+            state, _ = decode_composite(encode(state))
+        name = f"#{int.from_bytes(tag, 'big')}" if len(tag) == 4 else f"0x{tag.hex()}"
+        pairs.append(f"{name}:{'null' if state is None else show_state(state)}")
     return "{" + ",".join(pairs) + "}"
 
 
@@ -254,7 +265,9 @@ _TERMINUS_FIELDS: dict[str, Callable[[str], Any]] = {
     "expiry_policy": Symbol,
     "timeout": int,
     "distribution_mode": Symbol,
-    "filter": lambda text: {Symbol("a-filter"): Described(_descriptor(text), "a = 1")},
+    "filter": lambda text: {
+        Symbol("a-filter"): Described(_descriptor(text.partition("=")[0]), text.partition("=")[2] or "a = 1")
+    },
 }
 
 
@@ -281,7 +294,9 @@ def _parse_field(cls: type, field: str, text: str) -> Any:
         case "properties":
             return {Symbol(key): _parse_value(value) for key, value in _pairs(text)}
         case "unsettled":
-            return {key.encode(): parse_state(value) for key, value in _pairs(text)}
+            return {_parse_tag(key): parse_state(value) for key, value in _pairs(text)}
+        case "desired_capabilities":
+            return _symbols(text)
         case "name" | "container_id" | "hostname":
             return text
     return _parse_plain(text)
@@ -296,6 +311,10 @@ def _parse_terminus(field: str, text: str) -> Any:
     terminus = (Source if field == "source" else Target)(address=None if text == "anonymous" else address)
     terminus.dynamic = text == "dynamic"
     return terminus
+
+
+def _parse_tag(text: str) -> bytes:
+    return int(text[1:]).to_bytes(4, "big") if text.startswith("#") else text.encode()
 
 
 def _pairs(text: str) -> Sequence[tuple[str, str]]:

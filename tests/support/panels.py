@@ -38,6 +38,7 @@ OVERVIEW: Final = {
     "Auto ack": "rate(rabbitmq_global_messages_delivered_consume_auto_ack_total[60s])",
     "Acknowledged": "rate(rabbitmq_global_messages_acknowledged_total[60s])",
     "Polling, auto": "rate(rabbitmq_global_messages_delivered_get_auto_ack_total[60s])",
+    "Polling, without result": "rate(rabbitmq_global_messages_get_empty_total[60s])",
     "Polling, manual": "rate(rabbitmq_global_messages_delivered_get_manual_ack_total[60s])",
     "Channels opened": "rate(rabbitmq_channels_opened_total[60s])",
     "Channels closed": "rate(rabbitmq_channels_closed_total[60s])",

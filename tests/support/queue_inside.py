@@ -17,7 +17,7 @@ def returned_of(queue: ClassicQueue) -> list[tuple[int, Message]]:
 def fresh_of(queue: ClassicQueue) -> list[Message]:
     """The ready messages that nobody has had, in order."""
     backlog = queue.waiting.levels[0].backlog
-    pages = [queue._store.page_in(page.handle) for page in backlog._pages]
+    pages = [queue._store.look(page.handle, page.ranks or range(page.count))[0] for page in backlog._pages]
     return list(chain(backlog._head, *pages, backlog._tail))
 
 

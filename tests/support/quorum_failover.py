@@ -58,6 +58,7 @@ from amqp10broker.queues.effects import (
 )
 from amqp10broker.queues.settings import DeadLetterStrategy, Overflow, QueueSettings, RetryType
 from tests.support.raft_room import Room
+from tests.support.selecting import selector
 
 START_MS = 1_000_000
 MEMBERS = 3
@@ -80,9 +81,10 @@ def message(number: int, dice: Random) -> Message:
 class Reader:
     """One consumer as its session knows it, which sees its mailbox late."""
 
-    def __init__(self, ref: ConsumerRef, *, settled: bool) -> None:
+    def __init__(self, ref: ConsumerRef, *, settled: bool, selects: bool) -> None:
         self.ref = ref
         self.settled = settled
+        self.selects = selects
         self.seen = 0
         self.ahead = 0
         self.epoch = 0
@@ -159,6 +161,7 @@ class Reader:
 
 
 BIG = 1 << 40
+SELECTORS = ("JMSPriority > 4", "JMSPriority < 5", "JMSPriority IS NOT NULL")
 
 
 class Node:
@@ -264,8 +267,12 @@ class Node:
         seen = {ref: self.seen[ref] + self.missed[ref] for ref in self.seen}
         found = life.leader.resume(*self.key, self.heard, seen)
         refused = set()
+        drained = []
         for _, peer, effect in found.kept:
             assert peer == self.session.id
+            if isinstance(effect, CreditReply):
+                drained.append(effect)
+                continue
             self.tell(effect)
             if isinstance(effect, Rejected):
                 refused |= {(effect.publisher, number) for number in effect.ids}
@@ -294,7 +301,12 @@ class Node:
                 self.miss(ref, facts.missed, found.last)
             if facts.active is not None and self.readers[ref].active is not facts.active:
                 self.tell(ActiveChanged(ref, facts.active))
+        for reply in drained:
+            self.tell(reply)
         for number, command in answered.items():
+            if isinstance(command, Credit) and command.drain and self.readers[command.consumer].selects:
+                del self.unanswered[number]
+                continue  # the queue answers when it was looked through
             epoch = self.epoch_of_credit.get(number)
             if isinstance(command, Credit) and epoch is not None and command.consumer in found.consumers:
                 facts = found.consumers[command.consumer]
@@ -372,8 +384,11 @@ class Truth:
 class Life:
     """One life of the queue: everything that happens is chosen by the dice."""
 
-    def __init__(self, room: Room, dice: Random) -> None:
+    def __init__(self, room: Room, dice: Random, *, selects: bool = False) -> None:
         self.room = room
+        self.selects = selects
+        self.found: Any = None
+        """What the leader has found for those who select; on its way."""
         self.dice = dice
         self.now = START_MS
         self.settings = QueueSettings(
@@ -521,6 +536,9 @@ class Life:
             self.take_letters(told=False)
         for node in self.nodes:
             node.cut()
+        if self.found is not None and self.dice.random() < 0.3:
+            self.commit([self.found], told=False)
+        self.found = None
         old, self.at = self.at, (self.at + self.dice.randint(1, MEMBERS - 1)) % MEMBERS
         self.members[old].follow()
         self.catch_up(self.at)
@@ -586,6 +604,16 @@ class Life:
         )
         self.commit([Configure(self.settings)])
 
+    def look(self) -> bool:
+        """The leader looks for those who select; what it finds is carried out now or later."""
+        if self.selects and self.found is None:
+            self.found = self.leader.look(5)
+        found = self.found
+        if found is not None and self.dice.random() < 0.7:
+            self.found = None
+            self.commit([found])
+        return found is not None
+
     # --- what sessions do
 
     def act(self) -> None:
@@ -640,11 +668,15 @@ class Life:
 
     def subscribe(self, node: Node) -> None:
         settled = self.dice.random() < 0.4
-        reader = Reader(node.session.consumer(), settled=settled)
+        wanted = self.dice.choice([None, *SELECTORS]) if self.selects else None
+        reader = Reader(node.session.consumer(), settled=settled, selects=wanted is not None)
         node.readers[reader.ref] = reader
         counted = self.dice.random() < 0.9
         priority = self.dice.choice([0, 0, 1])
-        node.post(Subscribe(reader.ref, settled, answer=True, priority=priority, counted=counted))
+        filters = None if wanted is None else selector(wanted)
+        node.post(
+            Subscribe(reader.ref, settled, answer=True, priority=priority, counted=counted, filters=filters)
+        )
 
     def write(self, reader: Reader) -> None:
         for key in [*reader.waiting][: self.dice.randint(1, len(reader.waiting))]:
@@ -677,6 +709,7 @@ class Life:
                 self.receive()
             elif chance < 0.88:
                 self.connect()
+                self.look()
             elif chance < 0.93:
                 at = self.dice.randrange(MEMBERS)
                 if at != self.at:
@@ -689,7 +722,7 @@ class Life:
         """All are connected and nothing is on its way: each has heard what it should."""
         for node in self.nodes:
             self.begin(node)
-        while any(node.outgoing or node.incoming for node in self.nodes):
+        while self.look() or any(node.outgoing or node.incoming for node in self.nodes):
             self.take_letters()
             self.receive()
         for at in range(MEMBERS):

@@ -24,6 +24,7 @@ the two texts compares everything.
 ``connect D [container=x] [max-frame-size=N]`` a client; C with defaults is there from the start unless
                                                a ``connect C`` comes first
 ``lose C``                                     the connection breaks
+``pass 60``                                    seconds, for links that are suspended
 ``block C`` / ``unblock C``                    the client does not read its socket / reads again
 ``sleep C`` / ``wake C``                       its sessions get no turn / handle all that waits in one
 ``count q``                                    ready and unsettled messages
@@ -67,6 +68,7 @@ class ScriptRunner:
             "override": self._override,
             "connect": self._connect,
             "lose": self.world.lose,
+            "pass": lambda seconds: self.world.pass_time(int(seconds)),
             "block": self._block,
             "unblock": self.world.unblock,
             "sleep": lambda label: setattr(self.world.clients[label], "asleep", True),

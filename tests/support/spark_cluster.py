@@ -18,7 +18,7 @@ import pyspark
 
 from amqp10broker.spark.session import LOOPBACK, spark_environment
 from tests.support.process_family import Family, family, wait_until
-from tests.support.spark_process import QUICK_JAVA
+from tests.support.spark_process import QUICK_JAVA, QUICK_SPARK
 
 EXECUTOR: Final = "CoarseGrainedExecutorBackend"
 """In the command line of an executor."""
@@ -87,6 +87,7 @@ def spark_cluster(
     with ExitStack() as started, family() as members:
         environment = {
             **os.environ,
+            **QUICK_SPARK,
             **spark_environment({**os.environ, **java}),
             **members.environment,
             "SPARK_PUBLIC_DNS": LOOPBACK,

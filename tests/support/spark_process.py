@@ -18,6 +18,8 @@ from tests.support.process_family import Family, family, wait_until
 RUN_S: Final = 300.0
 QUICK_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For what lives for seconds: the second compiler and parallel collectors cost more than they gain."""
+QUICK_SPARK: Final = {"SPARK_SUBMIT_OPTS": QUICK_JAVA, "SPARK_LAUNCHER_OPTS": QUICK_JAVA}
+"""The same as environment, for programs that are run as they are and for what reads their command lines."""
 _LOG_TAIL_CHARS: Final = 6000
 
 Query = dict[str, Any]
@@ -178,7 +180,7 @@ def spark_driver(
             [sys.executable, "-m", "tests.support.spark_driver", str(directory / "plan")],
             cwd=REPOSITORY,
             # `local_session` finds Java and the package by itself.
-            env={**os.environ, **java, **members.environment, "TMPDIR": str(scratch)},
+            env={**os.environ, **QUICK_SPARK, **java, **members.environment, "TMPDIR": str(scratch)},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -15,6 +15,7 @@ from amqp10broker.queues.commands import ReplyTo
 from amqp10broker.security.authorise import Access
 from amqp10broker.security.grants import CatalogGrants
 from amqp10broker.service.context import MakeVolatile, SessionContext
+from amqp10broker.service.sessions.kept import KeptLinks, Tell
 from amqp10broker.service.sessions.names import LinkNames
 from tests.support.client_log import ClientLog
 from tests.support.declaring import add_user, set_permission
@@ -44,6 +45,8 @@ def make_context(
     volatile: MakeVolatile = no_volatile,
     names: LinkNames | None = None,
     tell_stolen: Callable[[SenderLink | ReceiverLink], None] = lambda link: None,
+    kept: KeptLinks | None = None,
+    tell: Tell = lambda letter: None,
 ) -> SessionContext:
     """A session's surroundings: guest in the default virtual host."""
     return SessionContext(
@@ -62,4 +65,6 @@ def make_context(
         volatile=volatile,
         node="amqp10broker",
         log=ClientLog(),
+        kept=kept,
+        tell=tell,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -113,6 +113,13 @@ class PipeTransport(SocketTransport):
 
     def try_send(self, data: bytes | bytearray | memoryview) -> int:
         return self.outgoing.write_now(data)
+
+    async def send_pieces(self, pieces: Sequence[bytes | memoryview]) -> None:
+        for piece in pieces:
+            await self.outgoing.write(piece)
+
+    def try_send_pieces(self, pieces: Sequence[bytes | memoryview]) -> int:
+        return self.outgoing.write_now(b"".join(pieces))
 
     async def aclose(self) -> None:
         self.incoming.end()

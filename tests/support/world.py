@@ -41,6 +41,7 @@ from amqp10broker.amqp10.performatives import (
 from amqp10broker.amqp10.types import Symbol
 from amqp10broker.catalog.catalog import VHOST
 from amqp10broker.catalog.queue import QueueSpec
+from amqp10broker.catalog.queue_arguments import selector_in
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.config import Config, FlowOverride
 from amqp10broker.management.snapshot import document
@@ -78,6 +79,7 @@ from amqp10broker.service.mail import (
     LinkStolen,
     SessionLetter,
 )
+from amqp10broker.service.sessions.kept import Kept, KeptLinks, Mail
 from amqp10broker.service.sessions.names import LinkNames
 from amqp10broker.service.sessions.session import BrokerSession
 from amqp10broker.service.sessions.status import session_view
@@ -161,6 +163,10 @@ class WorldQueue(MachineHandle[ClassicQueue]):
             effects = self.queue.take_effects()
 
     def _answer(self, reply_to: PeerId, batch: list[Effect]) -> None:
+        kept = self.world.boxes.get(reply_to)
+        if kept is not None:
+            kept.put(batch)
+            return
         session = self.world.sessions.get(reply_to)
         if session is None:
             return
@@ -233,7 +239,8 @@ class WorldSession:
             return
         self.over = True
         self.service.close()
-        self.letters.clear()
+        while self.letters:
+            self.service.hear_last(self.letters.popleft())
         self.post()
         if self.client.sessions.get(self.service.session.channel) is self:
             del self.client.sessions[self.service.session.channel]
@@ -440,6 +447,8 @@ class Client:
             new_id=self.world.new_id,
             names=self._link_names,
             tell_stolen=lambda link: session.letters.append(LinkStolen(link)),
+            kept=self.world.kept,
+            tell=lambda letter: session.letters.append(letter),
         )
         service = BrokerSession(
             event.channel,
@@ -459,6 +468,7 @@ class Client:
             while session.letters and not session.over:
                 session.wake()
             session.stop()
+        self.world.kept.let_run(self._link_names)
 
     def flush(self) -> None:
         """Write what the connection's engine gives out."""
@@ -555,6 +565,9 @@ class World:
         self.queues: dict[str, WorldQueue] = {}
         self.clients: dict[str, Client] = {}
         self.sessions: dict[PeerId, WorldSession] = {}
+        self.kept = KeptLinks(self)
+        self.boxes: dict[PeerId, Kept] = {}
+        self.now = 0
         self.alarms: set[str] = set()
         self.trace: list[str | _Letters] = []
         self.letters_shown = False
@@ -566,7 +579,13 @@ class World:
         """As the broker: begin to run an empty queue."""
         name = queue.name
         running = self.queues[name] = WorldQueue(
-            self, ClassicQueue(name, durable=queue.durable, settings=queue.settings)
+            self,
+            ClassicQueue(
+                name,
+                durable=queue.durable,
+                settings=queue.settings,
+                selector=selector_in(queue.arguments),
+            ),
         )
         return running
 
@@ -579,6 +598,28 @@ class World:
         """As the broker, but foreseeable."""
         self._ids += 1
         return f"id{self._ids}"
+
+    def open(self, label: str, box: Kept) -> ReplyTo:
+        """As the broker: an address for a kept link."""
+        reply_to = new_asker(label)
+        self.boxes[reply_to.id] = box
+        return reply_to
+
+    def close(self, reply_to: ReplyTo) -> None:
+        """As the broker: a kept link is over."""
+        del self.boxes[reply_to.id]
+
+    def post(self, mail: Mail) -> None:
+        """As the broker: put letters to queues."""
+        for handle, command in mail:
+            handle.post(command)
+
+    def now_ms(self) -> int:
+        """The time of kept links; for queues it stands still."""
+        return self.now
+
+    def timer_started(self) -> None:
+        """Nobody waits: `pass_time` says when."""
 
     # --- what a test does -------------------------------------------------------------------------
 
@@ -637,6 +678,12 @@ class World:
     def lose(self, label: str) -> None:
         """A client's connection breaks."""
         self.clients.pop(label).stop()
+        self.settle()
+
+    def pass_time(self, seconds: int) -> None:
+        """Let suspended links grow older."""
+        self.now += seconds * 1000
+        self.kept.expire()
         self.settle()
 
     def unblock(self, label: str) -> None:

@@ -309,7 +309,7 @@ async def test_connections_to_a_deleted_virtual_host_are_closed(autojump_clock: 
         assert await ask(broker, "delete-vhost", name="v") == {"name": "v", "queues": 1}
         assert await closed_with(ten, old) == [
             ("amqp:connection:forced", "Connection forced: vhost 'v' is deleted"),
-            (320, "CONNECTION_FORCED - Connection forced: vhost 'v' is deleted"),
+            (320, "CONNECTION_FORCED - vhost 'v' is deleted"),
         ]
         await settle_down()
         assert handle.queue.deleted  # type: ignore[attr-defined]
@@ -328,7 +328,7 @@ async def test_connections_of_a_deleted_user_are_closed(autojump_clock: object) 
         await ask(broker, "delete-user", user="u")
         assert [text for _, text in await closed_with(ten, old)] == [
             "Connection forced: user 'u' is deleted",
-            "CONNECTION_FORCED - Connection forced: user 'u' is deleted",
+            "CONNECTION_FORCED - user 'u' is deleted",
         ]
         assert await stays.idle() == []
 

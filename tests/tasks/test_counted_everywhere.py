@@ -233,8 +233,8 @@ CASES = (
             f"0-9-1 get{', no-ack' if no_ack else ''}",
             publish,
             old(BasicGet("q", no_ack=no_ack), BasicGet("q", no_ack=no_ack)),
-            {mode: 1},
-            {mode: 1},
+            {mode: 1, "got_nothing": 1},
+            {mode: 1, "got_nothing": 1},
         )
         for no_ack, mode in ((False, "got"), (True, "got_settled"))
     ),

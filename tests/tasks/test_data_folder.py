@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.changes import NUMBERS_RESERVED
@@ -21,6 +23,8 @@ from amqp10broker.routing.exchange import Binding, Destination
 from amqp10broker.storage.disk import OsDisk
 from amqp10broker.tasks.broker import Broker
 from amqp10broker.tasks.data import FURNISHED, Data
+from amqp10broker.tasks.journal_task import RECOVERING_MAX
+from amqp10broker.tasks.queue_task import QueueTask
 from tests.support.declaring import (
     add_user,
     add_vhost,
@@ -114,6 +118,39 @@ async def test_the_log_says_what_recovery_found(start: Start, data_log: LogRecor
     assert (fields["queues"], fields["vhosts"], fields["users"], fields["exchanges"]) == (1, 1, 1, 0)
     assert 0 <= fields["seconds"] < 10
     assert not data_log.of("warning")
+
+
+class Turns(trio.abc.Instrument):
+    """Counts turns of the loop."""
+
+    count = 0
+
+    def after_io_wait(self, timeout: float) -> None:
+        self.count += 1
+
+
+async def test_queues_take_up_what_they_had_some_in_a_turn(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Heartbeats to other nodes go out between: ten thousand queues are seconds."""
+    count = 3 * RECOVERING_MAX
+    async with start() as broker:
+        for number in range(count):
+            declare(broker.catalog, "/", f"q{number}")
+    begun: Counter[int] = Counter()
+    turns = Turns()
+    take_up = QueueTask._take_up
+
+    async def noted(self: QueueTask) -> None:
+        begun[turns.count] += 1
+        await take_up(self)
+
+    monkeypatch.setattr(QueueTask, "_take_up", noted)
+    trio.lowlevel.add_instrument(turns)
+    async with start():
+        trio.lowlevel.remove_instrument(turns)
+    assert sum(begun.values()) == count
+    assert max(begun.values()) <= RECOVERING_MAX
 
 
 async def test_a_torn_end_is_cut_off_and_told(start: Start, data_log: LogRecorder, tmp_path: Path) -> None:
@@ -221,7 +258,7 @@ async def test_the_default_user_stays_as_it_is(start: Start) -> None:
         set_permission(broker.catalog, "guest", "/", Permission("", "", ".*"))
     async with start() as broker:
         after = broker.catalog.users.lookup("guest")
-        assert (after.password, after.tags) == (before.password, {"monitoring"})
+        assert (after.password, after.tags) == (before.password, ("monitoring",))
         assert broker.catalog.users.permission("guest", "/") == Permission("", "", ".*")
         assert broker.authenticator.anonymous_user == "guest"
 
@@ -313,7 +350,7 @@ async def test_a_definitions_file_is_applied_at_every_start(start: Start, tmp_pa
         add_user(broker.catalog, "bob", None)
         remove(broker.catalog, "v", "q")
     async with start(definitions=str(path)) as broker:
-        assert broker.catalog.users.lookup("ann").tags == {"monitoring"}
+        assert broker.catalog.users.lookup("ann").tags == ("monitoring",)
         assert names(broker.catalog) == {"ann", "bob"}
         assert broker.catalog.lookup_vhost("v").lookup("q").number == 2
         assert len(broker.catalog.lookup_vhost("v").topology.bindings()) == 1

@@ -18,6 +18,7 @@ from amqp10broker.catalog.plan import Put
 from amqp10broker.config import Config
 from amqp10broker.config.records import QueueDeclaration
 from amqp10broker.errors import ConfigError, Unavailable
+from amqp10broker.queues.machine_version import carried_out
 from amqp10broker.replication.bootstrap import Address, MemberAt, Membership
 from amqp10broker.storage.disk import OsDisk
 from amqp10broker.tasks.data import Data
@@ -116,7 +117,7 @@ async def test_they_are_declared_when_as_many_run_and_tried_again_if_that_is_ref
         nursery.start_soon(declare_when_whole, config, catalog, propose)
         for number, name in enumerate("bc", 2):
             await waits()
-            joined = catalog.propose(JoinNode(name, "host", 1))
+            joined = catalog.propose(JoinNode(name, "host", 1, machines=carried_out()))
             there.add(number)
             await waits()
             catalog.apply([Put(("node", name), replace(joined, incarnation=1))])

@@ -86,7 +86,7 @@ async def between(check: Callable[[Node, Node, Node], object], *, wait_s: float 
         nursery.cancel_scope.cancel()
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.lists(SENT, min_size=1, max_size=6))
 def test_whatever_a_node_sends_others_are_well_and_it_comes_back(sent: list[tuple[Purpose, bytes]]) -> None:
     """Frames of all kinds on all connections, with bodies that are none."""

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from typing import Any
 
 import pytest
 import trio
 
+from amqp10broker.http import long_lists
+from amqp10broker.management import definitions
+from amqp10broker.routing.exchange import Binding, Destination
+from amqp10broker.tasks import http_connection
+from amqp10broker.tasks.cluster_node import NodeAlone
+from tests.support.declaring import bind, declare, remove
 from tests.support.http_user import add_login, http_user
 from tests.support.trioclient import running_broker
 
@@ -29,7 +36,7 @@ async def test_a_user_is_added_shown_changed_and_deleted(autojump_clock: trio.ab
         assert await user.put("/users/ann", body) == 201
         shown = await user.get("/users/ann")
         assert sorted(shown) == ["hashing_algorithm", "limits", "name", "password_hash", "tags"]
-        assert (shown["name"], shown["tags"]) == ("ann", ["custom", "management"])
+        assert (shown["name"], shown["tags"]) == ("ann", ["management", "custom"])
         assert shown["limits"] == {"max-channels": 5}
         assert shown["password_hash"] != "pw"
         assert [each["name"] for each in await user.get("/users")] == ["ann", "guest"]
@@ -40,6 +47,9 @@ async def test_a_user_is_added_shown_changed_and_deleted(autojump_clock: trio.ab
             assert (await ann.get("/whoami"))["name"] == "ann"
         assert await user.put("/users/ann", {"password_hash": SHA256, "tags": ["management"]}) == 204
         assert (await user.get("/users/ann"))["password_hash"] == SHA256
+        sha512 = b64encode(bytes(68)).decode()
+        assert await user.put("/users/ann", {"password_hash": sha512, "tags": ["management"]}) == 204
+        assert (await user.get("/users/ann"))["hashing_algorithm"] == "rabbit_password_hashing_sha512"
         assert await user.delete("/users/ann") == 204
         assert (await user.ask("GET", "/users/ann")).json == NOT_FOUND
         assert (await user.ask("DELETE", "/users/ann")).status == 404
@@ -126,6 +136,8 @@ async def test_topic_permissions_are_set_listed_and_cleared(autojump_clock: trio
         assert await user.put("/topic-permissions/%2F/ann", body) == 201
         assert await user.delete("/topic-permissions/%2F/ann") == 204
         assert await user.get("/topic-permissions") == []
+        for method in ("GET", "DELETE"):
+            assert await refusal(user, method, "/topic-permissions/%2F/ann", status=404) == "Not Found"
 
 
 async def test_a_virtual_host_is_added_shown_changed_and_deleted(autojump_clock: trio.abc.Clock) -> None:
@@ -204,7 +216,7 @@ async def test_policies_are_set_listed_and_forgotten(autojump_clock: trio.abc.Cl
             ({"pattern": "x"}, "{key_missing,definition}"),
             ({"pattern": "(", "definition": {"max-length": 1}}, "Validation failed"),
             ({"pattern": "x", "definition": {}}, "Validation failed"),
-            ({"pattern": "x", "definition": {"max-lenght": 1}}, "'max-lenght' is no setting"),
+            ({"pattern": "x", "definition": {"max-lenght": 1}}, "'max-lenght' is not recognised"),
             ({"pattern": "x", "definition": {"max-length": "a"}}, "Validation failed"),
             ({**body, "apply-to": "cats"}, "Validation failed"),
         ]
@@ -241,6 +253,44 @@ async def test_what_is_declared_goes_out_and_comes_back(autojump_clock: trio.abc
         assert (await user.ask("POST", "/definitions/nowhere", one, **json_type)).status == 404
         assert (await user.ask("POST", "/all-configuration", {}, **json_type)).status == 204
         assert (await user.ask("GET", "/all-configuration")).status == 200
+
+
+@pytest.mark.parametrize("path", ["/definitions", "/definitions/%2F"])
+async def test_long_definitions_are_made_in_steps_and_are_those_of_one_moment(
+    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """Others run between, and what they declare and delete meanwhile makes no difference."""
+    monkeypatch.setattr(definitions, "ENTRIES_AT_ONCE", 3)
+    monkeypatch.setattr(long_lists, "PORTION", 3)
+    monkeypatch.setattr(http_connection, "PIECE_BYTES", 100)
+    async with running_broker() as broker, http_user(broker) as user:
+        for number in range(8):
+            declare(broker.catalog, "/", f"q{number}", durable=True)
+            bind(broker.catalog, "/", Binding("amq.topic", Destination("queue", f"q{number}"), "k", {}))
+        declare(broker.catalog, "/", "hers", exclusive_owner="her connection")
+        bind(broker.catalog, "/", Binding("amq.topic", Destination("queue", "hers"), "k", {}))
+        steps = 0
+
+        async def pause(self: NodeAlone, seconds: float) -> None:
+            nonlocal steps
+            steps += 1
+            if steps == 1:
+                remove(broker.catalog, "/", "q7")
+                declare(broker.catalog, "/", "q8", durable=True)
+            await trio.lowlevel.checkpoint()
+
+        monkeypatch.setattr(NodeAlone, "pause", pause)
+        document = await user.get(path)
+        names = [f"q{number}" for number in range(8)]
+        assert [each["name"] for each in document["queues"]] == names
+        assert [each["destination"] for each in document["bindings"]] == names
+        # Queues and bindings in threes, that of the exclusive queue among these.
+        assert steps == 3 + 3
+        assert "q7" not in [each["name"] for each in (await user.get("/definitions"))["queues"]]
+        assert sorted(await user.get("/definitions?columns=queues,rabbit_version")) == [
+            "queues",
+            "rabbit_version",
+        ]
 
 
 async def test_definitions_come_as_a_file_of_a_form(autojump_clock: trio.abc.Clock) -> None:
@@ -303,19 +353,43 @@ async def test_global_parameters_are_kept_and_forgotten(autojump_clock: trio.abc
         assert await user.get("/global-parameters/mqtt") == row
         names = [each["name"] for each in await user.get("/global-parameters")]
         assert names == ["cluster_tags", "internal_cluster_id", "mqtt"]
+        tags = {"region": "north"}
+        assert await user.put("/global-parameters/cluster_tags", {"value": tags}) == 204
+        assert (await user.get("/global-parameters/cluster_tags"))["value"] == tags
+        assert (await user.get("/overview"))["cluster_tags"] == tags
         assert "{key_missing,value}" in await refusal(user, "PUT", "/global-parameters/x", {})
         assert await user.delete("/global-parameters/mqtt") == 204
         assert await user.delete("/global-parameters/mqtt") == 404
         assert (await user.ask("GET", "/global-parameters/mqtt")).status == 404
 
 
+async def test_one_node_alone_has_the_cluster_name_that_it_is_given(autojump_clock: trio.abc.Clock) -> None:
+    async with running_broker() as broker, http_user(broker) as user:
+        assert await user.put("/cluster-name", {"name": "shop"}) == 204
+        assert await user.get("/cluster-name") == {"name": "shop"}
+        assert (await user.get("/overview"))["cluster_name"] == "shop"
+        row = {"name": "cluster_name", "value": "shop"}
+        assert await user.get("/global-parameters/cluster_name") == row
+        assert row in (await user.get("/definitions"))["global_parameters"]
+        assert await user.put("/global-parameters/cluster_name", {"value": "store"}) == 204
+        assert await user.get("/cluster-name") == {"name": "store"}
+        assert "must be a string" in await refusal(
+            user, "PUT", "/global-parameters/cluster_name", {"value": 1}
+        )
+
+
 async def test_what_is_not_here_is_an_empty_list(autojump_clock: trio.abc.Clock) -> None:
     async with running_broker() as broker, http_user(broker) as user:
         for path in (
-            *("/shovels", "/shovels/%2F", "/federation-links", "/federation-links/%2F", "/feature-flags"),
-            *("/deprecated-features", "/deprecated-features/used", "/stream/connections"),
+            *(
+                "/shovels",
+                "/shovels/%2F",
+                "/federation-links",
+                "/federation-links/%2F",
+                "/stream/connections",
+            ),
             *("/stream/connections/%2F", "/stream/publishers", "/stream/publishers/%2F"),
-            *("/stream/consumers", "/stream/consumers/%2F"),
+            *("/stream/publishers/%2F/q", "/stream/consumers", "/stream/consumers/%2F"),
         ):
             assert await user.get(path) == [], path
         assert (await user.ask("GET", "/shovels/nowhere")).status == 404
@@ -326,12 +400,70 @@ async def test_what_is_not_here_cannot_be_changed(autojump_clock: trio.abc.Clock
         assert "no feature flag 'x'" in await refusal(user, "PUT", "/feature-flags/x/enable", {})
         for method in ("GET", "DELETE"):
             assert (await user.ask(method, "/stream/connections/%2F/c")).json == NOT_FOUND
+        for part in ("publishers", "consumers"):
+            assert (await user.ask("GET", f"/stream/connections/%2F/c/{part}")).json == NOT_FOUND
         assert (await user.ask("DELETE", "/parameters/shovel/%2F/s")).json == NOT_FOUND
         assert (await user.ask("DELETE", "/parameters/shovel/nowhere/s")).status == 404
-        await user.put("/vhost-limits/%2F/max-queues", {"value": 7})
-        reason = await refusal(user, "DELETE", "/parameters/vhost-limits/%2F/limits")
-        assert "paths of their own" in reason
-        assert await user.get("/vhost-limits") != []
+        policy = {"pattern": ".*", "definition": {"expires": 1000}}
+        assert await user.put("/operator-policies/%2F/p", policy) == 201
+        reason = await refusal(user, "DELETE", "/parameters/operator_policy/%2F/p")
+        assert "/operator-policies" in reason
+        assert await user.get("/operator-policies") != []
+
+
+async def test_limits_of_a_virtual_host_are_a_parameter_too(autojump_clock: trio.abc.Clock) -> None:
+    path = "/parameters/vhost-limits/%2F/limits"
+    async with running_broker() as broker, http_user(broker) as user:
+        assert await user.put(path, {"value": {"max-queues": 7}}) == 201
+        assert await user.put(path, {"value": {"max-connections": 9}}) == 204
+        assert (await user.get(path))["value"] == {"max-connections": 9}
+        assert await user.get("/vhost-limits") == [{"vhost": "/", "value": {"max-connections": 9}}]
+        assert "max-foo" in await refusal(user, "PUT", path, {"value": {"max-foo": 1}})
+        assert "{key_missing,value}" in await refusal(user, "PUT", path, {})
+        add_login(broker, "pol:pw", "policymaker", vhosts=["/"])
+        async with http_user(broker, "pol:pw") as other:
+            told = await refusal(other, "PUT", path, {"value": {"max-queues": 1}}, status=401)
+            assert told == "Not administrator user"
+            assert await refusal(other, "DELETE", path, status=401) == told
+        assert await user.delete(path) == 204
+        assert await user.get("/vhost-limits") == []
+        assert await user.delete(path) == 404
+
+
+async def test_what_definitions_say_for_a_plugin_can_be_forgotten(autojump_clock: trio.abc.Clock) -> None:
+    shovel = {"component": "shovel", "vhost": "/", "name": "s", "value": {"src-uri": "amqp://"}}
+    async with running_broker() as broker, http_user(broker) as user:
+        json = {"content_type": "application/json"}
+        heard = await user.ask("POST", "/definitions", {"parameters": [shovel]}, **json)
+        assert heard.status == 204
+        assert await user.get("/parameters/shovel/%2F/s") == shovel
+        assert await user.delete("/parameters/shovel/%2F/s") == 204
+        assert await user.get("/parameters") == []
+        assert await user.delete("/parameters/shovel/%2F/s") == 404
+
+
+async def test_features_of_rabbitmq_are_on(autojump_clock: trio.abc.Clock) -> None:
+    async with running_broker() as broker, http_user(broker) as user:
+        flags = await user.get("/feature-flags")
+        assert {flag["state"] for flag in flags} == {"enabled"}
+        names = {flag["name"] for flag in flags}
+        assert {"detailed_queues_endpoint", "quorum_queue", "stream_queue", "rabbitmq_4.3.0"} <= names
+        assert "khepri_db" not in names
+        assert await user.put("/feature-flags/quorum_queue/enable") == 204
+
+
+async def test_deprecated_features_are_told_and_whether_one_is_in_use(autojump_clock: trio.abc.Clock) -> None:
+    async with running_broker(permit_global_qos=False) as broker, http_user(broker) as user:
+        told = {each["name"]: each["state"] for each in await user.get("/deprecated-features")}
+        transient = "transient_nonexcl_queues"
+        assert told == {"amqp_address_v1": "denied", "global_qos": "denied", transient: "permitted"}
+        assert await user.put("/queues/%2F/kept", {"durable": True}) == 201
+        assert await user.get("/deprecated-features/used") == []
+        assert await user.put("/queues/%2F/q", {}) == 201
+        assert [each["name"] for each in await user.get("/deprecated-features/used")] == [transient]
+    async with running_broker(permit_global_qos=True) as broker, http_user(broker) as user:
+        told = {each["name"]: each["state"] for each in await user.get("/deprecated-features")}
+        assert told["global_qos"] == "permitted"
 
 
 async def test_a_password_is_hashed_as_users_take_it(autojump_clock: trio.abc.Clock) -> None:
@@ -364,6 +496,9 @@ _MATRIX: list[tuple[str, str, Any, tuple[str, ...]]] = [
     ("PUT", "/global-parameters/new", {"value": 1}, _ALL[3:]),
     ("DELETE", "/global-parameters/nowhere", None, _ALL[3:]),
     ("GET", "/auth/hash_password/pw", None, _ALL[3:]),
+    ("GET", "/auth/attempts/broker", None, _ALL[2:]),
+    ("DELETE", "/auth/attempts/broker", None, _ALL[3:]),
+    ("GET", "/config/effective", None, _ALL[3:]),
     ("GET", "/feature-flags", None, _ALL),
     ("GET", "/cluster-name", None, _ALL),
     ("DELETE", "/reset", None, _ALL[3:]),

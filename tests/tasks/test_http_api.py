@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
+
 import pytest
 import trio
 
@@ -13,7 +15,8 @@ from amqp10broker.http.table import ROUTES
 from amqp10broker.security.login import Peer
 from amqp10broker.tasks.broker import Broker
 from tests.support.http_user import add_login, http_user
-from tests.support.trioclient import running_broker
+from tests.support.trio091 import connect091
+from tests.support.trioclient import connect, running_broker
 
 
 async def test_a_user_is_told_who_it_is(autojump_clock: trio.abc.Clock) -> None:
@@ -114,3 +117,34 @@ def test_every_route_has_an_endpoint_that_says_what_it_does() -> None:
         for endpoint in route.endpoints.values():
             assert endpoint.run.__doc__
             assert endpoint.run.__annotations__ == {"call": Call.__name__, "return": Answer.__name__}
+
+
+async def test_a_form_logs_in(autojump_clock: trio.abc.Clock) -> None:
+    async with running_broker(auth_failure_delay_ms=0) as broker, http_user(broker, "") as user:
+        heard = await user.ask("POST", "/login", b"username=guest&password=guest")
+        assert heard.status == 200
+        assert heard.json["user"] == {"name": "guest", "tags": ["administrator"], "is_internal_user": True}
+        assert heard.json["token"] == {"type": "basic", "value": b64encode(b"guest:guest").decode()}
+        for wrong in (b"username=guest&password=x", b"username=guest", b"", b"\xff=1", b"&" * 50 + b"a=1"):
+            heard = await user.ask("POST", "/login", wrong)
+            assert (heard.status, heard.json["error"]) == (401, "not_authorized"), wrong
+
+
+async def test_attempts_to_log_in_are_counted(autojump_clock: trio.abc.Clock) -> None:
+    async with running_broker(auth_failure_delay_ms=0) as broker, http_user(broker) as user:
+        async with http_user(broker, "guest:wrong") as other:
+            assert (await other.ask("GET", "/whoami")).status == 401
+        await connect091(broker).open()
+        await connect(broker).open()
+        rows = {row.pop("protocol"): row for row in await user.get("/auth/attempts/broker")}
+        tried = ("auth_attempts", "auth_attempts_succeeded", "auth_attempts_failed")
+        assert {protocol: tuple(row[name] for name in tried) for protocol, row in rows.items()} == {
+            "http": (2, 1, 1),
+            "amqp091": (1, 1, 0),
+            "amqp10": (1, 1, 0),
+        }
+        assert await user.get("/auth/attempts/broker/source") == []
+        assert (await user.ask("GET", "/auth/attempts/nowhere")).status == 404
+        assert await user.delete("/auth/attempts/broker") == 204
+        (row,) = await user.get("/auth/attempts/broker")
+        assert row["auth_attempts"] == 1

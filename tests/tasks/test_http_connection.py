@@ -12,7 +12,7 @@ import pytest
 import trio
 from trio.testing import MockClock, memory_stream_pair
 
-from amqp10broker.http.messages import Answer, Refused, Request
+from amqp10broker.http.messages import Answer, Refused, Request, Send
 from amqp10broker.tasks.http_connection import HEAD_BYTES_MAX, HttpConnection, HttpLimits
 
 LIMITS = HttpLimits(body_bytes=1000)
@@ -92,6 +92,13 @@ async def test_requests_are_answered_in_their_order_on_one_connection() -> None:
         assert (await client.answer())[0] == 200
 
 
+async def test_the_phrase_of_a_status_is_told() -> None:
+    """A client that deletes what is not there reads it."""
+    async with connected() as client:
+        await client.send(request("/refused"))
+        assert (await client.stream.receive_some(65536)).startswith(b"HTTP/1.1 404 Not Found\r\n")
+
+
 async def test_a_request_may_come_byte_by_byte_and_in_chunks() -> None:
     chunks = (
         b"POST /a HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
@@ -137,6 +144,107 @@ async def test_a_client_that_asks_whether_to_go_on_is_told() -> None:
         assert json.loads((await client.answer())[2]) == ["PUT", ["a"], "abc"]
 
 
+# --- bodies that are made while they go out -------------------------------------------------------
+
+
+class Counting:
+    """A body of numbers; the last one may be a fault, or never come."""
+
+    def __init__(self, last: str = "") -> None:
+        self.closed = 0
+        self.cancelled = False
+        self._last = last
+
+    async def run(self, send: Send) -> None:
+        for number in range(3):
+            await send(b"%d," % number)
+        if self._last == "fault":
+            raise KeyError("a slip")
+        if self._last == "never":
+            try:
+                await trio.sleep_forever()
+            finally:
+                self.cancelled = True
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@asynccontextmanager
+async def fed(feed: Counting) -> AsyncIterator[Client]:
+    async def run(request: Request) -> Answer:
+        return Answer(200, feed=feed)
+
+    ours, theirs = memory_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(HttpConnection(theirs, "in-process", run, LIMITS).serve)
+        yield Client(ours)
+        await ours.aclose()
+    assert feed.closed == 1
+
+
+async def test_a_body_goes_out_while_it_is_made_and_the_connection_ends_with_it() -> None:
+    """Nothing that came behind the request is read as another one."""
+    async with fed(Counting()) as client:
+        await client.send(request("/a") + request("/b"))
+        status, headers, body = await client.answer()
+        assert (status, headers["transfer-encoding"], headers["connection"]) == (200, "chunked", "close")
+        assert body == b"0,1,2,"
+        assert not client._rest
+        await client.stream.send_stream.aclose()
+        assert await client.closed()
+
+
+async def test_a_client_of_http_1_0_hears_it_without_chunks() -> None:
+    async with fed(Counting()) as client:
+        await client.send(b"GET /a HTTP/1.0\r\nhost: h\r\n\r\n")
+        status, headers, body = await client.answer()
+        assert (status, body) == (200, b"0,1,2,")
+        assert "transfer-encoding" not in headers
+
+
+async def test_a_body_ends_when_its_client_goes() -> None:
+    """Also one that had sent more meanwhile, which is dropped."""
+    feed = Counting("never")
+    async with fed(feed) as client:
+        await client.send(request("/a"))
+        while not (await client.stream.receive_some(1000)).endswith(b"2,\r\n"):
+            pass
+        await client.send(b"x" * 100_000)
+        await client.stream.send_stream.aclose()
+        assert await client.closed()
+    assert feed.cancelled
+
+
+async def test_a_client_that_does_not_take_a_body_is_let_go(autojump_clock: MockClock) -> None:
+    feed = Counting("never")
+    ours, theirs = memory_stream_pair()
+    theirs.send_stream.send_all_hook = trio.sleep_forever
+
+    async def run(request: Request) -> Answer:
+        return Answer(200, feed=feed)
+
+    await ours.send_all(request("/a"))
+    await HttpConnection(theirs, "in-process", run, LIMITS).serve()
+    assert trio.current_time() >= LIMITS.write_s
+    assert (feed.closed, feed.cancelled) == (1, False)
+
+
+async def test_a_fault_in_a_body_is_raised_when_it_is_closed() -> None:
+    feed = Counting("fault")
+
+    async def ask() -> None:
+        async with fed(feed) as client:
+            await client.send(request("/a"))
+            while await client.stream.receive_some(1000):
+                pass
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await ask()
+    assert caught.group_contains(KeyError)
+    assert feed.closed == 1
+
+
 # --- what is refused, and ends the connection -----------------------------------------------------
 
 
@@ -163,6 +271,12 @@ CHUNKED = POST + b"transfer-encoding: chunked\r\n\r\n"
         pytest.param(POST + b"content-length: +3\r\n\r\nabc", 400, id="no length"),
         pytest.param(POST + b"transfer-encoding: gzip, chunked\r\n\r\n", 501, id="an unknown coding"),
         pytest.param(CHUNKED + b"3\r\nabcXX0\r\n\r\n", 400, id="a chunk's end"),
+        pytest.param(CHUNKED + b"3z\r\nabc\r\n0\r\n\r\n", 400, id="a chunk's size that is none"),
+        pytest.param(CHUNKED + b"-3\r\nabc\r\n0\r\n\r\n", 400, id="a chunk's size below 0"),
+        pytest.param(CHUNKED + b"f" * 21 + b"\r\nabc", 400, id="a chunk's size without bound"),
+        pytest.param(CHUNKED + b"3f0\r\n" + b"x" * 1008 + b"\r\n", 400, id="chunks that are too large"),
+        pytest.param(POST + b"transfer-encoding : chunked\r\n\r\n", 400, id="a space before the colon"),
+        pytest.param(POST + b"transfer-encoding: xchunked\r\n\r\n", 501, id="almost chunked"),
         pytest.param(request("/a", "PUT", b"x" * 1001), 400, id="too large"),
     ],
 )

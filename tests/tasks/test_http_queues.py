@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ import trio
 
 from amqp10broker.catalog.users import Permission
 from amqp10broker.http import long_lists
-from amqp10broker.tasks.http_api import BrokerDoor
+from amqp10broker.queues import figures
+from amqp10broker.tasks.http_door import BrokerDoor
 from tests.support.declaring import add_vhost, declare, set_permission
 from tests.support.http_user import add_login, http_user
 from tests.support.trio091 import Basic, Delivered, commands, connect091
@@ -149,6 +151,109 @@ async def test_messages_and_consumers_are_counted(autojump_clock: trio.abc.Clock
         assert await user.get(f"/queues?columns={columns}") == [counted]
         assert await user.get(f"/queues/%2F/q?columns={columns}") == counted
         assert await user.get(f"/queues/detailed?columns={columns}") == [counted]
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+async def test_bytes_of_messages_are_told(autojump_clock: trio.abc.Clock, kind: str) -> None:
+    """Of their contents: those that wait, those that are handed out, and both."""
+    async with running_broker() as broker, http_user(broker) as user:
+        durable = {"durable": kind == "quorum", "arguments": {"x-queue-type": kind}}
+        assert await user.put("/queues/%2F/q", durable) == 201
+        client = await connect091(broker).open()
+        for body in (b"1", b"22", b"333", b"4444"):
+            await client.publish("", "q", body)
+        await client.send(Basic.Qos(prefetch_count=3))
+        await client.expect(Basic.QosOk)
+        await client.send(Basic.Consume(queue="q"))
+        await client.expect(Basic.ConsumeOk)
+        for _ in range(3):
+            await client.expect(Delivered)
+        (shown,) = await user.get("/queues")
+        told = {
+            "messages_persistent": 4 if kind == "quorum" else 0,
+            "message_bytes": 10,
+            "message_bytes_ready": 4,
+            "message_bytes_unacknowledged": 6,
+            "message_bytes_persistent": 10 if kind == "quorum" else 0,
+        }
+        if kind == "classic":
+            ram = {"messages_ram": 4, "messages_ready_ram": 1, "messages_unacknowledged_ram": 3}
+            told |= ram | {"message_bytes_ram": 10, "memory": 410}
+        assert {key: value for key, value in shown.items() if "bytes" in key or key in told} == told
+        assert (
+            await user.put("/queues/%2F/s", {"durable": True, "arguments": {"x-queue-type": "stream"}}) == 201
+        )
+        assert "message_bytes" not in await user.get("/queues/%2F/s")
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+async def test_bytes_that_would_take_long_to_add_up_are_left_out(
+    autojump_clock: trio.abc.Clock, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of many messages with consumers, or returned by them; all else of the queue is told."""
+    monkeypatch.setattr(figures, "LOOKED_THROUGH_MAX", 2)
+    async with running_broker() as broker, http_user(broker) as user:
+        await user.put("/queues/%2F/q", {"durable": True, "arguments": {"x-queue-type": kind}})
+        client = await connect091(broker).open()
+        for _ in range(3):
+            await client.publish("", "q", b"x")
+        await client.send(Basic.Consume(queue="q"))
+        await client.expect(Basic.ConsumeOk)
+        for _ in range(3):
+            await client.expect(Delivered)
+        held = await user.get("/queues/%2F/q")
+        assert held["messages_unacknowledged"] == 3
+        assert held["message_bytes_ready"] == 0
+        assert not {"message_bytes", "message_bytes_unacknowledged", "message_bytes_ram", "memory"} & set(
+            held
+        )
+        await client.send(commands.Channel.Close(0, "", 0, 0))
+        await client.expect(commands.Channel.CloseOk)
+        await settle_down()
+        returned = await user.get("/queues/%2F/q")
+        assert (returned["messages_ready"], returned.get("message_bytes_ready")) == (
+            3,
+            3 if kind == "quorum" else None,
+        )
+
+
+async def test_a_get_that_finds_nothing_is_counted(autojump_clock: trio.abc.Clock) -> None:
+    """Of the queue, the channel and everything, and over HTTP as well."""
+    async with running_broker() as broker, http_user(broker) as user:
+        declare(broker.catalog, "/", "q")
+        client = await connect091(broker).open()
+        assert "message_stats" not in await user.get("/queues/%2F/q")
+        await client.send(Basic.Get(queue="q"))
+        await client.expect(Basic.GetEmpty)
+        (channel,) = await user.get("/channels")
+        for shown in (await user.get("/queues/%2F/q"), channel, await user.get("/overview")):
+            stats = shown["message_stats"]
+            assert (stats["get_empty"], stats["get"], stats["deliver_get"]) == (1, 0, 0)
+        asked = {"count": 1, "ackmode": "ack_requeue_false", "encoding": "auto"}
+        assert (await user.ask("POST", "/queues/%2F/q/get", asked)).json == []
+        assert (await user.get("/queues/%2F/q"))["message_stats"]["get_empty"] == 2
+
+
+async def test_a_queue_that_does_nothing_says_since_when(autojump_clock: trio.abc.Clock) -> None:
+    """As far as there were looks: Flower shows it."""
+    async with running_broker() as broker, http_user(broker) as user:
+        declare(broker.catalog, "/", "q")
+        client = await connect091(broker).open()
+        assert "idle_since" not in await user.get("/queues/%2F/q")
+        (channel,) = await user.get("/channels")
+        assert "idle_since" not in channel
+        await trio.sleep(20)
+        (channel,) = await user.get("/channels")
+        assert "idle_since" in channel
+        since = (await user.get("/queues/%2F/q"))["idle_since"]
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", since)
+        await trio.sleep(20)
+        assert (await user.get("/queues/%2F/q"))["idle_since"] == since
+        await client.publish("", "q", b"x")
+        await settle_down()
+        assert "idle_since" not in await user.get("/queues/%2F/q")
+        (channel,) = await user.get("/channels")
+        assert "idle_since" not in channel
 
 
 async def test_what_became_of_messages_is_counted(autojump_clock: trio.abc.Clock) -> None:

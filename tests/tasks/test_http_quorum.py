@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from amqp10broker.tasks import http_api, operations
+from amqp10broker.tasks import http_door, operations
 from tests.support.declaring import add_vhost, declare
 from tests.support.http_user import add_login, http_user
 from tests.support.trioclient import running_broker, settle_down
@@ -59,7 +59,7 @@ async def test_leaders_are_rebalanced_behind_the_answer(
     autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = LogRecorder()
-    for module in (operations, http_api):
+    for module in (operations, http_door):
         monkeypatch.setattr(module, "_log", log)
     async with running_broker() as broker, http_user(broker) as user:
         assert (await user.ask("POST", "/rebalance/queues")).status == 204

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from typing import Any
 from urllib.parse import quote
 
@@ -10,14 +11,18 @@ import trio
 
 from amqp10broker.amqp10.performatives import Attach, Close, Open, SaslOutcome
 from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.config import FlowSettings
 from amqp10broker.http.looks import Looks
 from amqp10broker.tasks.broker import Broker
 from amqp10broker.tasks.queue_task import QueueTask
+from tests.support.certificates import Certificates, certificates
 from tests.support.declaring import add_vhost, declare
 from tests.support.http_user import add_login, http_user
 from tests.support.rawframes import attach_receiver, attach_sender, begin, credit, login, open_frame
 from tests.support.trio091 import Basic, Channel, Client091, Connection, connect091
 from tests.support.trioclient import Client, connect, running_broker, settle_down
+
+__all__ = ["certificates"]
 
 
 async def client091(broker: Broker, user: str = "guest", password: str = "guest") -> Client091:
@@ -100,6 +105,11 @@ async def test_a_connection_of_0_9_1_is_shown_with_channel_and_consumer(
         ]
         assert told == ["c", True, True, True, 3]
         assert consumer["arguments"] == {"x-priority": 5}
+        assert consumer["waits"].startswith("queue-empty")
+        assert "'q'" in consumer["waits_why"]
+        assert (consumer["messages_unacknowledged"], consumer["messages_unsent"]) == (0, 0)
+        assert channel["waits"] is None
+        assert channel["reader_credit"] > 0
         heard = await user.ask("GET", f"/connections/{name}/sessions")
         assert (heard.status, heard.json["reason"]) == (400, "connection does not use AMQP 1.0")
         assert (await user.ask("GET", "/connections/nowhere")).status == 404
@@ -128,7 +138,8 @@ async def test_connections_and_channels_have_rates(autojump_clock: trio.abc.Cloc
         rate = (after["recv_oct"] - before["recv_oct"]) / 5
         assert after["recv_oct_details"]["rate"] == pytest.approx(rate, rel=0.01)
         (channel,) = await user.get("/channels?columns=message_stats")
-        assert channel["message_stats"]["publish_details"]["rate"] == pytest.approx(4.0, rel=0.01)
+        # All of them, since the first look, at which there was none.
+        assert channel["message_stats"]["publish_details"]["rate"] == pytest.approx(21 / 5, rel=0.01)
         (bare,) = await user.get("/connections?disable_stats=true")
         assert "recv_oct" not in bare
 
@@ -144,7 +155,10 @@ async def test_a_connection_of_1_0_is_shown_with_credit_and_windows(autojump_clo
         assert (shown["protocol"], shown["container_id"], shown["channels"]) == ("AMQP 1-0", "ten", 1)
         (session,) = await user.get(f"/connections/{quote(shown['name'], safe='')}/sessions")
         assert session["incoming_window"] == broker.config.flow.max_incoming_window
+        assert session["remote_outgoing_window"] > 0
         (incoming,), (outgoing,) = session["incoming_links"], session["outgoing_links"]
+        assert incoming["max_message_size"] == broker.config.max_message_size_bytes
+        assert (incoming["snd_settle_mode"], outgoing["max_message_size"]) == ("mixed", "unlimited")
         assert (incoming["target_address"], incoming["credit"]) == ("/queues/q", 170)
         assert (outgoing["source_address"], outgoing["queue_name"], outgoing["credit"]) == (
             "/queues/q",
@@ -156,6 +170,12 @@ async def test_a_connection_of_1_0_is_shown_with_credit_and_windows(autojump_clo
         assert await user.get(f"/connections/{quote(shown['name'], safe='')}/channels") == []
         (consumer,) = await user.get("/consumers")
         assert (consumer["consumer_tag"], consumer["channel_details"]) == ("1", {})
+        assert consumer["link_details"] == {
+            "connection_name": shown["name"],
+            "channel_number": session["channel_number"],
+            "link_name": outgoing["link_name"],
+        }
+        assert consumer["waits"] == outgoing["waits"]
 
 
 async def test_samples_are_forgotten(autojump_clock: trio.abc.Clock) -> None:
@@ -273,6 +293,8 @@ async def test_the_node_is_shown(autojump_clock: trio.abc.Clock) -> None:
         assert (node["name"], node["running"], node["being_drained"]) == ("broker", True, False)
         assert node["os_pid"].isdecimal()
         assert node["mem_used"] > 1_000_000
+        assert min(node[key] for key in ("processors", "proc_used", "fd_used", "fd_total")) >= 1
+        assert "rabbitmq_management" in node["enabled_plugins"]  # tools ask whether the API is there
         assert node["memory"]["total"]["rss"] > 1_000_000
         memory = await user.get("/nodes/broker/memory")
         assert {"connection_readers", "quorum_ets", "reserved_unallocated"} <= memory["memory"].keys()
@@ -385,3 +407,44 @@ async def test_the_broker_looks_no_more_when_nobody_has_asked_for_long(
         await ask()
         await trio.sleep(10)
         assert len(looked) > count
+
+
+async def test_certificates_that_end_soon_fail_a_check(
+    autojump_clock: trio.abc.Clock, certificates: Certificates
+) -> None:
+    settings = {"tls_certificate": certificates.server, "tls_key": certificates.server_key}
+    async with running_broker(**settings) as broker, http_user(broker) as user:
+        check = "/health/checks/certificate-expiration"
+        assert await user.get(f"{check}/1/days") == {"status": "ok"}
+        heard = await user.ask("GET", f"{check}/2000/years")
+        assert (heard.status, heard.json["status"]) == (503, "failed")
+        (told,) = heard.json["expired"]
+        assert (told["node"], told["setting"]) == ("broker", "tls_certificate")
+        for wrong in ("x/days", "-1/days", "1/fortnights", "1234567/days"):
+            assert (await user.ask("GET", f"{check}/{wrong}")).status == 400
+
+
+async def test_the_settings_are_told_without_secrets(autojump_clock: trio.abc.Clock) -> None:
+    async with running_broker(tls_key_password="s3cret", flow=FlowSettings(77)) as broker:
+        async with http_user(broker) as user:
+            heard = await user.ask("GET", "/config/effective")
+        assert heard.headers["content-type"] == "text/plain"
+        told = tomllib.loads(heard.body.decode())
+        assert told["max_link_credit"] == 77
+        assert told["default_vhost"] == "/"
+        assert b"s3cret" not in heard.body
+        assert b"# tls_key_password is not shown\n" in heard.body
+
+
+async def test_the_checklist_of_production_is_for_administrators(
+    autojump_clock: trio.abc.Clock, verify_passwords_at_once: None
+) -> None:
+    """What `amqp10broker doctor` says, the worst first."""
+    async with running_broker() as broker:
+        add_login(broker, "mon:pw", "monitoring")
+        async with http_user(broker) as guest, http_user(broker, "mon:pw") as mon:
+            said = await guest.get("/doctor")
+            states = [each["state"] for each in said["checks"]]
+            assert states == sorted(states, key=["bad", "warn", "unknown", "ok"].index)
+            assert all(each["evidence"] for each in said["checks"])
+            assert (await mon.ask("GET", "/doctor")).status == 401

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import trio
@@ -14,8 +15,10 @@ from amqp10broker.catalog.node_requests import JoinNode, SetDraining, SetMembers
 from amqp10broker.catalog.placement import Placed
 from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.errors import PreconditionFailed, Unavailable
+from amqp10broker.replication.groups import Groups
 from amqp10broker.replication.ids import node_of
 from amqp10broker.replication.membership import Membership
+from amqp10broker.tasks import member_changes
 from amqp10broker.tasks.leader_changes import Leaderships, MovedAway, transfer
 from amqp10broker.tasks.member_changes import MemberChanges
 from tests.support.declaring import declare
@@ -148,6 +151,29 @@ async def test_grow_does_not_add_beside_one_that_is_still_to_vote(autojump_clock
         await trio.sleep(3)
         nursery.cancel_scope.cancel()
     assert len(scene.leader.member.raft.config.voters) == 5
+
+
+async def test_of_many_queues_some_are_looked_at_each_time_and_none_is_left_out(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look at 10 000 each second would hold up the node."""
+    monkeypatch.setattr(member_changes, "REPAIR_QUEUES", 2)
+    scene = Scene()
+    for number in range(4):
+        declare(scene.catalog, "/", f"other{number}", arguments={"x-queue-type": "quorum"})
+    looked: dict[float, list[int]] = {}
+
+    def look(number: int) -> None:
+        looked.setdefault(trio.current_time(), []).append(number)
+
+    groups = SimpleNamespace(get=look)
+    changes = MemberChanges(scene.catalog, cast("Groups", groups), scene.propose)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(changes.run)
+        await trio.sleep(4.5)
+        nursery.cancel_scope.cancel()
+    numbers = [queue.number for queue in scene.catalog]
+    assert list(looked.values()) == [numbers[:2], numbers[2:4], numbers[4:], numbers[:2]]
 
 
 async def test_a_learner_for_good_stays_one(autojump_clock: object) -> None:

@@ -112,6 +112,8 @@ async def test_what_clients_did_is_counted_by_protocol_and_kind_of_queue(autojum
         assert value(found, "rabbitmq_queues_created_total") == 3
         assert value(found, "rabbitmq_queues_declared_total") == 1
         assert value(found, "rabbitmq_connections") == 2
+        assert value(found, "amqp10broker_connections", transport="tcp") == 2
+        assert value(found, "amqp10broker_connections", transport="websocket") == 0
         assert value(found, "rabbitmq_channels") == 1
         assert value(found, "rabbitmq_global_consumers", protocol="amqp10") == 1
 

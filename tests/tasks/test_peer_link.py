@@ -10,7 +10,7 @@ from trio.testing import MockClock
 from amqp10broker.replication.frames import Decoder, encode
 from amqp10broker.replication.hello import Hello, Identity
 from amqp10broker.replication.wire import FrameKind, Purpose
-from amqp10broker.tasks.peer_link import JOIN_S, READ_BYTES, PeerLink
+from amqp10broker.tasks.peer_link import FRAMES_A_TURN, JOIN_S, READ_BYTES, PeerLink
 from amqp10broker.tasks.socket_transport import SocketTransport
 from tests.support.deadline import DEADLINE_S
 
@@ -95,3 +95,29 @@ async def test_what_the_socket_does_not_take_goes_before_all_that_is_put_later()
     await other.aclose()
     assert [frame.body for frame in got] == [large, b"beat", b"later"]
     assert not link.backlog_bytes
+
+
+async def test_of_many_frames_in_one_read_others_have_their_turn_between() -> None:
+    """Thousands of groups that elect must not hold heartbeats up."""
+    ours, theirs = connection()
+    count = 2 * FRAMES_A_TURN + 1
+    sizes: list[int] = []
+    turns = 0
+    frames = b"".join(b"".join(encode(FrameKind.RAFT, group, [b""])) for group in range(1, count + 1))
+    assert len(frames) <= READ_BYTES
+    link = PeerLink(SocketTransport(ours), HELLO, frames, lambda link, frames: sizes.append(len(frames)))
+
+    async def look() -> None:
+        nonlocal turns
+        while sum(sizes) < count:
+            turns += bool(sizes)
+            await trio.lowlevel.checkpoint()
+        link.close("enough")
+
+    with theirs, trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(link.run)
+            nursery.start_soon(look)
+    assert sizes == [FRAMES_A_TURN, FRAMES_A_TURN, 1]
+    # Trio shuffles who runs in a round: the link may have the last turn of one and the first of the next.
+    assert turns >= 1

@@ -259,7 +259,10 @@ async def test_nodes_that_are_known_are_not_strangers() -> None:
     async with nodes(None, None) as (a, b):
         a.meet(b)
         await b.until("heard", 1, 1)
-        assert not b.peers._listener._strangers
+        # One of its three connections is enough to be heard; the others may still be greeting.
+        with trio.fail_after(DEADLINE_S):
+            while b.peers._listener._strangers:  # noqa: ASYNC110
+                await trio.sleep(0.001)
 
 
 @settings(max_examples=30)

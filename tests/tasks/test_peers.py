@@ -461,7 +461,7 @@ async def test_slow_disk_hands_over_and_a_hung_one_is_silence(
 async def test_facts_are_told_when_they_change_and_on_each_connection(
     autojump_clock: object, network: Network
 ) -> None:
-    """Not ten times a second."""
+    """Not with every heartbeat."""
     a, b = Node(network, 1, "a"), Node(network, 2, "b")
     b.facts = {"alarms": []}
     async with running(a, b):

@@ -19,6 +19,7 @@ ROOMS = (
 LATER = {
     "amqp10broker.tasks.http_api": "is imported ahead by a broker that serves HTTP",
     "amqp10broker.tasks.http_connection": "likewise",
+    "amqp10broker.tasks.websocket_door": "likewise, or the first time that it is met at the port of AMQP",
     "amqp10broker.replication.bootstrap": "is imported at start, by a node of a cluster alone",
     "amqp10broker.replication.system_store": "likewise, at start",
     "amqp10broker.tasks.cluster": "likewise, at start",
@@ -28,6 +29,8 @@ LATER = {
     "joserfc.errors": "likewise, at start",
     "joserfc.jwk": "likewise, at start",
     "amqp10broker.tasks.recorder": "needs pyarrow, and is imported when an operator begins to record",
+    "amqp10broker.tasks.faults": "is imported at start, in test mode",
+    "amqp10broker.tasks.telemetry": "is imported at start, where traces or metrics are sent",
     "importlib.metadata": "is imported at start, where exchange types of other packages are looked for",
 }
 """What is imported inside of functions and not ahead, and why."""

@@ -33,6 +33,9 @@ class Lines:
     def write(self, number: int, peer: str, lines: Any) -> None:
         self.lines += lines
 
+    def put(self, lines: Any) -> None:
+        self.lines += lines
+
     def close(self, reason: str) -> None:
         self.ended = reason
 
@@ -67,6 +70,25 @@ def number_of(client: Client) -> str:
 
 
 # --- whose frames ---------------------------------------------------------------------------------
+
+
+async def test_everything_can_be_asked_for_while_the_broker_runs(
+    autojump_clock: object, tmp_path: Path
+) -> None:
+    """Connections that are there are shown from then on, and new ones from their first byte."""
+    async with running_broker() as broker:
+        there = await connect(broker).open()
+        trace = begun(broker, "everything")
+        await there.send(frame(0, Flow(incoming_window=9, next_outgoing_id=0, outgoing_window=9)))
+        await there.idle()
+        assert trace.names()[0] == "<- FLOW"
+        trace.lines.clear()
+        await connect(broker).open()
+        assert trace.names()[0] == "<- AMQP"
+        refused = await request(broker, what="everything", on=True, file=str(tmp_path / "lines"))
+        assert "being traced already" in refused["error"]
+        assert (await request(broker, what="everything", on=False))["ok"]
+        assert trace.ended == "it was switched off"
 
 
 async def test_a_trace_that_begins_in_the_middle_of_a_frame_shows_that_frame_whole(

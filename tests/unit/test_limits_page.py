@@ -20,6 +20,7 @@ ROWS = [(name, int(value.replace(" ", ""))) for name, value in ROW.findall(DOCUM
 NOT_LIMITS = {
     *("port", "tls_port", "cluster_port", "record_every", "quorum_reconciliation_target_group_size"),
     *("quorum_initial_group_size", "cluster_target_size"),
+    "otel_metrics_interval_ms",
     *("quorum_reconciliation_interval_ms", "quorum_reconciliation_trigger_interval_ms"),
 }
 """Settings that are numbers, and bound nothing."""

@@ -1,11 +1,11 @@
-"""Connections of this node, their channels, sessions and consumers."""
+"""Connections of the cluster, their channels, sessions and consumers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from amqp10broker.catalog.entries import nearest
 from amqp10broker.http import message_stats
@@ -21,6 +21,8 @@ from amqp10broker.management.snapshot import (
     ConsumerView,
     LinkView,
     SessionView,
+    WaitView,
+    document,
 )
 
 CLOSED_HERE: Final = "Closed via management plugin"
@@ -29,6 +31,9 @@ NOT_ACTIVE: Final = "not-active"
 """The reason of a consumer that is not its queue's single active one (`service.waits`)."""
 SETTLED: Final = 1
 """The snd-settle-mode of a link whose deliveries are sent settled."""
+SETTLE_MODES: Final = ("unsettled", "settled", "mixed")
+"""The three of them, in their order."""
+UNLIMITED: Final = "unlimited"
 PROTOCOL_10: Final = "AMQP 1-0"
 _PROTOCOLS: Final = {"AMQP 1.0": PROTOCOL_10}
 
@@ -40,12 +45,12 @@ async def list_connections(call: Call) -> Answer:
 
 async def get_connection(call: Call) -> Answer:
     """One connection."""
-    return call.shown(_connection(call, await _found(call)))
+    return call.shown(_connection(call, await found_connection(call, call.values["name"])))
 
 
 async def delete_connection(call: Call) -> Answer:
     """Close a connection; the header X-Reason says to the client why."""
-    await _close(call, await _found(call))
+    await _close(call, await found_connection(call, call.values["name"]))
     return NO_CONTENT
 
 
@@ -65,13 +70,13 @@ async def delete_of_user(call: Call) -> Answer:
 
 async def list_channels_of_connection(call: Call) -> Answer:
     """Channels of a connection of AMQP 0-9-1."""
-    found = await _found(call)
+    found = await found_connection(call, call.values["name"])
     return call.listed([_channel(call, found, each) for each in found.channels], paged=True)
 
 
 async def list_sessions(call: Call) -> Answer:
     """Sessions of a connection of AMQP 1.0, with credit and windows of their links."""
-    found = await _found(call)
+    found = await found_connection(call, call.values["name"])
     if found.container_id is None:
         raise Refused(HTTPStatus.BAD_REQUEST, "bad_request", "connection does not use AMQP 1.0")
     return call.listed([_session(each) for each in found.sessions])
@@ -95,7 +100,9 @@ async def get_channel(call: Call) -> Answer:
 
 async def list_consumers(call: Call) -> Answer:
     """Consumers of queues: all to who monitors, else those of the user's own connections."""
-    return call.listed(list(consumers_of(call, await _seen(call))))
+    consumers = list(_consumers(await _seen(call)))
+    shown = await described(call, consumers, lambda each: _consumer_object(call, *each))
+    return await listed(call, shown, paged=False)
 
 
 # --- which ----------------------------------------------------------------------------------------
@@ -103,21 +110,31 @@ async def list_consumers(call: Call) -> Answer:
 
 async def _seen(call: Call) -> list[ConnectionView]:
     """The connections that the user may see, in the virtual host of the path if it names one."""
+    return _visible(call, await every_connection(call))
+
+
+def _visible(call: Call, connections: Iterable[ConnectionView]) -> list[ConnectionView]:
     vhost = call.vhost().name if "vhost" in call.values else None
     mine = None if call.has(Tag.MONITORING) else call.who.name
-    return [
-        each
-        for each in await call.door.connections()
-        if mine in (None, each.user) and vhost in (None, each.vhost)
-    ]
+    return [each for each in connections if mine in (None, each.user) and vhost in (None, each.vhost)]
 
 
-async def _found(call: Call) -> ConnectionView:
-    name = call.values["name"]
-    found = next((each for each in await _seen(call) if _name(each) == name), None)
-    if found is None:
-        raise not_found()
-    return found
+async def every_connection(call: Call) -> list[ConnectionView]:
+    """Those of all nodes that answer, this one's first."""
+    return [*await call.door.connections(), *await call.door.connections_elsewhere()]
+
+
+async def found_connection(call: Call, name: str) -> ConnectionView:
+    """A connection that the user may see.
+
+    Raises:
+        Refused: 404, there is none of this name.
+    """
+    for look in (call.door.connections, call.door.connections_elsewhere):
+        for each in _visible(call, await look()):
+            if _name(each) == name:
+                return each
+    raise not_found()
 
 
 async def _of_user(call: Call) -> list[ConnectionView]:
@@ -129,14 +146,14 @@ async def _of_user(call: Call) -> list[ConnectionView]:
     user = call.values["user"]
     if user != call.who.name and not call.has(Tag.ADMINISTRATOR):
         raise Refused(HTTPStatus.UNAUTHORIZED, "not_authorised", "Not administrator user")
-    return [each for each in await call.door.connections() if each.user == user]
+    return [each for each in await every_connection(call) if each.user == user]
 
 
 async def _close(call: Call, connection: ConnectionView) -> None:
     if connection.user != call.who.name and not call.has(Tag.ADMINISTRATOR):
         raise Refused(HTTPStatus.UNAUTHORIZED, "not_authorised", "User not authorised to access object")
     reason = call.request.headers.get("x-reason") or CLOSED_HERE
-    await call.administer("close-connection", id=connection.id, reason=reason)
+    await call.administer("close-connection", id=connection.id, reason=reason, node=connection.node or None)
 
 
 def _channels(connections: list[ConnectionView]) -> Iterator[tuple[ConnectionView, ChannelView]]:
@@ -147,14 +164,34 @@ def _channels(connections: list[ConnectionView]) -> Iterator[tuple[ConnectionVie
 
 def consumers_of(call: Call, connections: Iterable[ConnectionView]) -> Iterator[dict[str, Any]]:
     """The consumers that connections have, as objects."""
+    for each in _consumers(connections):
+        yield _consumer_object(call, *each)
+
+
+_Consumer: TypeAlias = (
+    tuple[ConnectionView, ChannelView, ConsumerView] | tuple[ConnectionView, SessionView, LinkView]
+)
+
+
+def _consumers(connections: Iterable[ConnectionView]) -> Iterator[_Consumer]:
     for connection in connections:
         for channel in connection.channels:
             for consumer in channel.consumers:
-                yield _consumer(call, connection, channel.number, consumer)
+                yield connection, channel, consumer
         for session in connection.sessions:
             for link in session.links:
                 if link.role == "receiver" and link.queue is not None:
-                    yield _receiver(connection, link)
+                    yield connection, session, link
+
+
+def _consumer_object(
+    call: Call, connection: ConnectionView, part: ChannelView | SessionView, consumer: ConsumerView | LinkView
+) -> dict[str, Any]:
+    if isinstance(part, ChannelView) and isinstance(consumer, ConsumerView):
+        return _consumer(call, connection, part.number, consumer)
+    assert isinstance(part, SessionView)
+    assert isinstance(consumer, LinkView)
+    return _receiver(connection, part, consumer)
 
 
 def peer_details(connection: ConnectionView) -> dict[str, Any]:
@@ -166,9 +203,22 @@ def peer_details(connection: ConnectionView) -> dict[str, Any]:
 # --- as objects -----------------------------------------------------------------------------------
 
 
+def name_of(peer: str, local: str) -> str:
+    """A connection, by the addresses of both ends, as RabbitMQ names it.
+
+    Args:
+        peer: the client's.
+        local: ours; empty: it came to none.
+    """
+    return f"{peer} -> {local}" if local else peer
+
+
 def _name(connection: ConnectionView) -> str:
-    local = connection.origin.local
-    return f"{connection.peer} -> {local}" if local else connection.peer
+    return name_of(connection.peer, connection.origin.local)
+
+
+def _node(call: Call, connection: ConnectionView) -> str:
+    return connection.node or call.door.node_name
 
 
 def _connection(call: Call, connection: ConnectionView) -> dict[str, Any]:
@@ -178,7 +228,7 @@ def _connection(call: Call, connection: ConnectionView) -> dict[str, Any]:
     properties = nearest(origin.properties)
     shown: dict[str, Any] = {
         "name": _name(connection),
-        "node": call.door.node_name,
+        "node": _node(call, connection),
         "user": connection.user,
         "user_who_performed_action": connection.user,
         "vhost": connection.vhost,
@@ -197,12 +247,15 @@ def _connection(call: Call, connection: ConnectionView) -> dict[str, Any]:
         "connected_at": origin.connected_at_ms,
         "client_properties": properties,
         "ssl": origin.tls,
+        "transport": origin.transport,
         **dict.fromkeys(_OF_TLS, ""),
         "send_pend": connection.writer_waiting_bytes,
     }
     if call.with_stats:
         octets = {"recv_oct": connection.bytes_in, "send_oct": connection.bytes_out}
-        shown |= call.rated("connection", str(connection.id), data_rates=octets)["data_rates"]
+        shown |= call.rated("connection", connection.node, str(connection.id), data_rates=octets)[
+            "data_rates"
+        ]
     if isinstance(properties.get("connection_name"), str):
         shown["user_provided_name"] = properties["connection_name"]
     if connection.container_id is not None:
@@ -220,14 +273,17 @@ _OF_TLS: Final = (
 def _session(session: SessionView) -> dict[str, Any]:
     return {
         "channel_number": session.channel,
-        "handle_max": 2**32 - 1,
+        "handle_max": session.handle_max,
         "next_incoming_id": session.next_incoming_id or 0,
         "incoming_window": session.incoming_window,
         "next_outgoing_id": session.next_outgoing_id,
         "remote_incoming_window": session.remote_incoming_window,
+        "remote_outgoing_window": session.remote_outgoing_window,
         "outgoing_unsettled_deliveries": session.unsettled_out,
         "incoming_links": [_incoming(each) for each in session.links if each.role == "sender"],
         "outgoing_links": [_outgoing(each) for each in session.links if each.role == "receiver"],
+        # What RabbitMQ has not.
+        "transactions": [document(each) for each in session.transactions],
     }
 
 
@@ -236,10 +292,12 @@ def _incoming(link: LinkView) -> dict[str, Any]:
         "handle": link.handle or 0,
         "link_name": link.name,
         "target_address": link.address or "",
+        "snd_settle_mode": SETTLE_MODES[link.snd_settle_mode],
+        "max_message_size": link.max_message_size or UNLIMITED,
         "delivery_count": link.delivery_count or 0,
         "credit": link.credit,
         "unconfirmed_messages": link.unsettled,
-        **_waits(link),
+        **_waits(link.wait),
     }
 
 
@@ -250,17 +308,17 @@ def _outgoing(link: LinkView) -> dict[str, Any]:
         "source_address": link.address or "",
         "queue_name": link.queue or "",
         "send_settled": link.snd_settle_mode == SETTLED,
+        "max_message_size": link.max_message_size or UNLIMITED,
         "delivery_count": link.delivery_count or 0,
         "credit": link.credit,
         "queue_credit": link.queue_credit,
         "unsettled": link.unsettled,
-        **_waits(link),
+        **_waits(link.wait),
     }
 
 
-def _waits(link: LinkView) -> Mapping[str, Any]:
-    """What RabbitMQ does not say: why a link waits."""
-    wait = link.wait
+def _waits(wait: WaitView) -> Mapping[str, Any]:
+    """What RabbitMQ does not say: why a link, channel or consumer waits."""
     return {"waits": wait.waits, "waits_why": wait.waits_why, "waits_for_s": wait.waits_for_s}
 
 
@@ -272,7 +330,7 @@ def _channel(call: Call, connection: ConnectionView, channel: ChannelView) -> di
     shown: dict[str, Any] = {
         "name": _channel_name(connection, channel),
         "number": channel.number,
-        "node": call.door.node_name,
+        "node": _node(call, connection),
         "vhost": connection.vhost,
         "user": connection.user,
         "user_who_performed_action": connection.user,
@@ -287,11 +345,16 @@ def _channel(call: Call, connection: ConnectionView, channel: ChannelView) -> di
         "messages_unconfirmed": channel.unconfirmed,
         "messages_uncommitted": 0,
         "acks_uncommitted": 0,
+        "reader_credit": channel.reader_credit,
+        **_waits(channel.wait),
     }
-    stats = message_stats.of_clients({name: value or 0 for name, value in channel.counters.items()})
-    if stats and call.with_stats:
-        key = ("channel", str(connection.id), str(channel.number))
-        shown["message_stats"] = call.rated(*key, msg_rates=stats)["msg_rates"]
+    if call.with_stats:
+        stats = message_stats.of_clients({name: value or 0 for name, value in channel.counters.items()})
+        key = ("channel", connection.node, str(connection.id), str(channel.number))
+        found = call.rated(*key, msg_rates=stats)
+        if stats:
+            shown["message_stats"] = found["msg_rates"]
+        shown |= call.idle(*key, seen=stats)
     return shown
 
 
@@ -303,7 +366,7 @@ def _consumer(call: Call, connection: ConnectionView, number: int, consumer: Con
         "channel_details": {
             "connection_name": _name(connection),
             "name": f"{_name(connection)} ({number})",
-            "node": call.door.node_name,
+            "node": _node(call, connection),
             "number": number,
             "peer_host": peer_host,
             "peer_port": peer_port,
@@ -316,15 +379,24 @@ def _consumer(call: Call, connection: ConnectionView, number: int, consumer: Con
         "prefetch_count": consumer.prefetch,
         "consumer_timeout": consumer.timeout_ms or 0,
         "arguments": nearest(consumer.arguments),
+        "messages_unacknowledged": consumer.unacknowledged,
+        "messages_unsent": consumer.unsent,
+        **_waits(consumer.wait),
     }
 
 
-def _receiver(connection: ConnectionView, link: LinkView) -> dict[str, Any]:
+def _receiver(connection: ConnectionView, session: SessionView, link: LinkView) -> dict[str, Any]:
     waiting = link.wait.waits == NOT_ACTIVE
     return {
         "consumer_tag": str(link.handle or 0),
         "queue": {"name": link.queue, "vhost": connection.vhost},
         "channel_details": {},
+        # What RabbitMQ does not say: where the link is.
+        "link_details": {
+            "connection_name": _name(connection),
+            "channel_number": session.channel,
+            "link_name": link.name,
+        },
         "ack_required": link.snd_settle_mode != SETTLED,
         "active": not waiting,
         "activity_status": "waiting" if waiting else "up",
@@ -332,6 +404,9 @@ def _receiver(connection: ConnectionView, link: LinkView) -> dict[str, Any]:
         "prefetch_count": 0,
         "consumer_timeout": 0,
         "arguments": {},
+        "messages_unacknowledged": link.unsettled,
+        "messages_unsent": link.pending,
+        **_waits(link.wait),
     }
 
 

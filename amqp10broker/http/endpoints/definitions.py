@@ -9,7 +9,9 @@ from typing import Any, Final
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.http.calls import NO_CONTENT, Call, RunEndpoint, route
 from amqp10broker.http.front import not_found
-from amqp10broker.http.messages import Answer, Refused
+from amqp10broker.http.lists import Listing
+from amqp10broker.http.long_lists import Item, described, written
+from amqp10broker.http.messages import Answer, Refused, json_bytes
 from amqp10broker.http.rights import Tag
 from amqp10broker.http.routes import Route
 
@@ -20,7 +22,7 @@ _OF_VHOST: Final = ("parameters", "policies", "queues", "exchanges", "bindings")
 async def get_definitions(call: Call) -> Answer:
     """The document of the whole broker."""
     document = await call.administer("export-definitions")
-    return _offered(call, {**document, "original_cluster_name": call.door.node_name})
+    return await _offered(call, {**document, "original_cluster_name": call.door.node_name})
 
 
 async def get_definitions_of_vhost(call: Call) -> Answer:
@@ -29,7 +31,13 @@ async def get_definitions_of_vhost(call: Call) -> Answer:
     document = await call.administer("export-definitions")
     facts = next(each for each in document["vhosts"] if each["name"] == vhost.name)
     header = {key: value for key, value in document.items() if isinstance(value, str)}
-    return _offered(
+    parts = {
+        part: await described(
+            call, [entry for entry in document[part] if entry["vhost"] == vhost.name], _without_vhost
+        )
+        for part in _OF_VHOST
+    }
+    return await _offered(
         call,
         {
             **header,
@@ -38,14 +46,7 @@ async def get_definitions_of_vhost(call: Call) -> Answer:
             "description": facts["description"],
             "metadata": facts["metadata"],
             "limits": facts["limits"],
-            **{
-                part: [
-                    {key: value for key, value in entry.items() if key != "vhost"}
-                    for entry in document[part]
-                    if entry["vhost"] == vhost.name
-                ]
-                for part in _OF_VHOST
-            },
+            **parts,
         },
     )
 
@@ -78,8 +79,20 @@ def _vhost(call: Call) -> VirtualHost:
     return found
 
 
-def _offered(call: Call, document: dict[str, Any]) -> Answer:
-    answer = call.shown(document)
+def _without_vhost(entry: Item) -> Item:
+    return {key: value for key, value in entry.items() if key != "vhost"}
+
+
+async def _offered(call: Call, document: dict[str, Any]) -> Answer:
+    """The document as an answer, its lists written in portions."""
+    shown = Listing.read(call.request.query, paged=False).pick(document)
+    members = []
+    for part, value in shown.items():
+        text = (
+            await written(call, value, lambda entry: entry) if isinstance(value, list) else json_bytes(value)
+        )
+        members.append(json_bytes(part) + b":" + text)
+    answer = Answer.of_json_bytes(b"{" + b",".join(members) + b"}")
     name = call.request.query.get("download")
     if name is None:
         return answer

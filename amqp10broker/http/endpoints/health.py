@@ -8,10 +8,14 @@ from typing import Any, Final
 
 from amqp10broker.http.calls import Call, RunEndpoint, route
 from amqp10broker.http.messages import Answer, Refused
+from amqp10broker.http.rights import Tag
 from amqp10broker.http.routes import Route
 
 _SAME: Final = {"amqp091": "amqp", "amqp10": "amqp", "amqps": "amqp/ssl"}
 """Other names of listeners."""
+_DAY_MS: Final = 86_400_000
+_DAYS: Final = {"days": 1, "weeks": 7, "months": 30, "years": 365}
+_DIGITS_MAX: Final = 6
 _RESOURCES: Final = {"disk": "disk space"}
 
 
@@ -46,6 +50,25 @@ async def protocol_listener(call: Call) -> Answer:
     if not missing:
         return _passed(protocols=spoken)
     return _failed(f"no listener for {', '.join(missing)}", missing=missing, protocols=spoken)
+
+
+async def certificate_expiration(call: Call) -> Answer:
+    """Whether no certificate of this node ends within a time."""
+    within, unit = call.values["within"], call.values["unit"]
+    if not (within.isascii() and within.isdigit() and len(within) <= _DIGITS_MAX):
+        raise _bad("Invalid expiration value.")
+    if unit not in _DAYS:
+        raise _bad(f"Time unit not recognised. Supported units: {', '.join(_DAYS)}.")
+    until_ms = call.door.now_ms() + int(within) * _DAYS[unit] * _DAY_MS
+    expired = [
+        {"node": call.door.node_name, "setting": each.setting, "file": each.path, "ends_at": each.ends_at_ms}
+        for each in await call.door.certificates()
+        if each.ends_at_ms is not None and each.ends_at_ms <= until_ms
+    ]
+    if not expired:
+        return _passed()
+    files = ", ".join(f"{each['file']} ({each['setting']})" for each in expired)
+    return _failed(f"certificates end within {within} {unit}: {files}", expired=expired)
 
 
 async def virtual_hosts(call: Call) -> Answer:
@@ -128,11 +151,17 @@ def _checked(found: Mapping[str, Any]) -> Answer:
     return _failed(found["message"], queues=found["queues"])
 
 
+async def doctor(call: Call) -> Answer:
+    """The checklist of production, evaluated on the node that is asked: not RabbitMQ's."""
+    return Answer.of_json(await call.administer("doctor", by_itself=False))
+
+
 def _no_alarms(rows: list[dict[str, Any]]) -> Answer:
     if not rows:
         return _passed()
     told = [{"node": row["node"], "resource": _RESOURCES.get(row["alarm"], row["alarm"])} for row in rows]
-    return _failed("alarms are on", alarms=told)
+    reason = ", ".join(f"{each['resource']} at node {each['node']}" for each in told)
+    return _failed(f"alarms are on: {reason}", alarms=told)
 
 
 def _passed(**more: Any) -> Answer:
@@ -157,6 +186,7 @@ ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (
     route(f"{_CHECKS}/local-alarms", get=local_alarms),
     route(f"{_CHECKS}/port-listener/{{port}}", get=port_listener),
     route(f"{_CHECKS}/protocol-listener/{{protocols}}", get=protocol_listener),
+    route(f"{_CHECKS}/certificate-expiration/{{within}}/{{unit}}", get=certificate_expiration),
     route(f"{_CHECKS}/virtual-hosts", get=virtual_hosts),
     route(f"{_CHECKS}/node-is-quorum-critical", get=quorum_critical),
     route(f"{_LEADERS}/all-vhosts", get=leaders_everywhere),
@@ -169,4 +199,5 @@ ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (
     route(f"{_CHECKS}/reached-target-cluster-size", get=target_size),
     route(f"{_CHECKS}/metadata-store/initialized", get=metadata_initialized),
     route(f"{_CHECKS}/metadata-store/initialized/with-data", get=metadata_initialized),
+    route("/doctor", Tag.ADMINISTRATOR, get=doctor),
 )

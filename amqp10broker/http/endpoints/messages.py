@@ -81,7 +81,7 @@ async def get_messages(call: Call) -> Answer:
     numbered = list(zip(range(behind + len(messages) - 1, -1, -1), messages, strict=False))
     describe = partial(_object, text_wanted=encoding == "auto", size=size)
     # A message may be large by itself.
-    return Answer.of_json_text(await written(call, numbered, describe, 1))
+    return Answer.of_json_bytes(await written(call, numbered, describe, 1))
 
 
 def _object(numbered: _Numbered, *, text_wanted: bool, size: int | None) -> dict[str, Any]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from http import HTTPStatus
 from typing import Any, Final
 
 from amqp10broker.catalog.definitions_export import RABBIT_VERSION
 from amqp10broker.http import message_stats
 from amqp10broker.http.calls import NO_CONTENT, Call, RunEndpoint, route
+from amqp10broker.http.endpoints.connections import every_connection
 from amqp10broker.http.fields import require, text
 from amqp10broker.http.front import not_found
 from amqp10broker.http.messages import Answer, Refused
 from amqp10broker.http.rights import Tag
-from amqp10broker.http.routes import Route
+from amqp10broker.http.routes import JSON_TYPES, Endpoint, Route
 from amqp10broker.http.samples import KEPT_MS
 from amqp10broker.management.snapshot import NodeView
 from amqp10broker.management.table import EXCHANGE_TYPES
@@ -38,7 +40,7 @@ async def overview(call: Call) -> Answer:
             totals["messages_ready"] += ready
             totals["messages_unacknowledged"] += unsettled
             totals["messages"] += ready + unsettled
-    seen = await call.door.connections()
+    seen = await every_connection(call)
     if not call.has(Tag.MONITORING):
         seen = [each for each in seen if each.user == call.who.name]
     shown: dict[str, Any] = {
@@ -47,7 +49,7 @@ async def overview(call: Call) -> Answer:
         "product_version": node.version,
         "node": call.door.node_name,
         "cluster_name": catalog.cluster_name(call.door.node_name),
-        "cluster_tags": {},
+        "cluster_tags": catalog.global_parameters.get("cluster_tags", {}),
         "node_tags": {},
         "rates_mode": "basic",
         "sample_retention_policies": {"global": [KEPT_S], "basic": [KEPT_S], "detailed": []},
@@ -141,6 +143,11 @@ async def put_cluster_name(call: Call) -> Answer:
     return NO_CONTENT
 
 
+async def effective_configuration(call: Call) -> Answer:
+    """The settings of this node, as a file that gives the same ones."""
+    return Answer(HTTPStatus.OK, (("content-type", "text/plain"),), call.door.settings().encode())
+
+
 async def extensions(call: Call) -> Answer:
     """Pages that plugins add to RabbitMQ's own: there are none."""
     return call.listed([])
@@ -179,6 +186,7 @@ async def _node(call: Call, name: str) -> dict[str, Any]:
         "running": True,
         "uptime": int(node.uptime_s * 1000),
         "os_pid": str(node.pid),
+        **call.door.process(),
         "mem_used": node.rss_bytes,
         "mem_limit": memory.resource.limit_bytes or 0,
         "mem_alarm": memory.resource.alarm,
@@ -192,7 +200,7 @@ async def _node(call: Call, name: str) -> dict[str, Any]:
         "db_dir": node.data_dir or "",
         "config_files": [],
         "log_files": [],
-        "enabled_plugins": [],
+        "enabled_plugins": _PLUGINS,
         "partitions": [],
         "cluster_links": [],
         "applications": [{"name": "amqp10broker", "description": "AMQP broker", "version": node.version}],
@@ -201,6 +209,8 @@ async def _node(call: Call, name: str) -> dict[str, Any]:
     }
 
 
+_PLUGINS: Final = ["rabbitmq_management", "rabbitmq_management_agent", "rabbitmq_prometheus"]
+"""Those of RabbitMQ whose work is done here: tools look for them."""
 _CATEGORIES: Final = (
     *("connection_readers", "connection_writers", "connection_channels", "connection_other", "queue_procs"),
     *("quorum_queue_procs", "quorum_queue_dlx_procs", "stream_queue_procs"),
@@ -217,7 +227,7 @@ def _memory(node: NodeView) -> dict[str, Any]:
         **dict.fromkeys(_CATEGORIES, 0),
         "other_system": rss,
         "strategy": "rss",
-        "total": {"erlang": 0, "rss": rss, "allocated": rss},
+        "total": {"erlang": rss, "rss": rss, "allocated": rss},
     }
 
 
@@ -242,7 +252,7 @@ async def _listeners(call: Call) -> list[dict[str, Any]]:
             "protocol": row["protocol"],
             "ip_address": row["interface"],
             "port": row["port"],
-            "tls": row["protocol"] in ("amqp/ssl", "https"),
+            "tls": row["protocol"].startswith(("amqp/ssl", "https")),
             "socket_opts": {},
         }
         for row in await call.administer("list-listeners")
@@ -267,6 +277,8 @@ def _contexts(listeners: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 _O: Final = Tag.MONITORING
 _A: Final = Tag.ADMINISTRATOR
+_TEXT_TYPES: Final = ("text/plain", "text/*", *JSON_TYPES)
+"""Clients that ask for JSON everywhere get the text, too."""
 
 ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (
     route("/overview", get=overview),
@@ -275,6 +287,7 @@ ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (
     route("/nodes/{node}/memory", _O, get=get_memory),
     route("/nodes/{node}/memory/relative", _O, get=get_relative_memory),
     route("/cluster-name", get=get_cluster_name, put=(_A, put_cluster_name)),
+    Route("/api/config/effective", {"GET": Endpoint(_A, effective_configuration, _TEXT_TYPES)}),
     route("/extensions", get=extensions),
     route("/reset", _A, delete=reset),
     route("/reset/{node}", _A, delete=reset),

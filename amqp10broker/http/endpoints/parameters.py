@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from http import HTTPStatus
 from typing import Any, Final
 
+from amqp10broker.catalog.definition_entries import LIMITS_COMPONENT, OPERATOR_COMPONENT
 from amqp10broker.catalog.definitions_export import parameter_entries
 from amqp10broker.catalog.entries import global_parameter_entry
+from amqp10broker.catalog.plan import CLUSTER_NAME
+from amqp10broker.http import features
 from amqp10broker.http.calls import CREATED, NO_CONTENT, Call, RunEndpoint, route
-from amqp10broker.http.fields import require
+from amqp10broker.http.fields import require, table, text
 from amqp10broker.http.front import not_found
 from amqp10broker.http.messages import Answer, Refused
-from amqp10broker.http.rights import Tag
+from amqp10broker.http.rights import Tag, check_tag
 from amqp10broker.http.routes import Route
 
 
@@ -44,24 +45,46 @@ async def get_parameter(call: Call) -> Answer:
 
 
 async def put_parameter(call: Call) -> Answer:
-    """Refused: parameters are of plugins, which this broker does not have."""
-    raise Refused(
-        HTTPStatus.BAD_REQUEST,
-        "bad_request",
-        f"Validation failed: component {call.values['component']} not found: this broker has no plugins; "
-        "limits and operator policies have paths of their own",
-    )
+    """Set the limits of a virtual host; refused for plugins, which this broker does not have."""
+    vhost, component = call.vhost(), call.values["component"]
+    if (component, call.values["name"]) != _LIMITS:
+        raise Refused(
+            HTTPStatus.BAD_REQUEST,
+            "bad_request",
+            f"Validation failed: component {component} not found: this broker has no plugins; policies have "
+            "paths of their own",
+        )
+    _administers(call)
+    body, there = call.body, vhost.limits.as_dict()
+    require(body, "value")
+    limits = dict.fromkeys(there, -1) | table(body, "value")
+    await call.administer("set-vhost-limits", vhost.name, limits=limits)
+    return NO_CONTENT if there else CREATED
 
 
 async def delete_parameter(call: Call) -> Answer:
-    """Refused for limits and operator policies, which have paths of their own; others are not there."""
+    """Lift limits, or forget what definitions said for a plugin; operator policies have their own path."""
     await get_parameter(call)
-    raise Refused(
-        HTTPStatus.BAD_REQUEST,
-        "bad_request",
-        f"component {call.values['component']} is not deleted here: limits and operator policies have paths "
-        "of their own",
-    )
+    vhost, component, name = call.vhost(), call.values["component"], call.values["name"]
+    if (component, name) == _LIMITS:
+        _administers(call)
+        limits = dict.fromkeys(vhost.limits.as_dict(), -1)
+        await call.administer("set-vhost-limits", vhost.name, limits=limits)
+    elif component == OPERATOR_COMPONENT:
+        reason = "operator policies are deleted at /operator-policies"
+        raise Refused(HTTPStatus.BAD_REQUEST, "bad_request", reason)
+    else:
+        await call.administer("clear-parameter", vhost.name, component=component, name=name)
+    return NO_CONTENT
+
+
+def _administers(call: Call) -> None:
+    """Limits bound what policymakers do.
+
+    Raises:
+        Refused: 401.
+    """
+    check_tag(Tag.ADMINISTRATOR, call.who.tags)
 
 
 async def list_global(call: Call) -> Answer:
@@ -82,8 +105,11 @@ async def put_global(call: Call) -> Answer:
     """Keep a value of the whole broker."""
     body, name = call.body, call.values["name"]
     require(body, "value")
-    there = name in call.door.catalog.global_parameters
-    await call.administer("set-global-parameter", name=name, value=body["value"])
+    there = name in _global(call)
+    if name == CLUSTER_NAME:
+        await call.administer("set-cluster-name", name=text(body, "value", ""))
+    else:
+        await call.administer("set-global-parameter", name=name, value=body["value"])
     return NO_CONTENT if there else CREATED
 
 
@@ -97,7 +123,7 @@ async def delete_global(call: Call) -> Answer:
 
 
 async def nothing(call: Call) -> Answer:
-    """What is not here: shovels, federation, the stream protocol, feature flags."""
+    """What is not here: shovels, federation, the stream protocol."""
     if "vhost" in call.values:
         call.vhost()
     return call.listed([])
@@ -109,20 +135,33 @@ async def no_such(call: Call) -> Answer:
     raise not_found()
 
 
+async def list_features(call: Call) -> Answer:
+    """Feature flags of RabbitMQ whose feature is here."""
+    return call.listed(features.flags())
+
+
 async def enable_feature(call: Call) -> Answer:
-    """Refused: no feature waits to be enabled."""
-    raise Refused(
-        HTTPStatus.BAD_REQUEST,
-        "bad_request",
-        f"unsupported: there is no feature flag '{call.values['name']}'; all features are enabled",
-    )
+    """Do nothing: what there is, is on."""
+    name = call.values["name"]
+    if features.is_flag(name):
+        return NO_CONTENT
+    reason = f"unsupported: there is no feature flag '{name}'; all features are enabled"
+    raise Refused(HTTPStatus.BAD_REQUEST, "bad_request", reason)
 
 
-async def hash_password(call: Call) -> Answer:
-    """A password as `PUT /users` takes it: salt and SHA-256, in base64."""
-    salt = call.door.random(4)
-    digest = hashlib.sha256(salt + call.values["password"].encode()).digest()
-    return Answer.of_json({"ok": base64.b64encode(salt + digest).decode()})
+async def list_deprecated(call: Call) -> Answer:
+    """Deprecated features of RabbitMQ, and whether they are permitted here."""
+    return call.listed(_deprecated(call))
+
+
+async def list_deprecated_in_use(call: Call) -> Answer:
+    """Those that something declared makes use of."""
+    used = features.used(call.door.catalog)
+    return call.listed([each for each in _deprecated(call) if each["name"] in used])
+
+
+def _deprecated(call: Call) -> list[dict[str, Any]]:
+    return features.deprecated(global_qos=call.door.permits_global_qos)
 
 
 def _global(call: Call) -> dict[str, Any]:
@@ -130,13 +169,14 @@ def _global(call: Call) -> dict[str, Any]:
     cluster = catalog.cluster
     always: dict[str, Any] = {
         "internal_cluster_id": call.door.node_name if cluster is None else cluster.id,
-        "cluster_tags": {},
     }
     if cluster is not None:
-        always["cluster_name"] = catalog.cluster_name(call.door.node_name)
-    return {**always, **catalog.global_parameters}
+        always[CLUSTER_NAME] = cluster.name
+    return {"cluster_tags": {}, **catalog.global_parameters, **always}
 
 
+_LIMITS: Final = (LIMITS_COMPONENT, "limits")
+"""The parameter that has the limits of a virtual host."""
 _P: Final = Tag.POLICYMAKER
 _A: Final = Tag.ADMINISTRATOR
 _PARAMETER: Final = "/parameters/{component}/{vhost}/{name}"
@@ -148,20 +188,22 @@ ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (
     route(_PARAMETER, _P, get=get_parameter, put=put_parameter, delete=delete_parameter),
     route("/global-parameters", _P, get=list_global),
     route("/global-parameters/{name}", _P, get=get_global, put=(_A, put_global), delete=(_A, delete_global)),
-    route("/auth/hash_password/{password}", _A, get=hash_password),
     route("/shovels", get=nothing),
     route("/shovels/{vhost}", get=nothing),
     route("/federation-links", get=nothing),
     route("/federation-links/{vhost}", get=nothing),
-    route("/feature-flags", get=nothing),
+    route("/feature-flags", get=list_features),
     route("/feature-flags/{name}/enable", _A, put=enable_feature),
-    route("/deprecated-features", get=nothing),
-    route("/deprecated-features/used", get=nothing),
+    route("/deprecated-features", get=list_deprecated),
+    route("/deprecated-features/used", get=list_deprecated_in_use),
     route("/stream/connections", get=nothing),
     route("/stream/connections/{vhost}", get=nothing),
     route("/stream/connections/{vhost}/{name}", get=no_such, delete=no_such),
     route("/stream/publishers", get=nothing),
+    route("/stream/connections/{vhost}/{name}/publishers", get=no_such),
+    route("/stream/connections/{vhost}/{name}/consumers", get=no_such),
     route("/stream/publishers/{vhost}", get=nothing),
+    route("/stream/publishers/{vhost}/{name}", get=nothing),
     route("/stream/consumers", get=nothing),
     route("/stream/consumers/{vhost}", get=nothing),
 )

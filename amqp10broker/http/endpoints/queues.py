@@ -10,7 +10,7 @@ from typing import Any, Final
 from amqp10broker.catalog.queue import DeclaredQueue, Owner
 from amqp10broker.http import fields
 from amqp10broker.http.calls import CREATED, NO_CONTENT, Call, RunEndpoint, route
-from amqp10broker.http.endpoints.connections import consumers_of, peer_details
+from amqp10broker.http.endpoints.connections import consumers_of, every_connection, peer_details
 from amqp10broker.http.front import not_found
 from amqp10broker.http.lists import Listing
 from amqp10broker.http.long_lists import Item, described, listed
@@ -18,6 +18,7 @@ from amqp10broker.http.messages import Answer, Refused
 from amqp10broker.http.queue_objects import COUNTS, STATIC, TOTALS, Row, counts, details, figures, static
 from amqp10broker.http.rights import Tag
 from amqp10broker.http.routes import Route
+from amqp10broker.management.snapshot import ConnectionView
 
 
 async def list_queues(call: Call) -> Answer:
@@ -93,7 +94,7 @@ async def act_on_queue(call: Call) -> Answer:
 
 
 async def list_queues_of_user(call: Call) -> Answer:
-    """Queues that connections of a user, at this node, have for themselves.
+    """Queues that connections of a user have for themselves.
 
     Who declared a queue is not kept.
     """
@@ -102,12 +103,11 @@ async def list_queues_of_user(call: Call) -> Answer:
         raise Refused(HTTPStatus.UNAUTHORIZED, "not_authorised", "User not authorised to access object")
     if call.door.catalog.users.find(user) is None:
         raise not_found()
-    node = _number_of_this_node(call)
-    numbers = {each.id for each in await call.door.connections() if each.user == user}
+    owners = {name for name, each in (await _owners(call)).items() if each.user == user}
     known = [
         _known(queue)
         for queue in call.door.catalog
-        if isinstance(queue.owner, Owner) and queue.owner.node == node and queue.owner.connection in numbers
+        if isinstance(queue.owner, Owner) and (queue.owner.node, queue.owner.connection) in owners
     ]
     known.sort(key=lambda item: (item["vhost"], item["name"]))
 
@@ -115,8 +115,9 @@ async def list_queues_of_user(call: Call) -> Answer:
 
 
 async def _users_of(call: Call, queue: DeclaredQueue) -> dict[str, Any]:
-    """The consumers that are connected to this node, and the connection that has the queue for itself."""
-    connections = [each for each in await call.door.connections() if each.vhost == queue.vhost]
+    """The queue's consumers, and the connection that has it for itself."""
+    owners = await _owners(call)
+    connections = [each for each in owners.values() if each.vhost == queue.vhost]
     mine = {"name": queue.name, "vhost": queue.vhost}
     consumers = [each for each in consumers_of(call, connections) if each["queue"] == mine]
     exclusive = [each["consumer_tag"] for each in consumers if each["exclusive"]]
@@ -125,10 +126,8 @@ async def _users_of(call: Call, queue: DeclaredQueue) -> dict[str, Any]:
         "exclusive_consumer_tag": exclusive[0] if exclusive else None,
     }
     owner = queue.owner
-    if isinstance(owner, Owner) and owner.node == _number_of_this_node(call):
-        for connection in connections:
-            if connection.id == owner.connection:
-                shown["owner_pid_details"] = peer_details(connection)
+    if isinstance(owner, Owner) and (owner.node, owner.connection) in owners:
+        shown["owner_pid_details"] = peer_details(owners[owner.node, owner.connection])
     return shown
 
 
@@ -144,10 +143,13 @@ def queue_of(call: Call, value: str = "name") -> DeclaredQueue:
     return queue
 
 
-def _number_of_this_node(call: Call) -> int:
-    """0: it is in no cluster."""
-    nodes = call.door.catalog.nodes.values()
-    return next((node.number for node in nodes if node.name == call.door.node_name), 0)
+async def _owners(call: Call) -> dict[tuple[int, int], ConnectionView]:
+    """All connections, as owners of queues are named: by the number of their node and their own."""
+    numbers = {node.name: node.number for node in call.door.catalog.nodes.values()}
+    return {
+        (numbers.get(each.node or call.door.node_name, 0), each.id): each
+        for each in await every_connection(call)
+    }
 
 
 def _known(queue: DeclaredQueue) -> dict[str, Any]:
@@ -195,7 +197,7 @@ def _rated(call: Call, row: Row) -> dict[str, Any]:
     shown |= found["lengths"]
     if stats:
         shown["message_stats"] = found["msg_rates"]
-    return shown
+    return shown | call.idle("queue", row["vhost"], row["name"], seen={**lengths, **stats})
 
 
 def _totals(row: Row) -> dict[str, Any]:

@@ -127,6 +127,8 @@ async def list_topic_permissions(call: Call) -> Answer:
         if not found:
             raise not_found()
         return call.shown(found[0])
+    if not found and "vhost" in call.values and "user" in call.values:
+        raise not_found()
     return call.listed(found)
 
 
@@ -148,8 +150,8 @@ async def delete_topic_permission(call: Call) -> Answer:
     """Lift the restriction of a user's routing keys, at one exchange or at all."""
     user, vhost = call.values["user"], call.vhost().name
     exchange = call.values.get("exchange")
-    users = call.door.catalog.users
-    if exchange is not None and users.topic_permission(user, vhost, exchange) is None:
+    there = call.door.catalog.users.topic_permissions()
+    if not any(row[:2] == (user, vhost) and exchange in (None, row[2]) for row in there):
         raise not_found()
     await call.administer("clear-topic-permissions", vhost, user=user, exchange=exchange)
     return NO_CONTENT

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from amqp10broker.catalog.definitions_export import RABBIT_VERSION
+from amqp10broker.catalog.users import User
 from amqp10broker.http.calls import Call, RunEndpoint, route
 from amqp10broker.http.messages import Answer
 from amqp10broker.http.routes import Route
@@ -12,8 +13,12 @@ from amqp10broker.http.routes import Route
 
 async def whoami(call: Call) -> Answer:
     """The user who has logged in."""
-    user = call.who
-    return call.shown({"name": user.name, "tags": sorted(user.tags), "is_internal_user": True})
+    return call.shown(user_object(call.who))
+
+
+def user_object(user: User) -> dict[str, Any]:
+    """A user, as it hears of itself."""
+    return {"name": user.name, "tags": list(user.tags), "is_internal_user": True}
 
 
 async def version(call: Call) -> Answer:

@@ -8,7 +8,7 @@ whole.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
@@ -16,6 +16,7 @@ from uuid import UUID
 
 from amqp10broker.amqp10.codec import skip
 from amqp10broker.amqp10.decoder import READERS, WIDTHS_MIN
+from amqp10broker.amqp10.performatives import Header
 from amqp10broker.message import amqp091
 from amqp10broker.message.amqp10 import header_of
 from amqp10broker.message.bare import body_start, read_properties
@@ -23,8 +24,17 @@ from amqp10broker.message.convert import to_amqp10
 from amqp10broker.message.message import Message
 
 PRIORITY: Final = "priority"
+DELIVERY_MODE: Final = "delivery-mode"
+REDELIVERED: Final = "redelivered"
 PRIORITY_DEFAULT: Final = 4
 """Of a message that says none (part 3, section 3.2.1)."""
+
+HEADER: Final[Mapping[str, Callable[[Header], Any]]] = {
+    PRIORITY: lambda header: PRIORITY_DEFAULT if header.priority is None else header.priority,
+    DELIVERY_MODE: lambda header: "PERSISTENT" if header.durable else "NON_PERSISTENT",
+    REDELIVERED: lambda header: False,  # what a stream gives is never given back
+}
+"""What can be asked of the header, and how it is told: what only selectors ask for, in the words of JMS."""
 
 PROPERTIES: Final = (
     "message-id",
@@ -58,7 +68,7 @@ class Field:
 
     section: Section
     name: str
-    """In the header ``priority``, in properties one of `PROPERTIES`, in application-properties any key."""
+    """In the header one of `HEADER`, in properties one of `PROPERTIES`, in application-properties any key."""
 
 
 class Absent:
@@ -121,7 +131,7 @@ class FieldReader:
         "_application",
         "_blank",
         "_fields",
-        "_priority",
+        "_header",
         "_properties",
         "_readers",
         "_uuid_as_binary",
@@ -131,13 +141,13 @@ class FieldReader:
     def __init__(self, fields: Sequence[Field], *, absent: Any = None, uuid_as_binary: bool = False) -> None:
         self._fields = tuple(fields)
         self._blank: list[Any] = []
-        self._priority: int | None = None
+        self._header: list[tuple[int, Callable[[Header], Any]]] = []
         self._application: dict[bytes, int] = {}
         slots: dict[int, int] = {}
         for slot, field in enumerate(self._fields):
             self._blank.append(absent if field.section is Section.APPLICATION_PROPERTIES else None)
             if field.section is Section.HEADER:
-                self._priority = slot
+                self._header.append((slot, HEADER[field.name]))
             elif field.section is Section.PROPERTIES:
                 slots[PROPERTIES.index(field.name)] = slot
             else:
@@ -159,10 +169,11 @@ class FieldReader:
         if head[0] == amqp091.MARK:
             head, bare = to_amqp10(message)
         values = self._blank[:]
-        if self._priority is not None:
-            priority = header_of(head).priority
-            values[self._priority] = PRIORITY_DEFAULT if priority is None else priority
-            if len(values) == 1:
+        if self._header:
+            header = header_of(head)
+            for slot, value_of in self._header:
+                values[slot] = value_of(header)
+            if len(values) == len(self._header):
                 return values
         pos = 0
         if bare.startswith(_PROPERTIES_SECTION):

@@ -1,7 +1,7 @@
-"""All that a consumer asks of a stream, and whether a message is for it.
+"""All that a consumer asks of a stream or a queue, and whether a message is for it.
 
 Things that do not know of each other: where to begin and to end (`offset_spec`), which chunks to read
-(`bloom`), and which messages of those to be given: an SQL filter or property filters, never both. In AMQP
+(`bloom`), and which messages of those to be given: an SQL filter, a selector or property filters. In AMQP
 1.0 they come as the source's filter-set, of which the reply says what is in place; what is invalid, unknown,
 or would be a second one of its sort, is left out. In AMQP 0-9-1 they are arguments of basic.consume
 (`consumer_arguments`); there are no filters for messages then, and no end.
@@ -20,6 +20,7 @@ from amqp10broker.message.filters.errors import FilterError
 from amqp10broker.message.filters.fields import ABSENT, Field, FieldReader
 from amqp10broker.message.filters.offset_spec import OffsetSpec
 from amqp10broker.message.filters.properties import FieldTest, parse_application_properties, parse_properties
+from amqp10broker.message.filters.selector import compile_selector
 from amqp10broker.message.filters.sql_eval import SqlFilter, compile_sql
 from amqp10broker.message.message import Message
 
@@ -31,13 +32,26 @@ MATCH_UNFILTERED: Final = "rabbitmq:stream-match-unfiltered"
 PROPERTIES: Final = "amqp:properties-filter"
 APPLICATION_PROPERTIES: Final = "amqp:application-properties-filter"
 SQL: Final = "amqp:sql-filter"
+SELECTOR: Final = "apache.org:selector-filter:string"
+"""Of JMS."""
+SELECTOR_CODE: Final = 0x0000_468C_0000_0004
 SQL_NAME: Final = "sql-filter"
 """The name that the SQL filter must have in the filter-set; others may have any."""
 
-_CODES: Final = {0x173: PROPERTIES, 0x174: APPLICATION_PROPERTIES, 0x120: SQL}
-_DESCRIPTORS: Final = frozenset(
-    {OFFSET_SPEC, END_OFFSET, STREAM_FILTER, MATCH_UNFILTERED, PROPERTIES, APPLICATION_PROPERTIES, SQL}
+_CODES: Final = {
+    0x173: PROPERTIES,
+    0x174: APPLICATION_PROPERTIES,
+    0x120: SQL,
+    SELECTOR_CODE: SELECTOR,
+}
+_DESCRIPTORS: Final = frozenset({OFFSET_SPEC, END_OFFSET, STREAM_FILTER, MATCH_UNFILTERED, *_CODES.values()})
+_OF_STREAMS: Final = frozenset({OFFSET_SPEC, END_OFFSET, STREAM_FILTER, MATCH_UNFILTERED})
+_OF_MESSAGES: Final = (
+    frozenset({PROPERTIES, APPLICATION_PROPERTIES}),
+    frozenset({SQL}),
+    frozenset({SELECTOR}),
 )
+"""Three ways to choose messages, which exclude each other."""
 
 
 SEARCHED_BYTES_MAX: Final = 2048
@@ -152,7 +166,9 @@ class RefusedFilter:
     name: str
     """Its name in the filter-set."""
     reason: str
-    """For the log."""
+    """For the log, or for the client."""
+    selects: bool
+    """It is a selector: clients of JMS do not look whether theirs is in place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,15 +181,16 @@ class FilterSet:
     refused: tuple[RefusedFilter, ...]
 
 
-def from_amqp10(filter_set: Mapping[Any, Any] | Map | None) -> FilterSet:
+def from_amqp10(filter_set: Mapping[Any, Any] | Map | None, *, of_stream: bool = True) -> FilterSet:
     """Read the filter field of a source.
 
     Never raises, whatever was sent: what cannot be used is refused, and everything else is in place.
 
     Args:
         filter_set: names with described values (part 3, section 3.5.8).
+        of_stream: of any other queue, only what says which messages are wanted can be in place.
     """
-    builder = _Builder()
+    builder = _Builder(of_stream=of_stream)
     in_place: dict[Symbol, Described] = {}
     refused: list[RefusedFilter] = []
     for name, value in () if filter_set is None else filter_set.items():
@@ -181,8 +198,14 @@ def from_amqp10(filter_set: Mapping[Any, Any] | Map | None) -> FilterSet:
             builder.add(name, value)
             in_place[name] = value
         except FilterError as error:
-            refused.append(RefusedFilter(str(name)[:_NAME_CHARACTERS_MAX], str(error)))
+            shown = str(name)[:_NAME_CHARACTERS_MAX]
+            refused.append(RefusedFilter(shown, str(error), is_selector(value)))
     return FilterSet(builder.build(), in_place, tuple(refused))
+
+
+def is_selector(value: object) -> bool:
+    """Whether a value of a filter-set is a selector, valid or not."""
+    return isinstance(value, Described) and value.descriptor in (SELECTOR, SELECTOR_CODE)
 
 
 _NAME_CHARACTERS_MAX: Final = 100
@@ -191,7 +214,8 @@ _NAME_CHARACTERS_MAX: Final = 100
 class _Builder:
     """What is in place so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, of_stream: bool) -> None:
+        self._of_stream = of_stream
         self._seen: set[str] = set()
         self._offset: OffsetSpec | None = None
         self._end: int | None = None
@@ -214,6 +238,8 @@ class _Builder:
         sort = _sort(value.descriptor)
         if sort in self._seen:
             raise FilterError(f"there is another {sort} before it")
+        if sort in _OF_STREAMS and not self._of_stream:
+            raise FilterError("only a stream has it")
         content = value.value
         if sort == OFFSET_SPEC:
             self._offset = offset_spec.from_amqp10(content)
@@ -226,27 +252,25 @@ class _Builder:
                 raise FilterError("the value must be a boolean")
             self._match_unfiltered = content
         else:
+            self._check_alone(sort)
             if sort == SQL:
-                self._add_sql(name, content)
+                if name != SQL_NAME:
+                    raise FilterError(f"an SQL filter must have the name {SQL_NAME}")
+                self._sql = compile_sql(_text(content))
+            elif sort == SELECTOR:
+                self._sql = compile_selector(_text(content))
             else:
-                self._add_properties(sort, content)
+                parse = parse_properties if sort == PROPERTIES else parse_application_properties
+                self._tests |= parse(content)
             self._of_messages[name] = value
         self._seen.add(sort)
 
-    def _add_sql(self, name: Symbol, content: Any) -> None:
-        if name != SQL_NAME:
-            raise FilterError(f"an SQL filter must have the name {SQL_NAME}")
-        if self._seen & {PROPERTIES, APPLICATION_PROPERTIES}:
-            raise FilterError("SQL and property filters exclude each other, and one of these is before it")
-        if type(content) is not str:
-            raise FilterError("the value must be a string")
-        self._sql = compile_sql(content)
-
-    def _add_properties(self, sort: str, content: Any) -> None:
-        if self._sql is not None:
-            raise FilterError("SQL and property filters exclude each other, and an SQL filter is before it")
-        parse = parse_properties if sort == PROPERTIES else parse_application_properties
-        self._tests |= parse(content)
+    def _check_alone(self, sort: str) -> None:
+        for way in _OF_MESSAGES:
+            if sort not in way and self._seen & way:
+                raise FilterError(
+                    "SQL filter, selector and property filters exclude each other, and one is before it"
+                )
 
     def build(self) -> Filters:
         messages: MessageFilter | None = None
@@ -269,6 +293,12 @@ def _sort(descriptor: Any) -> str:
     elif isinstance(descriptor, Symbol) and descriptor in _DESCRIPTORS:
         return str(descriptor)
     raise FilterError(f"no filter has the descriptor {repr(descriptor)[:_NAME_CHARACTERS_MAX]}")
+
+
+def _text(content: Any) -> str:
+    if type(content) is not str:
+        raise FilterError("the value must be a string")
+    return content
 
 
 def _filter_values(content: Any) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ reading its fields, so that the many messages that a selective filter does not l
 from __future__ import annotations
 
 from amqp10broker.message.filters import sql_ast as ast
+from amqp10broker.message.filters.fields import Section
 from amqp10broker.message.filters.sql_like import longest_part
 
 
@@ -25,11 +26,11 @@ def required_by(expression: ast.Expression) -> bytes:
     found = [b""]
     for condition in conditions:
         match condition:
-            case ast.Comparison("=", ast.Identifier(), ast.Literal(value)) | ast.Comparison(
-                "=", ast.Literal(value), ast.Identifier()
-            ) if isinstance(value, str | bytes):
+            case ast.Comparison("=", ast.Identifier(field), ast.Literal(value)) | ast.Comparison(
+                "=", ast.Literal(value), ast.Identifier(field)
+            ) if isinstance(value, str | bytes) and field.section is not Section.HEADER:
                 found.append(text_bytes(value))
-            case ast.Like(ast.Identifier(), pattern, escape):
+            case ast.Like(ast.Identifier(field), pattern, escape) if field.section is not Section.HEADER:
                 found.append(text_bytes(longest_part(pattern, escape)))
             case _:
                 pass

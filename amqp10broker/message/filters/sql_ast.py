@@ -37,7 +37,7 @@ class Unary:
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """``+ - * / %``."""
+    """``+ - * / %``, and ``div``: as ``/``, of two integers an integer."""
 
     operator: str
     left: Expression

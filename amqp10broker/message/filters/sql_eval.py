@@ -291,6 +291,16 @@ def _divide(one: float, other: float) -> float | None:
     return one / other if other else None
 
 
+def _divide_integers(one: Any, other: Any) -> int | float | None:
+    """As in Java: of two integers an integer, cut off towards zero."""
+    if type(one) not in INTEGERS or type(other) not in INTEGERS:
+        return _divide(one, other)
+    if not other:
+        return None
+    quotient: int = abs(one) // abs(other)
+    return quotient if (one < 0) == (other < 0) else -quotient
+
+
 def _remainder(one: Any, other: Any) -> int | None:
     """With the sign of the dividend; of integers only."""
     if not other or type(one) not in INTEGERS or type(other) not in INTEGERS:
@@ -305,4 +315,5 @@ _ARITHMETIC: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "*": operator.mul,
     "/": _divide,
     "%": _remainder,
+    "div": _divide_integers,
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -78,10 +79,7 @@ def tokenize(text: str) -> list[Token]:
     Raises:
         FilterError: the text is too long, has too many tokens, or something in it is no token.
     """
-    if len(text) > CHARACTERS_MAX:
-        raise FilterError(f"the expression is {len(text)} characters long; {CHARACTERS_MAX} are allowed")
-    if (surrogate := _SURROGATE.search(text)) is not None:
-        raise FilterError("the expression is not valid Unicode", surrogate.start())
+    check_length(text)
     tokens: list[Token] = []
     position = 0
     while position < len(text):
@@ -91,10 +89,31 @@ def tokenize(text: str) -> list[Token]:
         if found["space"] is None:
             tokens.append(_token(found, text, position))
         position = found.end()
-    if len(tokens) > TOKENS_MAX:
-        raise FilterError(f"the expression has {len(tokens)} tokens; {TOKENS_MAX} are allowed")
+    check_tokens(tokens)
     tokens.append(Token(TokenKind.END, "the end", len(text)))
     return tokens
+
+
+def check_length(text: str) -> None:
+    """Of either language.
+
+    Raises:
+        FilterError: the text is too long, or no text.
+    """
+    if len(text) > CHARACTERS_MAX:
+        raise FilterError(f"the expression is {len(text)} characters long; {CHARACTERS_MAX} are allowed")
+    if (surrogate := _SURROGATE.search(text)) is not None:
+        raise FilterError("the expression is not valid Unicode", surrogate.start())
+
+
+def check_tokens(tokens: Sequence[Token]) -> None:
+    """Of either language.
+
+    Raises:
+        FilterError: there are too many.
+    """
+    if len(tokens) > TOKENS_MAX:
+        raise FilterError(f"the expression has {len(tokens)} tokens; {TOKENS_MAX} are allowed")
 
 
 def _token(found: re.Match[str], text: str, position: int) -> Token:

@@ -7,6 +7,7 @@ stack is not used up. From the weakest to the strongest::
     AND
     NOT x
     x = y  <>  <  <=  >  >=    x [NOT] LIKE 's' [ESCAPE 'c']    x [NOT] IN (y, ...)    name IS [NOT] NULL
+                               x [NOT] BETWEEN y AND z (selectors alone have the word)
     + -
     * / %
     +x -x
@@ -19,6 +20,7 @@ before something of the last line only: ``--1`` is written ``-(-1)``.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -59,6 +61,9 @@ _BINARY: Final = {
     **dict.fromkeys("+-", _ADDITIVE),
     **dict.fromkeys("*/%", _MULTIPLICATIVE),
 }
+_BETWEEN: Final = "BETWEEN"
+"""Until its AND has come, open as a parenthesis is."""
+_BETWEEN_AND: Final = "BETWEEN AND"
 
 _SECTIONS: Final = {
     "header": Section.HEADER,
@@ -98,22 +103,47 @@ class _List:
     options: list[Expression]
 
 
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What tells apart the languages that have this grammar.
+
+    Attributes:
+        field: what a name means: what is before its dot, if anything, the name, and its position.
+        divide: the operator that ``/`` is in the tree.
+    """
+
+    field: Callable[[str | None, str, int], Field]
+    divide: str
+
+
 def parse(text: str) -> Expression:
-    """The tree of an expression.
+    """The tree of an SQL filter.
 
     Raises:
         FilterError: it is none; the error says where.
     """
-    return _Parser(tokenize(text)).parse()
+    return parse_tokens(tokenize(text), _SQL)
+
+
+def parse_tokens(tokens: Sequence[Token], dialect: Dialect) -> Expression:
+    """The tree of an expression in one of the languages; its last token is END.
+
+    Raises:
+        FilterError: it is none; the error says where.
+    """
+    return _Parser(tokens, dialect).parse()
 
 
 class _Parser:
-    def __init__(self, tokens: list[Token]) -> None:
+    def __init__(self, tokens: Sequence[Token], dialect: Dialect) -> None:
         self._tokens = tokens
+        self._dialect = dialect
         self._next = 0
         self._operands: list[_Operand] = []
         self._operators: list[_Operator] = []
         self._lists: list[_List] = []
+        self._betweens: list[bool] = []
+        """Of each BETWEEN that is being read, whether NOT stands before it."""
 
     def parse(self) -> Expression:
         while True:
@@ -134,7 +164,8 @@ class _Parser:
                 return
             if token.kind is TokenKind.IDENTIFIER:
                 assert isinstance(token.value, tuple)
-                self._push(Identifier(_field(*token.value, token.position)), _PRIMARY, bare=True)
+                field = self._dialect.field(*token.value, token.position)
+                self._push(Identifier(field), _PRIMARY, bare=True)
                 return
             signed = bool(self._operators) and self._operators[-1].level == _SIGN
             if token.value == "UTC" and token.kind is TokenKind.KEYWORD:
@@ -147,7 +178,7 @@ class _Parser:
             elif token.value in ("+", "-") and not signed:
                 self._operators.append(_Operator(str(token.value), _SIGN, token.position))
             elif token.value == "NOT" and (not self._operators or self._operators[-1].level <= _NOT):
-                if self._operators and self._operators[-1].text == "IN":
+                if self._operators and self._operators[-1].text in ("IN", _BETWEEN):
                     raise _unexpected(token)
                 self._operators.append(_Operator("NOT", _NOT, token.position))
             else:
@@ -161,6 +192,7 @@ class _Parser:
             token = self._take()
             if token.kind is TokenKind.END:
                 self._reduce(_OPEN + 1)
+                self._check_between(token)
                 if self._operators:
                     raise FilterError("a parenthesis is not closed", self._operators[-1].position)
                 return True
@@ -180,6 +212,12 @@ class _Parser:
                 return False
 
     def _binary(self, token: Token, text: str, level: int) -> None:
+        if text == "AND":
+            self._reduce(_ADDITIVE)
+            if self._operators and self._operators[-1].text == _BETWEEN:
+                self._check_left(token, _ADDITIVE)
+                self._operators[-1] = _Operator(_BETWEEN_AND, _COMPARISON, token.position)
+                return
         self._reduce(level)
         self._check_left(token, level)
         self._operators.append(_Operator(text, level, token.position))
@@ -190,7 +228,7 @@ class _Parser:
             raise _unexpected(token)
 
     def _condition(self, token: Token, text: str) -> bool:
-        """LIKE, IN and IS NULL; True if the first option of a list is to be read now."""
+        """LIKE, IN, BETWEEN and IS NULL; True if another operand is to be read now."""
         self._reduce(_COMPARISON)
         self._check_left(token, _COMPARISON)
         negated = text == "NOT"
@@ -205,6 +243,11 @@ class _Parser:
             position = self._expect("(").position
             self._operators.append(_Operator("IN", _OPEN, position))
             self._lists.append(_List(operand.node, negated, []))
+            return True
+        if text == _BETWEEN:
+            self._operands.append(operand)
+            self._betweens.append(negated)
+            self._operators.append(_Operator(_BETWEEN, _OPEN, token.position))
             return True
         if text == "IS" and not negated:
             if not operand.bare or not isinstance(operand.node, Identifier):
@@ -234,13 +277,19 @@ class _Parser:
     def _option(self, token: Token) -> None:
         """Put the operand into the list of IN that it is in."""
         self._reduce(_OPEN + 1)
+        self._check_between(token)
         if not self._operators or self._operators[-1].text != "IN":
             raise _unexpected(token)
         self._check_left(token, _ADDITIVE)
         self._lists[-1].options.append(self._operands.pop().node)
 
+    def _check_between(self, token: Token) -> None:
+        if self._operators and self._operators[-1].text == _BETWEEN:
+            raise FilterError("BETWEEN needs AND and another value", token.position)
+
     def _close(self, token: Token) -> None:
         self._reduce(_OPEN + 1)
+        self._check_between(token)
         if not self._operators:
             raise _unexpected(token)
         if self._operators[-1].text == "IN":
@@ -273,11 +322,17 @@ class _Parser:
         """Apply the operators on the stack that bind at least so strongly."""
         while self._operators and self._operators[-1].level >= level:
             operator = self._operators.pop()
-            right = self._operands.pop().node
+            last = self._operands.pop()
             if operator.level == _NOT:
-                node: Expression = Not(right)
+                node: Expression = Not(last.node)
+            elif operator.text == _BETWEEN_AND:
+                if last.level < _ADDITIVE:
+                    raise FilterError("what follows AND of BETWEEN is no value", operator.position)
+                low, operand = self._operands.pop().node, self._operands.pop().node
+                node = And((Comparison(">=", operand, low), Comparison("<=", operand, last.node)))
+                node = Not(node) if self._betweens.pop() else node
             else:
-                node = _combine(operator, self._operands.pop(), right)
+                node = _combine(operator, self._operands.pop(), last.node, self._dialect)
             self._operands.append(_Operand(node, operator.level))
 
     # Tokens.
@@ -303,7 +358,7 @@ class _Parser:
         return token
 
 
-def _combine(operator: _Operator, left: _Operand, right: Expression) -> Expression:
+def _combine(operator: _Operator, left: _Operand, right: Expression, dialect: Dialect) -> Expression:
     # The level tells a chain from one in parentheses, which stays a tree of its own.
     if operator.level == _OR:
         chain = left.node.operands if isinstance(left.node, Or) and left.level == _OR else (left.node,)
@@ -313,7 +368,7 @@ def _combine(operator: _Operator, left: _Operand, right: Expression) -> Expressi
         return And((*chain, right))
     if operator.level == _COMPARISON:
         return Comparison(operator.text, left.node, right)
-    return Arithmetic(operator.text, left.node, right)
+    return Arithmetic(dialect.divide if operator.text == "/" else operator.text, left.node, right)
 
 
 def _field(section: str | None, name: str, position: int) -> Field:
@@ -332,6 +387,9 @@ def _field(section: str | None, name: str, position: int) -> Field:
             )
         return Field(part, known)
     return Field(part, name)
+
+
+_SQL: Final = Dialect(_field, "/")
 
 
 def _unexpected(token: Token) -> FilterError:

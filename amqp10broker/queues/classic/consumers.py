@@ -7,10 +7,14 @@ what settlement gives back: only `Credit` moves it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 from amqp10broker.message.message import Message
+from amqp10broker.queues.classic.cursor import Cursor
+from amqp10broker.queues.classic.ready import Ready
+from amqp10broker.queues.classic.selecting import has_more
 from amqp10broker.queues.commands import NO_BOUND, ConsumerRef
-from amqp10broker.queues.outlook import Part
+from amqp10broker.queues.outlook import Looking, Part
 from amqp10broker.queues.turns import Ring, turn_within
 
 
@@ -23,8 +27,8 @@ class Consumer:
         delivery_count: deliveries it had, as `Credit` counts them; a drain jumps ahead.
         handed_out: deliveries it had, all of them.
         turn: deliveries it gets before the next consumer.
-        unsettled: key -> message as delivered; of a settled consumer only what may still be on
-            its way to the session.
+        unsettled: key -> message as delivered; of a settled consumer, or of one that browses, only what may
+            still be on its way to the session.
         settled: deliveries count as accepted when they have reached the session.
         epoch: of its last `GiveBack`.
         exclusive: it has the queue for itself.
@@ -32,14 +36,18 @@ class Consumer:
         cancelled: it gets no more, and holds what it has not settled.
         priority: consumers of a higher one go first.
         queued: it is among those that take turns.
+        cursor: how far it has looked, if it selects or browses; None: it gets whatever is first.
+        browses: it is shown messages, and takes none.
         held_ms: since when it holds anything.
         settled_ms: when it decided on deliveries last; None: it never did.
     """
 
     __slots__ = (
+        "browses",
         "cancelled",
         "counted",
         "credit",
+        "cursor",
         "delivery_count",
         "epoch",
         "exclusive",
@@ -65,7 +73,10 @@ class Consumer:
         counted: bool,
         priority: int = 0,
         name: str = "",
+        cursor: Cursor | None = None,
     ) -> None:
+        self.cursor = cursor
+        self.browses = cursor is not None and not cursor.takes
         self.ref = ref
         self.settled = settled
         self.exclusive = exclusive
@@ -84,11 +95,16 @@ class Consumer:
         self.held_ms = 0
         self.settled_ms: int | None = None
 
-    @property
-    def part(self) -> Part:
-        """What others may know of it."""
-        held = 0 if self.settled else len(self.unsettled)
-        return Part(self.ref, self.credit, self.priority, held, self.held_ms, self.settled_ms, name=self.name)
+    def part(self, waiting: Ready) -> Part:
+        """What others may know of it, with what is ready in its queue."""
+        held = 0 if self.settled or self.browses else len(self.unsettled)
+        part = Part(self.ref, self.credit, self.priority, held, self.held_ms, self.settled_ms, name=self.name)
+        cursor = self.cursor
+        if cursor is None:
+            return part
+        rests = self.credit > 0 and not has_more(waiting, cursor)
+        looking = Looking(cursor.wanted is not None, cursor.looked_at, cursor.passed, rests)
+        return part._replace(looking=looking, browses=self.browses)
 
     def grant(self, credit: int, room: int) -> None:
         """Credit was asked for: as long as it lasts, a turn is a part of it."""
@@ -100,11 +116,12 @@ class Consumers:
     """All consumers of a queue, and whose turn it is.
 
     Attributes:
+        looking: those that select or browse.
         active: the single active consumer; None without one, or where all are active.
         single: there may be one active consumer only.
     """
 
-    __slots__ = ("_all", "_counted", "_rings", "active", "single")
+    __slots__ = ("_all", "_counted", "_resting", "_rings", "active", "looking", "single")
 
     def __init__(self, *, single: bool) -> None:
         self._all: dict[ConsumerRef, Consumer] = {}
@@ -112,18 +129,30 @@ class Consumers:
         self._counted: dict[ConsumerRef, Consumer] = {}
         # Consumers with credit by priority, the highest first; no ring is empty.
         self._rings: dict[int, Ring[Consumer]] = {}
+        # Those that select, have credit, and have looked through all there is; and whether their last look
+        # was in vain, so that the next turn is theirs.
+        self._resting: dict[Consumer, bool] = {}
+        self.looking: dict[ConsumerRef, Consumer] = {}
         self.single = single
         self.active: Consumer | None = None
 
     def __iter__(self) -> Iterator[Consumer]:
-        return iter(self._all.values())
+        return chain(self._all.values(), self.browsers())
 
     def __len__(self) -> int:
-        return len(self._all)
+        return len(self._all) + len(self.browsers())
 
     def find(self, ref: ConsumerRef) -> Consumer | None:
-        """The consumer of this name."""
+        """The consumer of this name, if it may hold something."""
         return self._all.get(ref)
+
+    def find_any(self, ref: ConsumerRef) -> Consumer | None:
+        """The consumer of this name, which may browse."""
+        return self._all.get(ref) or self.looking.get(ref)
+
+    def browsers(self) -> list[Consumer]:
+        """Those that browse."""
+        return [each for each in self.looking.values() if each.browses]
 
     @property
     def counted(self) -> int:
@@ -143,6 +172,10 @@ class Consumers:
 
     def add(self, consumer: Consumer) -> None:
         """A consumer joins, with no credit yet."""
+        if consumer.cursor is not None:
+            self.looking[consumer.ref] = consumer
+            if consumer.browses:
+                return
         self._all[consumer.ref] = consumer
         if consumer.counted:
             self._counted[consumer.ref] = consumer
@@ -157,7 +190,8 @@ class Consumers:
     def retire(self, consumer: Consumer) -> None:
         """A consumer gets no more; if it was the active one, the next in order of arrival is."""
         self._counted.pop(consumer.ref, None)
-        self.set_credit(consumer, 0)
+        self.take_credit(consumer)
+        self.looking.pop(consumer.ref, None)
         if self.active is consumer:
             self.active = next(iter(self._counted.values()), None)
             if self.active is not None:
@@ -168,6 +202,8 @@ class Consumers:
         self._all.clear()
         self._counted.clear()
         self._rings.clear()
+        self._resting.clear()
+        self.looking.clear()
         self.active = None
 
     def is_active(self, consumer: Consumer) -> bool:
@@ -179,17 +215,58 @@ class Consumers:
         consumer.credit = credit
         takes_part = credit > 0 and self.is_active(consumer)
         if takes_part and not consumer.queued:
-            consumer.queued = True
-            ring = self._rings.get(consumer.priority)
-            if ring is None:
-                ring = self._rings[consumer.priority] = Ring()
-                ring.add(consumer)
-                if len(self._rings) > 1:
-                    self._rings = dict(sorted(self._rings.items(), reverse=True))
-            else:
-                ring.add(consumer)
+            self._join_ring(consumer)
         elif not takes_part and consumer.queued:
             self._leave_ring(consumer)
+
+    def take_credit(self, consumer: Consumer) -> None:
+        """Whatever it was granted counts no more."""
+        self._resting.pop(consumer, None)
+        self.set_credit(consumer, 0)
+
+    def give_looking(self, consumer: Consumer, credit: int) -> None:
+        """As `set_credit`, of one that selects or browses; one that browses is in no turn."""
+        consumer.credit = credit
+        if not consumer.browses:
+            self.set_credit(consumer, credit)
+
+    def _join_ring(self, consumer: Consumer) -> None:
+        consumer.queued = True
+        ring = self._rings.get(consumer.priority)
+        if ring is None:
+            ring = self._rings[consumer.priority] = Ring()
+            ring.add(consumer)
+            if len(self._rings) > 1:
+                self._rings = dict(sorted(self._rings.items(), reverse=True))
+        else:
+            ring.add(consumer)
+
+    def rest(self, consumer: Consumer, *, in_vain: bool) -> None:
+        """The first of the top ring has looked through all there is, and has credit left."""
+        self._leave_ring(consumer)
+        self._resting[consumer] = in_vain
+
+    def wake(self, waiting: Ready) -> None:
+        """Those that rest take part again, if there is something to look at."""
+        for consumer, in_vain in [*self._resting.items()][::-1]:
+            assert consumer.cursor is not None
+            if has_more(waiting, consumer.cursor):
+                del self._resting[consumer]
+                self._join_ring(consumer)
+                if in_vain:
+                    self._rings[consumer.priority].move_to_end(consumer, last=False)
+
+    def set_aside(self, consumer: Consumer) -> None:
+        """The first of the top ring goes on later; see `resume`."""
+        self._leave_ring(consumer)
+
+    def resume(self, consumer: Consumer) -> None:
+        """It takes part again."""
+        self._join_ring(consumer)
+
+    def browsing(self) -> list[Consumer]:
+        """Those that browse and have credit."""
+        return [each for each in self.browsers() if each.credit]
 
     def _leave_ring(self, consumer: Consumer) -> None:
         consumer.queued = False

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from amqp10broker.amqp10.serial import MASK
 from amqp10broker.message.message import Message
 from amqp10broker.queues.classic.consumers import Consumer, Consumers
 from amqp10broker.queues.classic.ready import EXPIRED_MAX, Ready
 from amqp10broker.queues.classic.removal import Disposal
+from amqp10broker.queues.classic.selecting import Look, has_more
 from amqp10broker.queues.classic.store import Store
 from amqp10broker.queues.outbox import Outbox
-from amqp10broker.queues.turns import turn_of
+from amqp10broker.queues.turns import SCAN_MAX, turn_of
+
+
+def _nobody() -> None:
+    """Nobody waits for that."""
 
 
 class Serving:
     """See the module.
 
     Attributes:
+        scan_max: `SCAN_MAX`, or another number.
+        unfinished: there was more to look at than that.
+        looked: called when somebody may have looked through the queue.
         keeps: the store is told what has been delivered.
         delivered_ms: when messages were handed out last.
     """
@@ -25,16 +33,30 @@ class Serving:
     __slots__ = (
         "_consumers",
         "_disposal",
+        "_left",
         "_outbox",
         "_store",
         "_waiting",
         "delivered_ms",
         "keeps",
+        "looked",
+        "scan_max",
+        "unfinished",
     )
 
     def __init__(
-        self, waiting: Ready, consumers: Consumers, disposal: Disposal, outbox: Outbox, store: Store
+        self,
+        waiting: Ready,
+        consumers: Consumers,
+        disposal: Disposal,
+        outbox: Outbox,
+        store: Store,
+        scan_max: int = SCAN_MAX,
     ) -> None:
+        self.scan_max = scan_max
+        self.unfinished = False
+        self.looked: Callable[[], None] = _nobody
+        self._left = 0  # messages that may be looked at in this turn
         self._waiting = waiting
         self._consumers = consumers
         self._disposal = disposal
@@ -53,6 +75,9 @@ class Serving:
                 lets others run and serves again.
         """
         waiting, consumers = self._waiting, self._consumers
+        if consumers.looking:
+            self._serve_all(now_ms, to_the_end=to_the_end)
+            return
         expired = 0
         while waiting.count and consumers.waiting:
             ring = consumers.top_ring()
@@ -66,6 +91,80 @@ class Serving:
                     due_ms = waiting.next_expiry()
                     if due_ms is not None and due_ms <= now_ms:
                         return
+
+    def _serve_all(self, now_ms: int, *, to_the_end: bool) -> None:
+        """As `serve`, where somebody selects or browses.
+
+        Each that selects has its turn with the others. One that has looked through everything rests; one that
+        has not, when `scan_max` messages were looked at, goes on in the next turn of the queue, and those of
+        lower priority wait for it.
+        """
+        waiting, consumers = self._waiting, self._consumers
+        consumers.wake(waiting)
+        self._left = self.scan_max
+        aside: list[Consumer] = []
+        expired = 0
+        while waiting.count and consumers.waiting and not aside:
+            ring = consumers.top_ring()
+            to_come = len(ring)
+            while waiting.count and ring:
+                consumer = ring.first
+                count = turn_of(consumer, ring, waiting.count, to_come)
+                to_come = to_come - 1 or len(ring)
+                if consumer.cursor is None:
+                    expired += self._hand_out(consumer, count, now_ms)
+                    consumers.had_turn(consumer)
+                elif self._left <= 0:
+                    consumers.set_aside(consumer)
+                    aside.append(consumer)
+                else:
+                    had = self._select(consumer, count, now_ms)
+                    if consumer.credit and not has_more(waiting, consumer.cursor):
+                        consumers.rest(consumer, in_vain=not had)
+                    else:
+                        consumers.had_turn(consumer)
+                if expired >= EXPIRED_MAX and not to_the_end:
+                    due_ms = waiting.next_expiry()
+                    if due_ms is not None and due_ms <= now_ms:
+                        break
+            else:
+                continue
+            break
+        for consumer in aside:
+            consumers.resume(consumer)
+        self.unfinished = bool(aside)
+        for consumer in consumers.browsing():
+            self._browse(consumer, now_ms)
+        self.looked()
+
+    def _select(self, consumer: Consumer, count: int, now_ms: int) -> int:
+        """Give a consumer that selects its turn; how many messages it got."""
+        assert consumer.cursor is not None
+        found = Look(self._waiting, consumer.cursor, count, consumer.room, self._left, now_ms)
+        self._left -= found.looked_at
+        if found.expired:
+            self._disposal.remove_expired(found.expired, now_ms)
+        if found.keys:
+            if self.keeps:
+                self._mark_delivered(found.keys)
+            self.give(consumer, found.keys, found.messages, found.size, now_ms)
+            if found.again:
+                self._outbox.deliver_again(consumer)
+        return len(found.keys)
+
+    def _browse(self, consumer: Consumer, now_ms: int) -> None:
+        """Show a consumer what it has not seen."""
+        cursor = consumer.cursor
+        assert cursor is not None
+        if self._left > 0 and has_more(self._waiting, cursor):
+            found = Look(self._waiting, cursor, consumer.credit, consumer.room, self._left, now_ms)
+            self._left -= found.looked_at
+            if found.keys:
+                self.give(consumer, found.keys, found.messages, found.size, now_ms)
+                if found.again:
+                    self._outbox.deliver_again(consumer)
+        if consumer.credit and has_more(self._waiting, cursor):
+            self.unfinished = True
 
     def _hand_out(self, consumer: Consumer, count: int, now_ms: int) -> int:
         """Give a consumer its turn; how many messages had expired instead."""

@@ -1,4 +1,7 @@
-"""How messages enter a classic queue: sorted into levels, given to the store, confirmed when safe."""
+"""How messages enter a classic queue: sorted into levels, given to the store, confirmed when safe.
+
+Those that ask for a delay wait until their time has come, and enter a level then.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,12 @@ from typing import Final
 from amqp10broker.message.amqp10 import HEAD_BYTES_MAX
 from amqp10broker.message.message import Message
 from amqp10broker.message.traits import traits_of
-from amqp10broker.queues.classic.ready import Level, Ready
-from amqp10broker.queues.classic.store import Store
+from amqp10broker.queues.classic.delayed import Delayed, DelayedMessages
+from amqp10broker.queues.classic.ready import Ready
+from amqp10broker.queues.classic.store import DELAYED, Store
 from amqp10broker.queues.commands import PublisherRef
 from amqp10broker.queues.effects import Confirmed, Unconfirmed
-from amqp10broker.queues.limits import expiries_of
+from amqp10broker.queues.limits import dues_of, expiries_of
 from amqp10broker.queues.outbox import Outbox
 
 PLAIN_HEADS_MAX: Final = 256
@@ -31,17 +35,37 @@ class Intake:
         store_failed: it cannot keep them any more.
     """
 
-    __slots__ = ("_outbox", "_plain", "_queue", "_store", "_unsafe", "_waiting", "keeps", "store_failed")
+    __slots__ = (
+        "_delayed",
+        "_outbox",
+        "_plain",
+        "_queue",
+        "_store",
+        "_unsafe",
+        "_waiting",
+        "keeps",
+        "store_failed",
+    )
 
-    def __init__(self, queue: str, waiting: Ready, store: Store, outbox: Outbox, *, keeps: bool) -> None:
+    def __init__(
+        self,
+        queue: str,
+        waiting: Ready,
+        delayed: DelayedMessages,
+        store: Store,
+        outbox: Outbox,
+        *,
+        keeps: bool,
+    ) -> None:
         self._queue = queue
         self._waiting = waiting
+        self._delayed = delayed
         self._store = store
         self._outbox = outbox
         self._unsafe: deque[tuple[int, PublisherRef, Sequence[int], bool, int]] = deque()
         self.keeps = keeps
         self.store_failed = False
-        # Heads of messages that are transient and have neither priority nor time to live of their own.
+        # Heads of messages that are transient and have nothing of their own to look at.
         self._plain: set[bytes] = set()
 
     @property
@@ -79,19 +103,15 @@ class Intake:
             return
         waiting = self._waiting
         if queue_ttl_ms is None and self.are_plain(messages):
-            waiting.add(waiting.levels[-1], messages, None)
+            waiting.add(waiting.plain, messages, None)
             self._outbox.tell(publisher.reply_to, Confirmed(publisher, ids, settled))
             return
-        expiries = expiries_of(messages, queue_ttl_ms, now_ms)
+        expiries, delays = expiries_of(messages, queue_ttl_ms, now_ms)
         ticket = 0
-        for level, indexes in waiting.by_level(messages):
-            part, times = messages, expiries
-            if indexes is not None:
-                part = [messages[index] for index in indexes]
-                times = None if expiries is None else [expiries[index] for index in indexes]
-            if self.keeps:
-                ticket = max(ticket, self._keep(level, part, times))
-            waiting.add(level, part, times)
+        if delays:
+            ticket, messages, expiries = self._hold_back(messages, expiries, now_ms)
+        if messages:
+            ticket = max(ticket, self._line_up(messages, expiries, None))
         if ticket:
             self._unsafe.append((ticket, publisher, ids, settled, now_ms))
             if self.store_failed:
@@ -99,27 +119,78 @@ class Intake:
         else:
             self._outbox.tell(publisher.reply_to, Confirmed(publisher, ids, settled))
 
+    def release(self, due: Sequence[Delayed]) -> None:
+        """The time of messages has come: they join the ends of their levels."""
+        expiries = [each.expiry for each in due]
+        self._line_up(
+            [each.message for each in due],
+            expiries if any(expiries) else None,
+            [each.position for each in due],
+        )
+
+    def _hold_back(
+        self, messages: Sequence[Message], expiries: Sequence[int] | None, now_ms: int
+    ) -> tuple[int, Sequence[Message], Sequence[int] | None]:
+        """Let those wait whose time is to come: the store's ticket, and the others and when they expire."""
+        dues = dues_of(messages, now_ms)
+        later = [index for index, due in enumerate(dues) if due > now_ms]
+        if not later:
+            return 0, messages, expiries
+        others = [index for index, due in enumerate(dues) if due <= now_ms]
+        held, times = _chosen(messages, expiries, later)
+        dues = [dues[index] for index in later]
+        ticket = self._keep(DELAYED, self._delayed.next, held, times, dues=dues) if self.keeps else 0
+        self._delayed.add(held, dues, times)
+        return ticket, *_chosen(messages, expiries, others)
+
+    def _line_up(
+        self, messages: Sequence[Message], expiries: Sequence[int] | None, moved: Sequence[int] | None
+    ) -> int:
+        """Sort messages into levels; the store's ticket, 0: nothing was given to it."""
+        waiting = self._waiting
+        ticket = 0
+        for level, indexes in waiting.by_level(messages):
+            part, times, positions = messages, expiries, moved
+            if indexes is not None:
+                part, times = _chosen(messages, expiries, indexes)
+                positions = None if moved is None else [moved[index] for index in indexes]
+            if self.keeps:
+                kept = self._keep(level.number, level.backlog.next, part, times, moved=positions)
+                ticket = max(ticket, kept)
+            waiting.add(level, part, times)
+        return ticket
+
     def are_plain(self, messages: Sequence[Message]) -> bool:
-        """Whether all are transient (or nothing is kept), with neither priority nor time to live."""
+        """Whether all are transient (or nothing is kept), without time to live, delay and priority."""
         heads = set(map(_HEAD, messages))
-        plain = self._plain
+        plain, default = self._plain, self._waiting.default
         if heads <= plain:
             return True
         for head in heads - plain:
             traits = traits_of(head)
-            if traits.ttl_ms is not None or traits.priority or (self.keeps and traits.durable):
+            if traits.ttl_ms is not None or traits.priority not in (None, default):
+                return False
+            if traits.delay is not None or (self.keeps and traits.durable):
                 return False
         if len(plain) + len(heads) > PLAIN_HEADS_MAX:
             plain.clear()
         plain |= {head for head in heads if len(head) <= HEAD_BYTES_MAX}
         return True
 
-    def _keep(self, level: Level, messages: Sequence[Message], expiries: Sequence[int] | None) -> int:
+    def _keep(
+        self,
+        level: int,
+        first: int,
+        messages: Sequence[Message],
+        expiries: Sequence[int] | None,
+        *,
+        dues: Sequence[int] | None = None,
+        moved: Sequence[int] | None = None,
+    ) -> int:
         """Give the store what must survive a restart; 0 if nothing must."""
         durable = {head: traits_of(head).durable for head in {head for head, _ in messages}}
-        first = level.backlog.next
         if all(durable.values()):
-            return self._store.keep(level.number, first, messages, expiries)
+            return self._store.keep(level, first, messages, expiries, dues=dues, moved=moved)
         if not any(durable.values()):
             return 0
         ticket = start = 0
@@ -127,8 +198,13 @@ class Intake:
             if index < len(messages) and durable[messages[index][0]]:
                 continue
             if start < index:
-                times = None if expiries is None else expiries[start:index]
-                ticket = self._store.keep(level.number, first + start, messages[start:index], times)
+                run = slice(start, index)
+                times, their_dues, positions = (
+                    None if each is None else each[run] for each in (expiries, dues, moved)
+                )
+                ticket = self._store.keep(
+                    level, first + start, messages[run], times, dues=their_dues, moved=positions
+                )
             start = index + 1
         return ticket
 
@@ -148,3 +224,10 @@ class Intake:
         while self._unsafe:
             _, publisher, ids, settled, _ = self._unsafe.popleft()
             self._outbox.tell(publisher.reply_to, Unconfirmed(publisher, ids, settled, failed, self._queue))
+
+
+def _chosen(
+    messages: Sequence[Message], expiries: Sequence[int] | None, indexes: Sequence[int]
+) -> tuple[list[Message], list[int] | None]:
+    times = None if expiries is None else [expiries[index] for index in indexes]
+    return [messages[index] for index in indexes], times

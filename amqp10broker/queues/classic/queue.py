@@ -3,7 +3,8 @@
 What waits is in `ready`, in levels of priority; a requeued message is delivered again exactly where it
 was. What consumers hold and have not settled is in their own maps, by key. Who is next is decided in
 `consumers`. Messages that must survive a restart are given to the `store` by `intake`, and confirmed
-when it has them safe; `holding` decides on what was delivered, `disposal` is how messages leave.
+when it has them safe; `holding` decides on what was delivered, `disposal` is how messages leave. What is not
+to be delivered before its time waits in `delayed`, and joins the end of its level then.
 
 Time comes in with each command, in milliseconds of wall clock, and is taken to stand still when the
 clock is set back.
@@ -12,16 +13,20 @@ clock is set back.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import assert_never
+from typing import Final, assert_never
 
 from amqp10broker.amqp10.serial import MASK, limit_left
+from amqp10broker.message.message import Message
 from amqp10broker.queues.classic.backlog import Page, content_bytes
 from amqp10broker.queues.classic.consumers import Consumer, Consumers
+from amqp10broker.queues.classic.cursor import Cursor
+from amqp10broker.queues.classic.delayed import DelayedMessages
 from amqp10broker.queues.classic.dispatch import Serving
 from amqp10broker.queues.classic.publishing import Intake
 from amqp10broker.queues.classic.ready import Ready
 from amqp10broker.queues.classic.removal import Disposal
-from amqp10broker.queues.classic.store import MemoryStore, Store
+from amqp10broker.queues.classic.selecting import has_more, has_passed
+from amqp10broker.queues.classic.store import DELAYED, MemoryStore, Store
 from amqp10broker.queues.classic.unsettled import Holding
 from amqp10broker.queues.commands import (
     AttachPublisher,
@@ -55,11 +60,16 @@ from amqp10broker.queues.effects import (
     Subscribed,
     SubscribeRefused,
 )
-from amqp10broker.queues.figures import QueueFigures, is_full, length_limits
+from amqp10broker.queues.figures import QueueFigures, QueueWeight, few, is_full, length_limits
 from amqp10broker.queues.limits import is_limited, is_over, rejects
 from amqp10broker.queues.machine import QueueMachine
 from amqp10broker.queues.outlook import Outlook
+from amqp10broker.queues.selecting import Select, selection
 from amqp10broker.queues.settings import DEFAULTS, Overflow, QueueSettings
+from amqp10broker.queues.turns import SCAN_MAX
+
+DUE_MAX: Final = 1024
+"""Messages whose time has come that are seen to in one go; others run before the next."""
 
 
 class ClassicQueue(QueueMachine):
@@ -70,6 +80,7 @@ class ClassicQueue(QueueMachine):
         durable: declared durable.
         auto_delete: goes with the last of its consumers, if it ever had one.
         waiting: what is ready.
+        delayed: what will be.
     """
 
     def __init__(
@@ -82,6 +93,8 @@ class ClassicQueue(QueueMachine):
         store: Store | None = None,
         now_ms: int = 0,
         counters: QueueCounters | None = None,
+        selector: str | None = None,
+        scan_max: int = SCAN_MAX,
     ) -> None:
         """Make an empty queue.
 
@@ -93,6 +106,8 @@ class ClassicQueue(QueueMachine):
             store: None keeps nothing.
             now_ms: the time, from which the queue is unused.
             counters: to go on with, of a state before this one; None: all are 0.
+            selector: of JMS; what it does not select is confirmed, and not taken in. None: all is.
+            scan_max: messages that consumers who select or browse look at in one turn of the queue.
         """
         super().__init__(name, counters)
         self.settings = settings
@@ -100,12 +115,19 @@ class ClassicQueue(QueueMachine):
         self.auto_delete = auto_delete
         self._store = store or MemoryStore()
         self._keeps = self._store.durable and durable
-        self.waiting = Ready(settings.max_priority, self._store)
+        self.waiting = Ready(settings.max_priority, self._store, settings.default_priority)
         self._consumers = Consumers(single=settings.single_active_consumer)
-        self._disposal = Disposal(self.waiting, self._store, self.counters, keeps=self._keeps)
-        self._serving = Serving(self.waiting, self._consumers, self._disposal, self._outbox, self._store)
+        self.delayed = DelayedMessages(self._store)
+        self._disposal = Disposal(self.waiting, self.delayed, self._store, self.counters, keeps=self._keeps)
+        self._serving = Serving(
+            self.waiting, self._consumers, self._disposal, self._outbox, self._store, scan_max
+        )
+        self._serving.looked = self._end_drains
+        # Drains that are answered when the queue was looked through up to these positions.
+        self._drains: dict[Consumer, list[int]] = {}
         self._holding = Holding(self.waiting, self._disposal, self._outbox)
-        self._intake = Intake(name, self.waiting, self._store, self._outbox, keeps=self._keeps)
+        self._intake = Intake(name, self.waiting, self.delayed, self._store, self._outbox, keeps=self._keeps)
+        self._select = None if selector is None else selection(selector)
         self._now = now_ms
         self._unused_since = now_ms
         self.configure(settings)
@@ -121,9 +143,11 @@ class ClassicQueue(QueueMachine):
         """Begin with what the store found after a restart.
 
         Args:
-            backlogs: by level: pages in order, and the position of the next message.
+            backlogs: by level, and `DELAYED`: pages in order, and the position of the next message.
         """
-        self.waiting.recover(backlogs)
+        self.waiting.recover({level: found for level, found in backlogs.items() if level != DELAYED})
+        if DELAYED in backlogs:
+            self.delayed.recover(*backlogs[DELAYED])
 
     # --- what it looks like -----------------------------------------------------------------------
 
@@ -133,9 +157,15 @@ class ClassicQueue(QueueMachine):
         return self.waiting.count
 
     @property
+    def not_handed_out(self) -> int:
+        """See `QueueMachine`: those whose time has not come, too."""
+        return self.waiting.count + self.delayed.count
+
+    @property
     def unsettled(self) -> int:
         """Messages handed out and not settled."""
-        return sum(len(consumer.unsettled) for consumer in self._consumers if not consumer.settled)
+        holders = (each for each in self._consumers if not (each.settled or each.browses))
+        return sum(len(each.unsettled) for each in holders)
 
     @property
     def consumers(self) -> int:
@@ -150,10 +180,17 @@ class ClassicQueue(QueueMachine):
             messages_unsettled=self.unsettled,
             consumers=self.consumers,
             publishers=self.publishers,
+            messages_delayed=self.delayed.count,
             single_active_consumer_tag=None if active is None else tag_in(active.name),
-            full=is_full(limits, self.waiting.count, self.waiting.size),
+            full=is_full(limits, *self._disposal.counted),
             limits=limits,
         )
+
+    def weight(self) -> QueueWeight:
+        """See `QueueMachine`."""
+        holders = (each for each in self._consumers if not (each.settled or each.browses))
+        held = few(each.unsettled.values() for each in holders)
+        return self.waiting.weigh()._replace(unsettled=None if held is None else content_bytes(held))
 
     @property
     def unsafe_ticket(self) -> int | None:
@@ -167,12 +204,14 @@ class ClassicQueue(QueueMachine):
         return Outlook(
             self.ready,
             self.waiting.arrived,
-            {each.ref: each.part for each in consumers},
+            {each.ref: each.part(self.waiting) for each in consumers},
             consumers.single,
             None if consumers.active is None else consumers.active.ref,
             self.counters,
             disposal.expired_ms,
             self._serving.delivered_ms,
+            delayed=self.delayed.count,
+            delayed_until_ms=self.delayed.next_due(),
             unconfirmed=unconfirmed,
             unconfirmed_ms=unconfirmed_ms,
         )
@@ -204,7 +243,7 @@ class ClassicQueue(QueueMachine):
             case Inspect():
                 self._answer(command.request, self.ready)
             case Purge():
-                self._answer(command.request, self.ready)
+                self._answer(command.request, self.not_handed_out)
                 self._disposal.drop_all()
             case Delete():
                 self._delete(command)
@@ -219,6 +258,8 @@ class ClassicQueue(QueueMachine):
                 assert_never(command)
 
     def _pass_time(self) -> None:
+        if self.delayed.count:
+            self._see_to_due()
         self._disposal.expire(self._now)
         if self._disposal.unfinished:
             self._disposal.make_room()
@@ -228,12 +269,24 @@ class ClassicQueue(QueueMachine):
         if gone_at is not None and gone_at <= self._now:
             self._delete()
 
+    def _see_to_due(self) -> None:
+        """What is due joins its level, or has expired. When there was more, it is due at once."""
+        due = self.delayed.take_due(self._now, DUE_MAX)
+        expired = [each for each in due if 0 < each.expiry <= self._now]
+        if expired:
+            self._disposal.expired_ms = self._now
+            self._disposal.remove_delayed(Reason.EXPIRED, expired)
+            due = [each for each in due if not 0 < each.expiry <= self._now]
+        if due:
+            self._intake.release(due)
+
     def deadline(self) -> int | None:
         """See `QueueMachine`."""
-        if self.deleted or self._disposal.unfinished:
+        unfinished = self._serving.unfinished and bool(self._consumers.looking)
+        if self.deleted or self._disposal.unfinished or unfinished:
             return None if self.deleted else self._now
-        due = [when for when in (self.waiting.next_expiry(), self._gone_at()) if when is not None]
-        return min(due, default=None)
+        times = (self.waiting.next_expiry(), self.delayed.next_due(), self._gone_at())
+        return min((when for when in times if when is not None), default=None)
 
     def safe_up_to(self, ticket: int) -> None:
         """The store has everything safe up to this ticket: confirm it."""
@@ -259,13 +312,17 @@ class ClassicQueue(QueueMachine):
         if self.deleted:
             self._refuse(command)
             return
+        if self._select is not None:
+            command = self._selected(command, self._select)
+            if not command.messages:
+                return
         if self._limited and rejects(self.settings):
             self._publish_within(command)
             return
         if self._pass_on(command):
             return
         self._take_in(command, 0, len(command.messages))
-        if self._consumers.waiting:
+        if self._consumers.waiting or self._consumers.looking:
             self._serving.serve(self._now)
         if self.waiting.may_expire:
             # Time to live 0 is for what could not be delivered at once.
@@ -273,10 +330,29 @@ class ClassicQueue(QueueMachine):
         if self._limited:
             self._disposal.make_room()
 
+    def _selected(self, command: Publish, select: Select) -> Publish:
+        """What of a publish is wanted; the rest is confirmed, since nobody waits for it here."""
+        ids, messages = command.ids, command.messages
+        wanted = select(messages)
+        if len(wanted) == len(messages):
+            return command
+        chosen = frozenset(wanted)
+        others = [number for place, number in enumerate(ids) if place not in chosen]
+        publisher = command.publisher
+        self._tell(publisher.reply_to, Confirmed(publisher, others, command.settled))
+        return Publish(
+            publisher, [ids[at] for at in wanted], [messages[at] for at in wanted], command.settled
+        )
+
     def _pass_on(self, command: Publish) -> bool:
         """Hand messages to the only consumer that is waiting for some, past the backlog."""
         waiting, consumers = self.waiting, self._consumers
-        if waiting.count or not consumers.waiting or self.settings.message_ttl_ms is not None:
+        if (
+            waiting.count
+            or not consumers.waiting
+            or consumers.looking
+            or self.settings.message_ttl_ms is not None
+        ):
             return False
         ring = consumers.top_ring()
         consumer = ring.first
@@ -289,23 +365,30 @@ class ClassicQueue(QueueMachine):
             return False
         self.counters.published += count
         self._tell(command.publisher.reply_to, Confirmed(command.publisher, command.ids, command.settled))
-        level = waiting.levels[-1]
-        start = level.backlog.skip(count) * waiting.width
+        level = waiting.plain
+        start = level.backlog.skip(count) * waiting.width + level.number
         keys = range(start, start + count * waiting.width, waiting.width)
         self._serving.give(consumer, keys, messages, size, self._now)
         consumers.had_turn(consumer)
         return True
+
+    def has_room_for(self, messages: Sequence[Message]) -> bool:
+        """See `QueueMachine`: whatever consumers take meanwhile."""
+        if not (self._limited and rejects(self.settings)):
+            return True
+        count, size = self._disposal.counted
+        return not is_over(self.settings, count + len(messages), size + content_bytes(messages))
 
     def _publish_within(self, command: Publish) -> None:
         """A publish that would exceed a limit is refused, and not enqueued; the others are.
 
         As in RabbitMQ it is refused by what is ready before it, even if a consumer would take it at once.
         """
-        settings, waiting = self.settings, self.waiting
+        settings, disposal = self.settings, self._disposal
         ids, messages = command.ids, command.messages
         start = 0
         refused: list[int] = []
-        count, size = waiting.count, waiting.size
+        count, size = disposal.counted
         for index, message in enumerate(messages):
             size_then = size + len(message[1])
             if is_over(settings, count + 1, size_then):
@@ -313,7 +396,7 @@ class ClassicQueue(QueueMachine):
                 self._take_in(command, start, index)
                 self._serving.serve(self._now)
                 start = index
-                count, size = waiting.count, waiting.size
+                count, size = disposal.counted
                 size_then = size + len(message[1])
                 if is_over(settings, count + 1, size_then):
                     refused.append(index)
@@ -366,13 +449,15 @@ class ClassicQueue(QueueMachine):
             self._consumers.remove(consumer)
 
     def _give_back(self, command: GiveBack) -> None:
-        consumer = self._consumers.find(command.consumer)
+        consumer = self._consumers.find_any(command.consumer)
         if consumer is None:
             return
         self._holding.take_back(consumer, command.keys, command.messages, command.seen)
+        if consumer in self._drains:
+            self._answer_drain(consumer)
         consumer.delivery_count = command.delivery_count
         consumer.epoch = command.epoch
-        self._consumers.set_credit(consumer, 0)
+        self._consumers.take_credit(consumer)
         self._serving.serve(self._now)
 
     # --- consumers --------------------------------------------------------------------------------
@@ -385,6 +470,7 @@ class ClassicQueue(QueueMachine):
             self._tell(ref.reply_to, SubscribeRefused(ref, self.name))
             return
         self._unused_since = self._now
+        cursor = self._cursor(command)
         self._consumers.add(
             Consumer(
                 ref,
@@ -393,18 +479,43 @@ class ClassicQueue(QueueMachine):
                 counted=command.counted,
                 priority=command.priority,
                 name=command.name,
+                cursor=cursor,
             )
         )
         if command.answer:
             self._tell(ref.reply_to, Subscribed(ref))
 
+    def _cursor(self, command: Subscribe) -> Cursor | None:
+        wanted = None
+        if command.filters is not None:
+            # Not before somebody selects: a broker starts sooner without filters.
+            from amqp10broker.message.filters.filters import Filters
+
+            assert isinstance(command.filters, Filters)
+            wanted = command.filters.messages
+        if wanted is None and not command.browse:
+            return None
+        cursor = Cursor(self.waiting.width, wanted, takes=not command.browse)
+        if cursor.takes:
+            self.waiting.cursors.append(cursor)
+        return cursor
+
+    def _forget_cursor(self, consumer: Consumer) -> None:
+        self._drains.pop(consumer, None)
+        if consumer.cursor is not None and not consumer.browses:
+            self.waiting.cursors.remove(consumer.cursor)
+            if not self.waiting.cursors:
+                self.waiting.let_go()
+
     def _cancel(self, command: Cancel) -> None:
-        consumer = self._consumers.find(command.consumer)
+        consumer = self._consumers.find_any(command.consumer)
         if consumer is None or consumer.cancelled:
             return
         consumer.cancelled = True
-        if consumer.settled or not consumer.unsettled:
-            self._disposal.forget(list(consumer.unsettled))
+        self._forget_cursor(consumer)
+        if consumer.browses or consumer.settled or not consumer.unsettled:
+            if not consumer.browses:
+                self._disposal.forget(list(consumer.unsettled))
             self._consumers.remove(consumer)
         else:
             self._consumers.retire(consumer)
@@ -412,12 +523,15 @@ class ClassicQueue(QueueMachine):
         self._end_of(consumer)
 
     def _unsubscribe(self, command: Unsubscribe) -> None:
-        consumer = self._consumers.find(command.consumer)
+        consumer = self._consumers.find_any(command.consumer)
         if consumer is None:
             return
+        if not consumer.cancelled:
+            self._forget_cursor(consumer)
         self._holding.take_back(consumer, command.unsent, command.unsent_messages, command.seen)
         verdict = Verdict.ACCEPT if consumer.settled else command.verdict
-        self._holding.decide(consumer.unsettled.items(), verdict)
+        if not consumer.browses:
+            self._holding.decide(consumer.unsettled.items(), verdict)
         # Only now, so that the next active consumer finds everything in its place.
         self._consumers.remove(consumer)
         self._serving.serve(self._now)
@@ -438,8 +552,11 @@ class ClassicQueue(QueueMachine):
         return self._unused_since + expires
 
     def _credit(self, command: Credit) -> None:
-        consumer = self._consumers.find(command.consumer)
+        consumer = self._consumers.find_any(command.consumer)
         if consumer is None:
+            return
+        if consumer.cursor is not None:
+            self._credit_looking(consumer, command)
             return
         self._holding.trim(consumer, command.seen)
         credit = limit_left(command.delivery_count, command.credit, consumer.delivery_count)
@@ -465,6 +582,45 @@ class ClassicQueue(QueueMachine):
             ),
         )
 
+    def _credit_looking(self, consumer: Consumer, command: Credit) -> None:
+        """As `_credit`, of one that selects or browses: its drain is answered when it has looked enough."""
+        if consumer in self._drains:
+            self._answer_drain(consumer)
+        self._holding.trim(consumer, command.seen)
+        credit = limit_left(command.delivery_count, command.credit, consumer.delivery_count)
+        consumer.grant(credit, command.room)
+        self._consumers.take_credit(consumer)
+        self._consumers.give_looking(consumer, credit)
+        if not consumer.counted:
+            self._unused_since = self._now
+        if command.drain:
+            # Where the queue ends now: what comes while it is looked through is not waited for.
+            self._drains[consumer] = [level.backlog.next for level in self.waiting.levels]
+        self._serving.serve(self._now)
+        if not command.drain:
+            self._reply_looking(consumer, drain=False)
+
+    def _answer_drain(self, consumer: Consumer) -> None:
+        del self._drains[consumer]
+        consumer.delivery_count = (consumer.delivery_count + consumer.credit) & MASK
+        self._consumers.take_credit(consumer)
+        self._reply_looking(consumer, drain=True)
+
+    def _reply_looking(self, consumer: Consumer, *, drain: bool) -> None:
+        assert consumer.cursor is not None
+        self._outbox.flush(consumer)
+        # It could have nothing of what it has looked through.
+        available = self.ready if has_more(self.waiting, consumer.cursor) else 0
+        ref, count = consumer.ref, consumer.delivery_count
+        reply = CreditReply(ref, count, consumer.credit, available, drain, consumer.epoch)
+        self._tell(ref.reply_to, reply)
+
+    def _end_drains(self) -> None:
+        for consumer, ends in list(self._drains.items()):
+            assert consumer.cursor is not None
+            if not consumer.credit or has_passed(self.waiting, consumer.cursor, ends):
+                self._answer_drain(consumer)
+
     # --- the end ----------------------------------------------------------------------------------
 
     def _let_go(self) -> None:
@@ -473,4 +629,6 @@ class ClassicQueue(QueueMachine):
             self._outbox.flush(consumer)
             self._tell(consumer.ref.reply_to, QueueDeleted(consumer.ref, self.name))
         self._consumers.clear()
+        self._drains.clear()
+        self.waiting.cursors.clear()
         self._disposal.drop_all()

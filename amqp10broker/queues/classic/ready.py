@@ -1,13 +1,15 @@
 """The ready messages of a classic queue: levels of priority, each first in, first out, with requeueing.
 
 Every message has a key: its position in its level times the number of levels, plus the level. A
-message that comes back goes to its old place: what was handed out is always before what was not, so
-each level is a heap of returned messages followed by its backlog. Messages expire at the head of their level
-only, as in RabbitMQ: one that expires early behind one that does not stays until its turn.
+message that comes back goes to its old place: each level is a heap of returned messages and a backlog.
+What was handed out is before what was not, but for what a consumer that selects took from the middle.
+Messages expire at the head of their level only, as in RabbitMQ: one that expires early behind one that does
+not stays until its turn.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from operator import itemgetter
@@ -15,11 +17,14 @@ from typing import Final
 
 from amqp10broker.message.message import Message
 from amqp10broker.message.traits import traits_of
-from amqp10broker.queues.classic.backlog import Backlog, Page, content_bytes
+from amqp10broker.queues.classic.backlog import Backlog, Page, Window, content_bytes
+from amqp10broker.queues.classic.cursor import Cursor
 from amqp10broker.queues.classic.store import Store
 from amqp10broker.queues.commands import NO_BOUND
+from amqp10broker.queues.figures import QueueWeight, few
 
 _HEAD: Final = itemgetter(0)
+_POSITION: Final = itemgetter(0)
 
 Keyed = tuple[int, Message]
 
@@ -32,13 +37,15 @@ class Level:
 
     Attributes:
         returned: (position, message) of those that were handed out before, a heap.
+        ordered: and they are in order, because somebody looks through them.
         backlog: those that nobody has had.
     """
 
-    __slots__ = ("backlog", "number", "returned")
+    __slots__ = ("backlog", "number", "ordered", "returned")
 
     def __init__(self, number: int, store: Store) -> None:
         self.number = number
+        self.ordered = False
         self.returned: list[Keyed] = []
         self.backlog = Backlog(number, store)
 
@@ -47,6 +54,55 @@ class Level:
         """Messages in it."""
         return len(self.returned) + self.backlog.count
 
+    def put_back(self, position: int, message: Message) -> None:
+        """A message that was taken returns to its place."""
+        if self.ordered:
+            insort(self.returned, (position, message), key=_POSITION)
+        else:
+            heappush(self.returned, (position, message))
+
+    def pop_returned(self) -> Keyed:
+        """The first of those that were handed out before. There is one."""
+        if self.ordered:
+            return self.returned.pop(0)
+        return heappop(self.returned)
+
+    @property
+    def returned_is_first(self) -> bool:
+        """Whether the first message is one that was handed out before. There are such."""
+        return not self.backlog.count or self.returned[0][0] < self.backlog.first_position()
+
+    def window(self, position: int, most: int) -> Window | None:
+        """As `Backlog.window`, of all its messages."""
+        fresh = self.backlog.window(position, most) if self.backlog.count else None
+        if not self.returned:
+            return fresh
+        if not self.ordered:
+            self.returned.sort(key=_POSITION)
+            self.ordered = True
+        start = bisect_left(self.returned, position, key=_POSITION)
+        if start == len(self.returned):
+            return fresh
+        if fresh is not None and fresh.positions[0] < self.returned[start][0]:
+            stop = bisect_left(fresh.positions, self.returned[start][0])
+            positions, messages, expiries, again = fresh
+            return Window(
+                positions[:stop], messages[:stop], None if expiries is None else expiries[:stop], again
+            )
+        found = self.returned[start : start + most]
+        if fresh is not None:
+            del found[bisect_left(found, fresh.positions[0], key=_POSITION) :]
+        return Window([each for each, _ in found], [message for _, message in found], None, again=True)
+
+    def take_out(self, window: Window, places: Sequence[int]) -> None:
+        """As `Backlog.take_out`."""
+        at = bisect_left(self.returned, window.positions[0], key=_POSITION)
+        if at == len(self.returned) or self.returned[at][0] != window.positions[0]:
+            self.backlog.take_out(window, places)
+            return
+        for place in reversed(places):
+            del self.returned[at + place]
+
 
 class Ready:
     """See the module.
@@ -54,7 +110,10 @@ class Ready:
     Attributes:
         count: ready messages.
         counting: `size` is kept, because there is a limit of bytes.
+        cursors: of consumers that select.
         levels: the highest priority first.
+        default: the priority of messages that give none.
+        plain: the level of that.
         width: how many levels there are.
         may_expire: some message with a time to live has been here.
         again: some of the messages may have been handed out before.
@@ -62,25 +121,33 @@ class Ready:
     """
 
     __slots__ = (
+        "_in_memory",
         "_returned_size",
         "again",
         "count",
         "counting",
+        "cursors",
+        "default",
         "expiries",
         "levels",
         "may_expire",
+        "plain",
         "width",
     )
 
-    def __init__(self, max_priority: int | None, store: Store) -> None:
+    def __init__(self, max_priority: int | None, store: Store, default_priority: int = 0) -> None:
         self.width = (max_priority or 0) + 1
         self.levels = [Level(number, store) for number in reversed(range(self.width))]
+        self.default = default_priority
+        self.plain = self.levels[self.width - 1 - default_priority]
         self.count = 0
         self.counting = False
+        self._in_memory = store.in_memory
         self._returned_size = 0
         self.expiries: dict[int, int] = {}
         self.may_expire = False
         self.again = False
+        self.cursors: list[Cursor] = []
 
     def recover(self, backlogs: Mapping[int, tuple[Sequence[Page], int]]) -> None:
         """Begin with what was there before a restart, by level: pages, and the next position."""
@@ -109,6 +176,19 @@ class Ready:
         """Bytes of the contents of ready messages, if they are counted."""
         return self._returned_size + sum([level.backlog.size for level in self.levels])
 
+    def weigh(self) -> QueueWeight:
+        """Bytes of what is in it; None for what many messages would have to be looked at for."""
+        returned = few(level.returned for level in self.levels)
+        if returned is None:
+            return QueueWeight(None, None)
+        back = [len(message[1]) for _, message in returned]
+        every, here, here_bytes = map(
+            sum, zip(*(level.backlog.weigh() for level in self.levels), strict=True)
+        )
+        if self._in_memory:
+            return QueueWeight(every + sum(back), None, self.count, every + sum(back))
+        return QueueWeight(every + sum(back), None, here + len(back), here_bytes + sum(back))
+
     # --- coming in --------------------------------------------------------------------------------
 
     def by_level(self, messages: Sequence[Message]) -> Iterator[tuple[Level, Sequence[int] | None]]:
@@ -121,7 +201,10 @@ class Ready:
             yield self.levels[0], None
             return
         top = self.width - 1
-        numbers = {head: min(traits_of(head).priority or 0, top) for head in set(map(_HEAD, messages))}
+        numbers: dict[bytes, int] = {}
+        for head in set(map(_HEAD, messages)):
+            priority = traits_of(head).priority
+            numbers[head] = self.default if priority is None else min(priority, top)
         if len(set(numbers.values())) == 1:
             yield self.levels[top - next(iter(numbers.values()))], None
             return
@@ -140,12 +223,19 @@ class Ready:
 
     def put_back(self, key: int, message: Message) -> None:
         """A message that was taken returns to its place."""
-        level = self.levels[self.width - 1 - key % self.width]
-        heappush(level.returned, (key // self.width, message))
+        which, position = self.width - 1 - key % self.width, key // self.width
+        self.levels[which].put_back(position, message)
+        for cursor in self.cursors:
+            cursor.on_return(which, position)
         self.again = True
         self.count += 1
         if self.counting:
             self._returned_size += len(message[1])
+
+    def let_go(self) -> None:
+        """Nobody looks through the queue any more."""
+        for level in self.levels:
+            level.ordered = False
 
     # --- going out --------------------------------------------------------------------------------
 
@@ -169,10 +259,10 @@ class Ready:
         messages: list[Message] = []
         size = 0
         if level is not None and not self.again and not self.may_expire:
-            first, messages, _, size = level.backlog.take(count, room)
+            positions, messages, _, size = level.backlog.take(count, room)
             here = len(messages)
             self.count -= here
-            keys = self._keys(level, first, here)
+            keys = self._keys(level, positions)
             if here == count or size >= room:
                 return keys, messages, (), size
         return self._take_rest(count, now_ms, room, list(keys), messages, size)
@@ -207,24 +297,31 @@ class Ready:
                 return level
         return None
 
-    def _keys(self, level: Level, first: int, count: int) -> range:
+    def _keys(self, level: Level, positions: Sequence[int]) -> Sequence[int]:
         width = self.width
-        start = first * width + level.number
-        return range(start, start + count * width, width)
+        if width == 1:
+            return positions
+        if type(positions) is range:
+            start = positions.start * width + level.number
+            return range(start, start + len(positions) * width, width)
+        return [position * width + level.number for position in positions]
 
     def _take_from(self, level: Level, count: int, room: int = NO_BOUND) -> list[Keyed]:
         """At most so many messages off the head of a level; the one that uses up the room is the last."""
         width, number = self.width, level.number
         taken: list[Keyed] = []
-        while level.returned and len(taken) < count and room > 0:
-            position, message = heappop(level.returned)
+        while level.returned and level.returned_is_first and len(taken) < count and room > 0:
+            position, message = level.pop_returned()
             taken.append((position * width + number, message))
             room -= len(message[1])
             if self.counting:
                 self._returned_size -= len(message[1])
         if len(taken) < count and room > 0 and level.backlog.count:
-            first, messages, expiries, _ = level.backlog.take(count - len(taken), room)
-            keys = self._keys(level, first, len(messages))
+            most = count - len(taken)
+            if level.returned:
+                most = min(most, level.backlog.count_before(level.returned[0][0]))
+            positions, messages, expiries, _ = level.backlog.take(most, room)
+            keys = self._keys(level, positions)
             if expiries is not None:
                 for key, expiry in zip(keys, expiries, strict=True):
                     if expiry:
@@ -232,6 +329,25 @@ class Ready:
             taken.extend(zip(keys, messages, strict=True))
         self.count -= len(taken)
         return taken
+
+    def take_out(self, level: Level, window: Window, places: Sequence[int]) -> list[Keyed]:
+        """Take messages of a window of a level, at these places in it, which grow; at least one."""
+        taken = self.seen(level, window, places)
+        before = len(level.returned)
+        level.take_out(window, places)
+        if self.counting and len(level.returned) < before:
+            self._returned_size -= content_bytes(message for _, message in taken)
+        if window.expiries is not None:
+            for (key, _), place in zip(taken, places, strict=True):
+                if window.expiries[place]:
+                    self.expiries[key] = window.expiries[place]
+        self.count -= len(taken)
+        return taken
+
+    def seen(self, level: Level, window: Window, places: Sequence[int]) -> list[Keyed]:
+        """Messages of a window of a level, which stay."""
+        keys = self._keys(level, [window.positions[place] for place in places])
+        return list(zip(keys, [window.messages[place] for place in places], strict=True))
 
     def drop_head(self) -> Keyed:
         """Take the first message of the lowest level that has one, to make room."""
@@ -261,7 +377,7 @@ class Ready:
         return min((expiry for level in self.levels if (expiry := self._first_expiry(level))), default=None)
 
     def _first_expiry(self, level: Level) -> int:
-        if level.returned:
+        if level.returned and level.returned_is_first:
             return self.expiries.get(level.returned[0][0] * self.width + level.number, 0)
         return level.backlog.first_expiry()
 
@@ -270,6 +386,7 @@ class Ready:
         for level in self.levels:
             positions = [position for position, _ in level.returned]
             level.returned.clear()
+            level.ordered = False
             for position in positions:
                 self.expiries.pop(position * self.width + level.number, None)
             if positions:

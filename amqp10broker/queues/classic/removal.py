@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from amqp10broker.message.message import Message
+from amqp10broker.queues.classic.delayed import Delayed, DelayedMessages
 from amqp10broker.queues.classic.ready import Keyed, Ready
-from amqp10broker.queues.classic.store import Store
+from amqp10broker.queues.classic.store import DELAYED, Store
 from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.effects import DeadLetters, Reason
 from amqp10broker.queues.limits import is_limited, is_over
@@ -30,6 +31,7 @@ class Disposal:
     __slots__ = (
         "_counters",
         "_dead_letters",
+        "_delayed",
         "_store",
         "_waiting",
         "expired_ms",
@@ -38,8 +40,17 @@ class Disposal:
         "unfinished",
     )
 
-    def __init__(self, waiting: Ready, store: Store, counters: QueueCounters, *, keeps: bool) -> None:
+    def __init__(
+        self,
+        waiting: Ready,
+        delayed: DelayedMessages,
+        store: Store,
+        counters: QueueCounters,
+        *,
+        keeps: bool,
+    ) -> None:
         self._waiting = waiting
+        self._delayed = delayed
         self._store = store
         self._counters = counters
         self._dead_letters: list[DeadLetters] = []
@@ -95,31 +106,58 @@ class Disposal:
         self.expired_ms = now_ms
         self.remove(Reason.EXPIRED, gone)
 
+    def remove_delayed(self, reason: Reason, gone: Sequence[Delayed]) -> None:
+        """Give messages up whose time has not come."""
+        self._counters.lost[reason] += len(gone)
+        self.give_up(reason, [each.message for each in gone])
+        if self.keeps:
+            self._store.forget(DELAYED, sorted(each.position for each in gone))
+
     def expire(self, now_ms: int) -> None:
         gone = self._waiting.take_expired(now_ms)
         if gone:
             self.remove_expired(gone, now_ms)
 
+    @property
+    def counted(self) -> tuple[int, int]:
+        """What counts against limits of length: messages, and their bytes if there is a limit of those."""
+        waiting, delayed = self._waiting, self._delayed
+        return waiting.count + delayed.count, waiting.size + delayed.size
+
     def make_room(self) -> None:
-        """Drop from the head what is beyond the limits, at most `DROPPED_MAX` messages."""
+        """Drop from the head what is beyond the limits, at most `DROPPED_MAX` messages.
+
+        Those whose time has not come are behind the others.
+        """
         settings, waiting = self.settings, self._waiting
         self.unfinished = False
         if settings.overflow is not Overflow.DROP_HEAD or not is_limited(settings):
             return
         gone: list[Keyed] = []
-        while waiting.count and is_over(settings, waiting.count, waiting.size):
-            if len(gone) == DROPPED_MAX:
+        later: list[Delayed] = []
+        while is_over(settings, *self.counted):
+            if len(gone) + len(later) == DROPPED_MAX:
                 self.unfinished = True
                 break
-            gone.append(waiting.drop_head())
+            if waiting.count:
+                gone.append(waiting.drop_head())
+            elif self._delayed.count:
+                later.append(self._delayed.take_first())
+            else:
+                break
         if gone:
             self.remove(Reason.MAXLEN, gone)
+        if later:
+            self.remove_delayed(Reason.MAXLEN, later)
 
     def drop_all(self) -> None:
-        """Drop everything that is ready."""
+        """Drop everything that is ready, or will be."""
         for level, positions in self._waiting.clear():
             if self.keeps:
                 self._store.forget(level.number, positions)
+        for run in self._delayed.clear():
+            if self.keeps:
+                self._store.forget(DELAYED, run)
 
     def take_dead_letters(self) -> list[DeadLetters]:
         """What was given up since the last call, in order."""

@@ -25,6 +25,11 @@ PAGE_BYTES_MAX: Final = 1024 * 1024
 Handle = object
 """A page as its store knows it."""
 
+DELAYED: Final = 256
+"""The level, if one asks a store, of messages that wait for their time: it is none, for those end at 255.
+Such messages have positions of their own, by which they are kept until they join the level of their
+priority."""
+
 
 class Store(Protocol):
     """What a classic queue asks of its store. Positions are numbers in one level of priority."""
@@ -43,14 +48,20 @@ class Store(Protocol):
         first: int,
         messages: Sequence[Message],
         expiries: Sequence[int] | None,
+        *,
+        dues: Sequence[int] | None = None,
+        moved: Sequence[int] | None = None,
     ) -> int:
         """Take messages with consecutive positions; they are safe when the returned ticket is.
 
         Args:
-            level: of priority.
+            level: of priority, or `DELAYED`.
             first: position of the first message.
             messages: which.
             expiries: when each expires, in milliseconds of wall clock, 0: never. None: none does.
+            dues: when the time of each comes; of those in `DELAYED` and no others.
+            moved: their positions in `DELAYED`, where they are not any more from now on: a restart finds them
+                here or there, and never in both.
         """
 
     def forget(self, level: int, positions: Sequence[int]) -> None:
@@ -64,11 +75,40 @@ class Store(Protocol):
     ) -> Handle:
         """Take over consecutive messages and when they expire, so that their objects can go."""
 
+    def pack(self, level: int, messages: Sequence[Message], expiries: Sequence[int] | None) -> Handle:
+        """Take over messages as `page_out` does; their positions need not be consecutive."""
+
+    def is_packed(self, handle: Handle) -> bool:
+        """Whether the page takes room of its own until it is dropped, for messages that are gone too."""
+
     def page_in(self, handle: Handle) -> tuple[Sequence[Message], Sequence[int] | None]:
         """The messages of a page and when they expire, for the last time."""
 
+    def look(self, handle: Handle, ranks: Sequence[int]) -> tuple[Sequence[Message], Sequence[int] | None]:
+        """Messages of a page, which stays, and when they expire.
+
+        Args:
+            handle: of the page.
+            ranks: which of those that it had when it was made, counted from 0, growing. Others may be gone.
+        """
+
+    def look_delayed(
+        self, handle: Handle
+    ) -> tuple[Sequence[int], Sequence[Message], Sequence[int] | None, Sequence[int]]:
+        """Of a page of `DELAYED` that is kept: positions, messages, when they expire, when they are due."""
+
     def drop_page(self, handle: Handle) -> None:
         """A page will not be asked for."""
+
+
+def chosen(
+    messages: Sequence[Message], expiries: Sequence[int] | None, ranks: Sequence[int]
+) -> tuple[Sequence[Message], Sequence[int] | None]:
+    """Some of these messages, and when they expire."""
+    if len(ranks) == len(messages):
+        return messages, expiries
+    times = None if expiries is None else [expiries[rank] for rank in ranks]
+    return [messages[rank] for rank in ranks], times
 
 
 class _Packed(NamedTuple):
@@ -85,8 +125,21 @@ class MemoryStore:
     in_memory = True
 
     def keep(
-        self, level: int, first: int, messages: Sequence[Message], expiries: Sequence[int] | None
+        self,
+        level: int,
+        first: int,
+        messages: Sequence[Message],
+        expiries: Sequence[int] | None,
+        *,
+        dues: Sequence[int] | None = None,
+        moved: Sequence[int] | None = None,
     ) -> int:
+        """Never called."""
+        raise AssertionError("nothing survives in memory")
+
+    def look_delayed(
+        self, handle: Handle
+    ) -> tuple[Sequence[int], Sequence[Message], Sequence[int] | None, Sequence[int]]:
         """Never called."""
         raise AssertionError("nothing survives in memory")
 
@@ -100,6 +153,10 @@ class MemoryStore:
         self, level: int, first: int, messages: Sequence[Message], expiries: Sequence[int] | None
     ) -> Handle:
         """Pack messages."""
+        return self.pack(level, messages, expiries)
+
+    def pack(self, level: int, messages: Sequence[Message], expiries: Sequence[int] | None) -> Handle:
+        """See `Store`."""
         times = None if expiries is None else array("Q", expiries)
         return _Packed(b"".join(encode_batch(messages)), times)
 
@@ -107,6 +164,14 @@ class MemoryStore:
         """Unpack them."""
         assert isinstance(handle, _Packed)
         return decode_batch(handle.messages), handle.expiries
+
+    def is_packed(self, handle: Handle) -> bool:
+        """All are."""
+        return True
+
+    def look(self, handle: Handle, ranks: Sequence[int]) -> tuple[Sequence[Message], Sequence[int] | None]:
+        """See `Store`."""
+        return chosen(*self.page_in(handle), ranks)
 
     def drop_page(self, handle: Handle) -> None:
         """The bytes go with the page."""

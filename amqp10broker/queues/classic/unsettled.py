@@ -45,8 +45,14 @@ class Holding:
     def take_back(
         self, consumer: Consumer, keys: Sequence[int], messages: Sequence[Message], seen: int
     ) -> None:
-        """Requeue deliveries that never reached the client, as they are."""
+        """Requeue deliveries that never reached the client, as they are.
+
+        A consumer that browses will be shown them again.
+        """
         self._outbox.withdraw(consumer)
+        if consumer.browses:
+            self._show_again(consumer, keys, seen)
+            return
         put_back = self._waiting.put_back
         unsettled = consumer.unsettled
         on_its_way = consumer.handed_out - seen
@@ -62,9 +68,25 @@ class Holding:
             elif consumer.settled:
                 put_back(key, message)
 
+    def _show_again(self, consumer: Consumer, keys: Sequence[int], seen: int) -> None:
+        cursor = consumer.cursor
+        assert cursor is not None
+        on_its_way = consumer.handed_out - seen
+        missed = [*keys, *list(consumer.unsettled)[len(consumer.unsettled) - on_its_way :]]
+        consumer.unsettled.clear()
+        consumer.handed_out = seen
+        cursor.passed -= len(missed)
+        width = self._waiting.width
+        for key in missed:
+            cursor.on_return(width - 1 - key % width, key // width)
+
     def trim(self, consumer: Consumer, seen: int) -> None:
         """A settled consumer's deliveries are final when they have reached the session."""
-        if consumer.settled:
+        if consumer.browses:
+            on_its_way = consumer.handed_out - seen
+            for key in list(consumer.unsettled)[: len(consumer.unsettled) - on_its_way]:
+                del consumer.unsettled[key]
+        elif consumer.settled:
             unsettled = consumer.unsettled
             on_its_way = consumer.handed_out - seen
             final = list(unsettled)[: len(unsettled) - on_its_way]

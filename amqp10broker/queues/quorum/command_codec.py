@@ -27,7 +27,7 @@ import json
 import struct
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from enum import Enum
 from sys import byteorder
 from typing import Any, Final, NamedTuple, assert_never
@@ -60,14 +60,17 @@ from amqp10broker.queues.quorum.commands import (
     CHANGES_NOTHING,
     DlxSettle,
     Letters,
+    Look,
     NodeBack,
     NodeGone,
     NodeSuspect,
     QuorumChange,
     QuorumCommand,
     RaiseVersion,
+    Selected,
     SessionGone,
 )
+from amqp10broker.queues.quorum.selecting import encoded
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 
 _ENTRY: Final = struct.Struct("<QQ")
@@ -90,6 +93,8 @@ _DELETE: Final = struct.Struct("<B")
 _NODE: Final = struct.Struct("<II")
 _LETTERS: Final = struct.Struct("<IIQQQ")
 _VERSION: Final = struct.Struct("<I")
+_LENGTH: Final = struct.Struct("<I")
+_LOOK: Final = struct.Struct("<IIQQQQQQQ")
 
 OLD_PEER: Final = PeerId(0, 0, 0)
 """Everybody in journals of before format 3; the handle is their number in the queue's log."""
@@ -117,6 +122,9 @@ _LETTERS_TAG: Final = 20
 _NODE_SUSPECT_TAG: Final = 21
 _NODE_BACK_TAG: Final = 22
 _RAISE_TAG: Final = 23
+_SELECT_TAG: Final = 24
+"""A `Subscribe` that selects: ``length u32 | which messages | as without``. Of version 2, as the next."""
+_SELECTED_TAG: Final = 25
 
 _NO_TIMEOUT: Final = -1
 _VERDICTS: Final = tuple(Verdict)
@@ -261,6 +269,11 @@ def _encode(command: QuorumChange) -> tuple[int, list[bytes]]:
             batch = encode_batch(command.messages) if command.messages else []
             start = _GIVE_BACK.pack(command.delivery_count, command.seen, command.epoch, bool(batch))
             return _GIVE_BACK_TAG, [_ref_bytes(command.consumer), start, encode_numbers(command.keys), *batch]
+        case Subscribe() if command.filters is not None and (wanted := encoded(command.filters)):
+            _, plain = _encode(replace(command, filters=None))
+            return _SELECT_TAG, [_LENGTH.pack(len(wanted)), wanted, *plain]
+        case Selected():
+            return _SELECTED_TAG, [piece for look in command.looks for piece in _encode_look(look)]
         case Subscribe():
             flags = command.settled | command.exclusive << 1 | command.counted << 2 | command.answer << 3
             timeout_ms = _NO_TIMEOUT if command.timeout_ms is None else command.timeout_ms
@@ -302,6 +315,12 @@ def _encode(command: QuorumChange) -> tuple[int, list[bytes]]:
             return _RAISE_TAG, [_VERSION.pack(command.version)]
         case _:
             assert_never(command)
+
+
+def _encode_look(look: Look) -> list[bytes]:
+    lines = bytes(line for line, _ in look.taken)
+    keys = encode_numbers([key for _, key in look.taken])
+    return [_LOOK.pack(*look.consumer.reply_to, look.consumer.handle, *look.at), keys, lines]
 
 
 def decode_commands(payload: bytes) -> Decoded:
@@ -487,6 +506,26 @@ def _decode_subscribe(content: bytes, read: ReadRef) -> Subscribe:
     )
 
 
+def _decode_select(content: bytes, read: ReadRef) -> Subscribe:
+    (length,) = _LENGTH.unpack_from(content)
+    end = _LENGTH.size + length
+    return replace(_decode_subscribe(content[end:], read), filters=content[_LENGTH.size : end])
+
+
+def _decode_selected(content: bytes, read: ReadRef) -> Selected:
+    looks: list[Look] = []
+    at = 0
+    while at < len(content):
+        *peer, handle, returns, high, normal, tail, again = _LOOK.unpack_from(content, at)
+        keys, at = decode_numbers(content, at + _LOOK.size)
+        lines = content[at : at + len(keys)]
+        at += len(keys)
+        taken = list(zip(lines, keys, strict=True))
+        ref = ConsumerRef(PeerId(*peer), handle)
+        looks.append(Look(ref, (returns, high, normal, tail, again), taken))
+    return Selected(looks)
+
+
 def _decode_unsubscribe(content: bytes, read: ReadRef) -> Unsubscribe:
     ref, rest = read(content)
     seen, verdict, there = _UNSUBSCRIBE.unpack_from(rest)
@@ -528,6 +567,8 @@ _DECODERS: Final[dict[int, Callable[[bytes, ReadRef], QuorumChange]]] = {
     _NODE_BACK_TAG: lambda content, read: NodeBack(*_NODE.unpack(content)),
     _SESSION_GONE_TAG: lambda content, read: SessionGone(PeerId(*_PEER.unpack(content))),
     _RAISE_TAG: lambda content, read: RaiseVersion(*_VERSION.unpack(content)),
+    _SELECT_TAG: _decode_select,
+    _SELECTED_TAG: _decode_selected,
 }
 
 

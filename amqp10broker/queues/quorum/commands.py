@@ -13,7 +13,20 @@ from typing import Final
 
 from amqp10broker.message.batch import BATCH_MAX
 from amqp10broker.message.message import Message
-from amqp10broker.queues.commands import Change, Inspect, PeerId, Publish, Touch
+from amqp10broker.queues.commands import (
+    Cancel,
+    Change,
+    ConsumerRef,
+    Credit,
+    GiveBack,
+    Inspect,
+    PeerId,
+    Publish,
+    Settle,
+    Subscribe,
+    Touch,
+    Unsubscribe,
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -109,12 +122,45 @@ class RaiseVersion:
     version: int
 
 
-QuorumChange = Change | Letters | NodeSuspect | NodeBack | NodeGone | SessionGone | DlxSettle | RaiseVersion
+@dataclass(slots=True)
+class Look:
+    """What the leader found for one consumer that selects.
+
+    Attributes:
+        consumer: which.
+        at: its cursor from now on (`selecting.Selection`): before it waits nothing more that it wants.
+        taken: line and key of what it gets, in this order; what does not wait there any more is left out, and
+            what it may not have any more stands again for everybody.
+    """
+
+    consumer: ConsumerRef
+    at: Sequence[int]
+    taken: Sequence[tuple[int, int]]
+
+
+@dataclass(slots=True, eq=False)
+class Selected:
+    """The leader has looked through the queue for consumers that select. Of machine version 2 on."""
+
+    looks: Sequence[Look]
+
+
+QuorumChange = (
+    Change | Letters | NodeSuspect | NodeBack | NodeGone | SessionGone | DlxSettle | RaiseVersion | Selected
+)
 """What the log says."""
 
-QuorumCommand = QuorumChange | Inspect | Touch
 
-CHANGES_NOTHING: Final = (Inspect, Touch)
+@dataclass(frozen=True, slots=True)
+class Browsing:
+    """What a consumer asks that is shown messages and takes none: no part of the state, and of no entry."""
+
+    command: Subscribe | Credit | Settle | GiveBack | Cancel | Unsubscribe
+
+
+QuorumCommand = QuorumChange | Inspect | Touch | Browsing
+
+CHANGES_NOTHING: Final = (Inspect, Touch, Browsing)
 """Declaring a quorum queue again does not renew its lease, as in RabbitMQ."""
 
 JOINED_MAX: Final = 4096

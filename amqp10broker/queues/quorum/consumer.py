@@ -7,19 +7,55 @@ settled what it holds; until then that one is quiescing and gets nothing (docs/q
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from amqp10broker.queues.commands import NO_BOUND, ConsumerRef
 from amqp10broker.queues.outlook import Part
 from amqp10broker.queues.turns import Ring
+
+if TYPE_CHECKING:
+    from amqp10broker.message.filters.filters import MessageFilter
 
 SIZE_BITS: Final = 32
 _SIZE_MASK: Final = (1 << SIZE_BITS) - 1
 
 _OLD_RANKS_MAX: Final = 64
 """Ranks that do not hold any more, beside as many as there are consumers."""
+
+
+class Selection:
+    """What a consumer selects, and how far it has looked.
+
+    Attributes:
+        wanted: as the log has it.
+        at: by line of `Ready.in_order`, and of `selecting.Again`: everything before this key was looked at.
+        ends: of a drain: what must have been looked through; None: no drain is under way.
+        looked_at: messages that it has gone over, as far as this process knows.
+        passed: how many of these it was given.
+    """
+
+    __slots__ = ("_filter", "at", "ends", "looked_at", "passed", "wanted")
+
+    def __init__(self, wanted: bytes, at: Sequence[int], ends: Sequence[int] | None = None) -> None:
+        self.wanted = wanted
+        self.at = list(at)
+        self.ends = ends
+        self.looked_at = 0
+        self.passed = 0
+        self._filter: MessageFilter | None = None
+
+    @property
+    def filter(self) -> MessageFilter:
+        """The same, for who leads."""
+        if self._filter is None:
+            # Not before somebody selects: a broker starts sooner without filters.
+            from amqp10broker.message.filters.wanted import decode_wanted
+
+            self._filter = decode_wanted(self.wanted).messages
+            assert self._filter is not None, "it selects"
+        return self._filter
 
 
 class Consumer:
@@ -47,6 +83,7 @@ class Consumer:
         active: it is told that it is the single active consumer.
         queued: it is in a queue of turns.
         settled_ms: when it decided on deliveries last; None: it never did, as far as this process knows.
+        selection: what it selects; None: it gets whatever is first.
     """
 
     __slots__ = (
@@ -64,6 +101,7 @@ class Consumer:
         "queued",
         "ref",
         "room",
+        "selection",
         "settled",
         "settled_ms",
         "silent",
@@ -105,6 +143,7 @@ class Consumer:
         self.active = False
         self.queued = False
         self.settled_ms: int | None = None
+        self.selection: Selection | None = None
 
     @property
     def part(self) -> Part:

@@ -26,6 +26,7 @@ from amqp10broker.queues.effects import (
     TimedOut,
 )
 from amqp10broker.queues.outbox import Outbox
+from amqp10broker.queues.quorum.commands import Selected
 from amqp10broker.queues.quorum.consumer import (
     SIZE_BITS,
     Activity,
@@ -36,7 +37,9 @@ from amqp10broker.queues.quorum.consumer import (
 )
 from amqp10broker.queues.quorum.messages import Messages
 from amqp10broker.queues.quorum.node_lanes import ConsumerFacts, NodeLanes
-from amqp10broker.queues.turns import turn_of, turn_within
+from amqp10broker.queues.quorum.ready import Place
+from amqp10broker.queues.quorum.selecting import Selecting, encoded
+from amqp10broker.queues.turns import Ring, turn_of, turn_within
 
 
 class QuorumConsumers:
@@ -50,6 +53,7 @@ class QuorumConsumers:
         unused_since: when the last consumer went or the last message was fetched, in ms.
         made: consumers that ever were.
         activity: which one is active, if only one is.
+        selecting: those that select.
         suspects: nodes that are not heard of, by number and incarnation -> since when, in ms; None: for so
             long that what their consumers held came back.
         give_up_at: none of them has been away for too long before, in ms; None: never.
@@ -67,6 +71,7 @@ class QuorumConsumers:
         "delivered_ms",
         "give_up_at",
         "made",
+        "selecting",
         "suspects",
         "timeout_at",
         "turns",
@@ -83,6 +88,7 @@ class QuorumConsumers:
         self.made = 0
         self.turns = Turns()
         self.activity = Activity(self.by_ref)
+        self.selecting = Selecting(messages)
         self.timeout_at: int | None = None
         self.unused_since = now_ms
         self.delivered_ms: int | None = None
@@ -110,6 +116,10 @@ class QuorumConsumers:
             self.turns.add(consumer)
         self.activity = Activity(self.by_ref)
         self.activity.holder = holder
+        for ref, consumer in self.by_ref.items():
+            if consumer.selection is not None:
+                self.selecting.by_ref[ref] = consumer
+                self._update_turn(consumer)
         self._find_timeout()
 
     def delete(self) -> None:
@@ -166,7 +176,7 @@ class QuorumConsumers:
                     held += consumer.unsettled.items()
                     consumer.unsettled.clear()
                     if consumer.cancelled:
-                        del self.by_ref[consumer.ref]
+                        self._forget(consumer.ref)
             self._messages.decide(sorted(held), Verdict.REQUEUE)
             self._find_timeout()
             self.choose_active()
@@ -201,7 +211,7 @@ class QuorumConsumers:
         # What went out settled may have arrived, and nobody asked for it twice.
         self._messages.gone([key for each in lost if each.settled for key in each.unsettled])
         for consumer in lost:
-            del self.by_ref[consumer.ref]
+            self._forget(consumer.ref)
             self.turns.remove(consumer)
             self._outbox.withdraw(consumer)
             if consumer.counted and not consumer.cancelled:
@@ -212,8 +222,14 @@ class QuorumConsumers:
         self.choose_active()
         self.serve()
 
+    def _forget(self, ref: ConsumerRef) -> None:
+        del self.by_ref[ref]
+        if self.selecting:
+            self.selecting.forget(ref)
+
     def _clear(self) -> None:
         self.by_ref.clear()
+        self.selecting.clear()
         self.count = 0
         self.turns.clear()
         self.activity = Activity(self.by_ref)
@@ -241,6 +257,9 @@ class QuorumConsumers:
         )
         self.made += 1
         self.by_ref[ref] = consumer
+        wanted = encoded(command.filters)
+        if wanted is not None:
+            self.selecting.add(consumer, wanted)
         if self.suspects:
             self._suspend(consumer)
         if command.answer:
@@ -264,7 +283,7 @@ class QuorumConsumers:
         consumer.cancelled = True
         consumer.credit = 0
         if consumer.settled or not consumer.unsettled:
-            del self.by_ref[command.consumer]
+            self._forget(command.consumer)
             self._messages.gone(list(consumer.unsettled))
         self._end_of(consumer)
 
@@ -274,7 +293,7 @@ class QuorumConsumers:
         if consumer is None:
             return
         self._take_back(consumer, command.unsent, command.unsent_messages, command.seen)
-        del self.by_ref[command.consumer]
+        self._forget(command.consumer)
         if consumer.settled:
             self._messages.gone(list(consumer.unsettled))
         else:
@@ -288,6 +307,9 @@ class QuorumConsumers:
         consumer = self.by_ref.get(command.consumer)
         if consumer is None or consumer.cancelled:
             return
+        selection = consumer.selection
+        if selection is not None and selection.ends is not None:
+            self._drained(consumer)
         if consumer.settled:
             on_its_way = consumer.handed_out - command.seen
             arrived = list(consumer.unsettled)[: len(consumer.unsettled) - on_its_way]
@@ -304,21 +326,78 @@ class QuorumConsumers:
         self._heard_of(consumer)
         self._update_turn(consumer)
         self.serve()
-        if command.drain and consumer.credit:
+        if not command.drain:
+            self._reply(consumer, drain=False)
+        elif selection is not None and (consumer.suspended or consumer.ref in self.selecting.able):
+            # Where the queue ends now: what comes while it is looked through is not waited for.
+            selection.ends = self.selecting.ends()
+            self._look_for_end(consumer)
+        else:
+            if self.selecting.able and consumer.queued:
+                # It asks for what is there now, also for what others have yet to look at.
+                self._hand_out(consumer, min(consumer.credit, self._messages.ready.length), None)
+            self._drained(consumer)
+
+    def _drained(self, consumer: Consumer) -> None:
+        """What a consumer could not have at once, or has looked for in vain, is forfeited."""
+        if consumer.credit:
             consumer.delivery_count = (consumer.delivery_count + consumer.credit) & MASK
             consumer.credit = 0
             self._rank(consumer)
             self.turns.remove(consumer)
+        selection = consumer.selection
+        if selection is None:
+            self._reply(consumer, drain=True)
+            return
+        selection.ends = None
+        self.selecting.able.pop(consumer.ref, None)
+        # It comes later than what asked for it: that it was carried out does not say the answer.
+        self._lanes.keep(consumer.ref.reply_to, self._reply(consumer, drain=True))
+
+    def _look_for_end(self, consumer: Consumer) -> None:
+        """Answer a drain, if the consumer has looked through everything."""
+        selection = consumer.selection
+        if selection is not None and selection.ends is not None and self.selecting.passed(consumer):
+            self._drained(consumer)
+
+    def _reply(self, consumer: Consumer, *, drain: bool) -> CreditReply:
         self._outbox.flush(consumer)
+        available = self._messages.ready.length if consumer.selection is None else self._available(consumer)
         reply = CreditReply(
-            consumer.ref,
-            consumer.delivery_count,
-            consumer.credit,
-            self._messages.ready.length,
-            command.drain,
-            consumer.epoch,
+            consumer.ref, consumer.delivery_count, consumer.credit, available, drain, consumer.epoch
         )
         self._outbox.tell(consumer.ref.reply_to, reply)
+        return reply
+
+    def _available(self, consumer: Consumer) -> int:
+        """Messages that there may be for it."""
+        sees = consumer.selection is None or self.selecting.has_more(consumer)
+        return self._messages.ready.length if sees else 0
+
+    def selected(self, command: Selected) -> None:
+        """The leader has looked through the queue for those who select."""
+        selecting = self.selecting
+        left: list[Place] = []
+        for look in command.looks:
+            consumer = selecting.by_ref.get(look.consumer)
+            able = look.consumer in selecting.able and consumer is not None
+            count, room = (consumer.credit, consumer.room) if consumer is not None and able else (0, 0)
+            indexes, sizes, more = self._messages.select(look.taken, count, room)
+            left += more
+            if consumer is None:
+                continue
+            if indexes:
+                assert consumer.selection is not None
+                consumer.selection.passed += len(indexes)
+                self._have(consumer, indexes, sizes, room - sum(sizes))
+            selecting.advance(consumer, look.at)
+            self._update_turn(consumer)
+        selecting.stand_again(left)
+        for look in command.looks:
+            if look.consumer in selecting.able:
+                self._look_for_end(selecting.by_ref[look.consumer])
+        selecting.forget_passed()
+        self.serve()
 
     def settle(self, command: Settle) -> None:
         """A consumer decided on deliveries."""
@@ -335,7 +414,7 @@ class QuorumConsumers:
             self._messages.decide(held, verdict, command.annotations)
         self._heard_of(consumer)
         if consumer.cancelled and not consumer.unsettled:
-            del self.by_ref[command.consumer]
+            self._forget(command.consumer)
         self.serve()
 
     def give_back(self, command: GiveBack) -> None:
@@ -344,11 +423,13 @@ class QuorumConsumers:
         if consumer is None:
             return
         self._take_back(consumer, command.keys, command.messages, command.seen)
+        if consumer.selection is not None and consumer.selection.ends is not None:
+            self._drained(consumer)
         consumer.delivery_count = command.delivery_count
         consumer.epoch = command.epoch
         consumer.credit = 0
         self._rank(consumer)
-        self.turns.remove(consumer)
+        self._update_turn(consumer)
         self._heard_of(consumer)
         self.serve()
 
@@ -366,14 +447,20 @@ class QuorumConsumers:
             # What is trimmed is not here any more: the session's copy is all there is.
             for key, message in zip(keys, messages, strict=True):
                 if key not in unsettled:
-                    self._messages.put_back_unknown(key, message)
+                    place = self._messages.put_back_unknown(key, message)
+                    if self.selecting:
+                        self.selecting.stand_again([place])
         if back:
             back = list(dict.fromkeys(back))
+            places = self._messages.ready.places_of(back) if self.selecting else []
             self._messages.ready.put_back(back, [size_of(unsettled.pop(key)) for key in back])
+            if places:
+                self.selecting.stand_again(places)
 
     def _end_of(self, consumer: Consumer) -> None:
         """It gets no more: another may be the active one, and the queue may be unused from now on."""
         self.turns.remove(consumer)
+        self.selecting.able.pop(consumer.ref, None)
         if consumer.counted:
             self.count -= 1
             self.unused_since = self._messages.now_ms
@@ -383,28 +470,38 @@ class QuorumConsumers:
     def serve(self) -> None:
         """Hand out ready messages while any consumer can take one."""
         turns, ready = self.turns, self._messages.ready
-        group = None
+        group: Ring[Consumer] | None = None
+        bounds: Sequence[int] | None = None
         waiting = 0  # consumers whose turn in this round is still to come
         while turns and (left := ready.length):
             if group is not turns.first():
                 group = turns.first()
                 waiting = len(group)
+                if self.selecting.able:
+                    bounds = self.selecting.bounds(group.first.priority)
+            if bounds is not None and not ready.has_before(bounds):
+                return  # what is there has yet to be looked at for others
             consumer = group.first
             count = turn_of(consumer, group, left, waiting)
-            self._hand_out(consumer, count)
+            self._hand_out(consumer, count, bounds)
             if consumer.credit:
                 group.turn()
             else:
                 turns.remove(consumer)
             waiting = waiting - 1 or len(group)
 
-    def _hand_out(self, consumer: Consumer, count: int) -> None:
+    def _hand_out(self, consumer: Consumer, count: int, bounds: Sequence[int] | None) -> None:
         ready = self._messages.ready
         indexes: list[int] = []
         sizes: list[int] = []
         room = consumer.room
         while len(indexes) < count and room > 0 and ready.length:
-            more, more_sizes = ready.take(count - len(indexes), self._messages.expired_at, room)
+            if bounds is None:
+                more, more_sizes = ready.take(count - len(indexes), self._messages.expired_at, room)
+            elif ready.has_before(bounds):
+                more, more_sizes = ready.take_before(bounds, self._messages.expired_at, room)
+            else:
+                break
             room -= sum(more_sizes)
             if not more:
                 self._messages.expire()
@@ -413,9 +510,12 @@ class QuorumConsumers:
                 sizes += more_sizes
             else:
                 indexes, sizes = more, more_sizes
+        if indexes:
+            self._have(consumer, indexes, sizes, room)
+
+    def _have(self, consumer: Consumer, indexes: list[int], sizes: list[int], room: int) -> None:
+        """A consumer gets messages, and has so much room left."""
         count = len(indexes)
-        if not count:
-            return
         consumer.room = room
         consumer.credit = consumer.credit - count if room > 0 else 0
         consumer.handed_out += count
@@ -437,9 +537,16 @@ class QuorumConsumers:
     def _update_turn(self, consumer: Consumer) -> None:
         able = consumer.credit and not (consumer.silent or consumer.suspended or consumer.cancelled)
         if able and (consumer.active or not self._messages.settings.single_active_consumer):
-            self.turns.add(consumer)
-        else:
-            self.turns.remove(consumer)
+            if consumer.selection is None:
+                self.turns.add(consumer)
+            elif consumer.ref in self.by_ref:
+                self.selecting.able.setdefault(consumer.ref, consumer)
+            return
+        self.turns.remove(consumer)
+        if consumer.selection is not None:
+            self.selecting.able.pop(consumer.ref, None)
+            if consumer.selection.ends is not None and not consumer.suspended:
+                self._drained(consumer)
 
     def _heard_of(self, consumer: Consumer) -> None:
         """The session of a consumer did something, so its client is alive; it may have settled its last."""
@@ -494,7 +601,7 @@ class QuorumConsumers:
         return ConsumerFacts(
             consumer.delivery_count,
             consumer.credit,
-            self._messages.ready.length,
+            self._available(consumer),
             consumer.epoch,
             consumer.active if tells else None,
             missed,
@@ -535,7 +642,7 @@ class QuorumConsumers:
         self._messages.decide(overdue, Verdict.REQUEUE)
         consumer.silent = True
         if consumer.cancelled and not consumer.unsettled:
-            del self.by_ref[consumer.ref]
+            self._forget(consumer.ref)
         self._update_turn(consumer)
         self.choose_active()
 

@@ -9,7 +9,7 @@ Everything is taken and put in batches.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -39,9 +39,49 @@ class Block:
         """Of so many entries; all `NEVER` when the block has none."""
         return [NEVER] * (stop - start) if self.expiries is None else self.expiries[start:stop].tolist()
 
+    def places_of(self, keys: Sequence[int]) -> Sequence[int]:
+        """Where the entries with these keys are, of those that are there.
+
+        Args:
+            keys: growing.
+        """
+        start = bisect_left(self.keys, keys[0], self.start)
+        stop = start + len(keys)
+        if self.keys[start:stop].tolist() == keys:
+            return range(start, stop)
+        found: list[int] = []
+        for key in keys:
+            start = bisect_left(self.keys, key, start)
+            if start < len(self.keys) and self.keys[start] == key:
+                found.append(start)
+        return found
+
+    def remove(self, places: Sequence[int]) -> None:
+        """Take entries out, whose places grow."""
+        first, last = places[0], places[-1]
+        if first == self.start and last - first == len(places) - 1:
+            self.start = last + 1
+            return
+        columns = (self.keys, self.sizes) if self.expiries is None else (self.keys, self.sizes, self.expiries)
+        for column in columns:
+            if last - first == len(places) - 1:
+                del column[first : last + 1]
+            else:
+                for at in reversed(places):
+                    del column[at]
+
 
 _NO_BLOCKS: Final[deque[Block]] = deque()
 """Of every line that never had an entry: an empty deque takes more than the rest of it. It stays empty."""
+
+
+MERGED_MAX: Final = 2 * BLOCK_MAX
+"""Entries after which a block that others are put back into is cut."""
+
+
+def _block_of(entries: Sequence[tuple[int, int, int]]) -> Block:
+    keys, sizes, expiries = zip(*entries, strict=True)
+    return Block(array("Q", keys), array("I", sizes), array("Q", expiries) if any(expiries) else None)
 
 
 class Lane:
@@ -144,6 +184,63 @@ class Lane:
         self._taken(block, stop)
         return keys, sizes, expiries
 
+    def look(self, key: int, most: int) -> tuple[list[int], list[int]]:
+        """Entries from a key on, which stay: at most so many, and fewer where a block ends.
+
+        Returns:
+            Keys and expiries; none if there are none.
+        """
+        for block in self._blocks:
+            if block.keys[-1] >= key:
+                start = bisect_left(block.keys, key, block.start)
+                stop = min(start + most, len(block.keys))
+                return block.keys[start:stop].tolist(), block.expiries_between(start, stop)
+        return [], []
+
+    def find(self, keys: Sequence[int]) -> list[tuple[int, int, int]]:
+        """The entries with these keys, of those that are there: key, size, expiry.
+
+        Args:
+            keys: growing; at least one.
+        """
+        found: list[tuple[int, int, int]] = []
+        for block, some in self._by_block(keys):
+            places = block.places_of(some)
+            if places:
+                start, stop = places[0], places[-1] + 1
+                expiries = block.expiries_between(start, stop)
+                found += [(block.keys[at], block.sizes[at], expiries[at - start]) for at in places]
+        return found
+
+    def take_out(self, keys: Sequence[int]) -> None:
+        """Take entries from wherever they are.
+
+        Args:
+            keys: growing; at least one, and all of them are there.
+        """
+        empty: list[Block] = []
+        for block, some in self._by_block(keys):
+            places = block.places_of(some)
+            if self.expiring and block.expiries is not None:
+                self.expiring -= sum(1 for at in places if block.expiries[at] != NEVER)
+            block.remove(places)
+            if block.start == len(block.keys):
+                empty.append(block)
+        for block in empty:
+            self._blocks.remove(block)
+        self.length -= len(keys)
+
+    def _by_block(self, keys: Sequence[int]) -> Iterator[tuple[Block, Sequence[int]]]:
+        """Blocks that may have some of these keys, and which."""
+        at = 0
+        for block in self._blocks:
+            if block.keys[-1] >= keys[at]:
+                stop = bisect_right(keys, block.keys[-1], at)
+                yield block, keys[at:stop]
+                at = stop
+                if at == len(keys):
+                    return
+
     def take_expired(self, expired_at: int) -> tuple[list[int], list[int]]:
         """Take all entries at the front that have expired. Returns keys and sizes."""
         keys: list[int] = []
@@ -176,20 +273,28 @@ class Lane:
         Args:
             entries: key, size, expiry; at least one, in any order.
         """
-        last = max(entries)[0]
         self.length += len(entries)
         self.expiring += sum(1 for entry in entries if entry[2])
         blocks = self._own_blocks()
-        entries = entries[:]
-        while blocks and blocks[0].keys[blocks[0].start] < last:
-            # Others gave back before: theirs are among ours.
+        entries = sorted(entries)
+        if not blocks or entries[-1][0] < blocks[0].keys[blocks[0].start]:
+            blocks.appendleft(_block_of(entries))
+            return
+        # Others gave back before, or somebody took from the middle: theirs are among ours.
+        passed: list[Block] = []
+        while entries and blocks:
             block = blocks.popleft()
-            entries += self._entries_of(block)
-        entries.sort()
-        keys, sizes, expiries = zip(*entries, strict=True)
-        blocks.appendleft(
-            Block(array("Q", keys), array("I", sizes), array("Q", expiries) if any(expiries) else None)
-        )
+            below = blocks[0].keys[blocks[0].start] if blocks else None
+            stop = len(entries) if below is None else bisect_left(entries, (below,))
+            if stop:
+                merged = sorted([*self._entries_of(block), *entries[:stop]])
+                entries = entries[stop:]
+                passed += [
+                    _block_of(merged[at : at + MERGED_MAX]) for at in range(0, len(merged), MERGED_MAX)
+                ]
+            else:
+                passed.append(block)
+        blocks.extendleft(reversed(passed))
 
     @staticmethod
     def _entries_of(block: Block) -> Iterator[tuple[int, int, int]]:

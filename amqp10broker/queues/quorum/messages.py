@@ -5,7 +5,7 @@ What consumers hold is their own business (`consumers`); it comes here when they
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, takewhile
 from operator import itemgetter
 from typing import Final
@@ -20,8 +20,9 @@ from amqp10broker.queues.quorum.bodies import BodyStore
 from amqp10broker.queues.quorum.consumer import size_of
 from amqp10broker.queues.quorum.dead_letters import Pending, at_least_once
 from amqp10broker.queues.quorum.lane import NEVER
-from amqp10broker.queues.quorum.ready import PRIORITY_NORMAL_MAX, Ready
+from amqp10broker.queues.quorum.ready import HIGH, NORMAL, PRIORITY_NORMAL_MAX, Place, Ready
 from amqp10broker.queues.settings import Overflow, QueueSettings, RetryType
+from amqp10broker.queues.turns import that_fill
 
 Counts = tuple[int, int, bytes]
 """Of a message that came back: how often consumers had it, how many of these deliveries failed, and the
@@ -105,7 +106,7 @@ class Messages:
         queue_ttl = self.settings.message_ttl_ms
         kinds: dict[bytes, tuple[bool, int]] = {}
         for head in heads:
-            _, priority, ttl = traits_of(head)
+            _, priority, ttl, _ = traits_of(head)
             ttl = min((each for each in (ttl, queue_ttl) if each is not None), default=None)
             # 0 is `NEVER`: a clock that stands at 1970 must not make messages immortal.
             expiry = NEVER if ttl is None else max(1, self.now_ms + ttl)
@@ -137,13 +138,14 @@ class Messages:
                     messages[at] = redelivered(messages[at], *counts)
         return messages
 
-    def put_back_unknown(self, index: int, message: Message) -> None:
-        """A message that the queue had let go comes back, to about where it was."""
-        _, priority, ttl = traits_of(message[0])
+    def put_back_unknown(self, index: int, message: Message) -> Place:
+        """A message that the queue had let go comes back, to about where it was: its place."""
+        _, priority, ttl, _ = traits_of(message[0])
         expiry = NEVER if ttl is None else max(1, self.now_ms + ttl)
         self.bodies.put_again(index, message)
         high = priority is not None and priority > PRIORITY_NORMAL_MAX
         self.ready.put_back_unknown(index, len(message[1]), expiry, high=high)
+        return (HIGH if high else NORMAL), index
 
     def decide(self, held: Sequence[tuple[int, int]], verdict: Verdict, annotations: bytes = b"") -> None:
         """What becomes of deliveries that somebody held, in this order.
@@ -255,6 +257,43 @@ class Messages:
             self.expired_ms = self.now_ms
             self._die(Reason.EXPIRED, indexes, sizes)
 
+    def select(
+        self, places: Sequence[Place], count: int, room: int
+    ) -> tuple[list[int], list[int], list[Place]]:
+        """Take messages from wherever they wait.
+
+        What is not there is left out; what has expired goes, for its turn has come.
+
+        Args:
+            places: where.
+            count: at most so many.
+            room: bytes; the message that uses it up is the last.
+
+        Returns:
+            Indexes and sizes, and places where a message waits that was not taken.
+        """
+        indexes: list[int] = []
+        sizes: list[int] = []
+        left: list[Place] = []
+        for line, keys in _runs(places):
+            entries = self.ready.find(line, keys)
+            expired = [entry for entry in entries if NEVER < entry[2] <= self.expired_at]
+            if expired:
+                self.expired_ms = self.now_ms
+                gone = self.ready.take_out(line, [key for key, _, _ in expired])
+                self._die(Reason.EXPIRED, gone, [size for _, size, _ in expired])
+                entries = [entry for entry in entries if not NEVER < entry[2] <= self.expired_at]
+            stop = min(len(entries), count - len(indexes)) if room > 0 else 0
+            chosen = [size for _, size, _ in entries[:stop]]
+            if sum(chosen) > room:
+                del chosen[that_fill(chosen, room) :]
+            left += [(line, key) for key, _, _ in entries[len(chosen) :]]
+            if chosen:
+                indexes += self.ready.take_out(line, [key for key, _, _ in entries[: len(chosen)]])
+                sizes += chosen
+                room -= sum(chosen)
+        return indexes, sizes, left
+
     # --- limits -----------------------------------------------------------------------------------
 
     def counted(self) -> tuple[int, int]:
@@ -308,3 +347,17 @@ class Messages:
         if settings.max_length_bytes is not None:
             while self.ready.length and self.counted()[1] > settings.max_length_bytes:
                 self._die(Reason.MAXLEN, *self.ready.take_heads(1))
+
+
+def _runs(places: Sequence[Place]) -> Iterator[tuple[int, list[int]]]:
+    """Places as lines with keys that grow."""
+    keys: list[int] = []
+    line = 0
+    for number, key in places:
+        if keys and (number != line or key <= keys[-1]):
+            yield line, keys
+            keys = []
+        line = number
+        keys.append(key)
+    if keys:
+        yield line, keys

@@ -31,11 +31,12 @@ from amqp10broker.queues.commands import (
     Subscribe,
     Unsubscribe,
 )
-from amqp10broker.queues.effects import Answer, Deliver, Rejected, TimedOut
+from amqp10broker.queues.effects import Answer, CreditReply, Deliver, Rejected, TimedOut
 from amqp10broker.queues.quorum.commands import Letters, QuorumCommand
 
-KeptEffect = Rejected | Answer | TimedOut
-"""Neither the state says these again, nor how far the letters were carried out."""
+KeptEffect = Rejected | Answer | TimedOut | CreditReply
+"""Neither the state says these again, nor how far the letters were carried out: a `CreditReply` to a drain of
+a consumer that selects comes later, when that has looked through the queue."""
 
 
 @dataclass(slots=True)

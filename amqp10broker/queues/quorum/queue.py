@@ -13,10 +13,11 @@ who consumes them in `consumers`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Final, assert_never
 
+from amqp10broker.message.message import Message
 from amqp10broker.queues.commands import (
     TICK,
     AttachPublisher,
@@ -48,12 +49,14 @@ from amqp10broker.queues.effects import (
     Rejected,
     Settled,
 )
-from amqp10broker.queues.figures import QueueFigures, is_full, length_limits
+from amqp10broker.queues.figures import QueueFigures, QueueWeight, few, is_full, length_limits
 from amqp10broker.queues.machine import QueueMachine
 from amqp10broker.queues.outlook import Outlook
 from amqp10broker.queues.quorum.bodies import BodyStore, PagedBodies
+from amqp10broker.queues.quorum.browsing import Browsers
 from amqp10broker.queues.quorum.commands import (
     CHANGES_NOTHING,
+    Browsing,
     DlxSettle,
     Letters,
     NodeBack,
@@ -62,8 +65,10 @@ from amqp10broker.queues.quorum.commands import (
     QuorumChange,
     QuorumCommand,
     RaiseVersion,
+    Selected,
     SessionGone,
 )
+from amqp10broker.queues.quorum.consumer import size_of
 from amqp10broker.queues.quorum.consumers import QuorumConsumers
 from amqp10broker.queues.quorum.dead_letters import DeadMessage, at_least_once
 from amqp10broker.queues.quorum.messages import Messages
@@ -79,6 +84,7 @@ class QuorumQueue(QueueMachine):
 
     Attributes:
         version: by which commands are carried out (`queues.machine_version`); each queue begins with 1.
+        browsers: consumers that are no part of the state.
     """
 
     def __init__(
@@ -103,6 +109,7 @@ class QuorumQueue(QueueMachine):
         self._messages.counters = self.counters
         self._lanes = NodeLanes()
         self._consumers = QuorumConsumers(name, self._messages, self._outbox, self._lanes, now_ms)
+        self.browsers = Browsers(name, self._messages, self._outbox)
 
     # --- what others see --------------------------------------------------------------------------
 
@@ -190,6 +197,11 @@ class QuorumQueue(QueueMachine):
             limits=limits,
         )
 
+    def weight(self) -> QueueWeight:
+        """See `QueueMachine`."""
+        held = few(each.unsettled.values() for each in self._consumers.by_ref.values() if not each.settled)
+        return QueueWeight(self._messages.ready.size_bytes, None if held is None else sum(map(size_of, held)))
+
     @property
     def next_index(self) -> int:
         """The index of the next message: each that was ever published used one up, taken or not."""
@@ -204,6 +216,7 @@ class QuorumQueue(QueueMachine):
         messages, consumers = self._messages, self._consumers
         holder = consumers.activity.holder
         parts = {ref: each.part for ref, each in consumers.by_ref.items()}
+        parts |= consumers.selecting.parts() | self.browsers.parts()
         if holder is not None and not holder.active:
             parts[holder.ref] = holder.part._replace(quiescing=True)
         return Outlook(
@@ -224,9 +237,26 @@ class QuorumQueue(QueueMachine):
         """See `QueueMachine`."""
         consumers = self._consumers
         times = [self._messages.ready.deadline(), consumers.timeout_at, consumers.give_up_at]
+        if self.browsers.unfinished:
+            times.append(self._messages.now_ms)
         if self.settings.expires_ms is not None and not self._consumers.count and not self.deleted:
             times.append(self._consumers.unused_since + self.settings.expires_ms)
         return min((when for when in times if when is not None), default=None)
+
+    def look(self, budget: int) -> Selected | None:
+        """Look for consumers that select: what the log is to say of it. Nothing is changed.
+
+        It is carried out before this is called again.
+
+        Args:
+            budget: messages that may be looked at.
+
+        Returns:
+            None: there is nothing to look at for anybody who could have it.
+        """
+        if self.replaying or not self._consumers.selecting.able:
+            return None
+        return self._consumers.selecting.look(budget)
 
     def take_dead_letters(self) -> list[DeadLetters]:
         """See `QueueMachine`."""
@@ -334,6 +364,8 @@ class QuorumQueue(QueueMachine):
         if isinstance(command, CHANGES_NOTHING):
             if isinstance(command, Inspect) and not self.replaying:
                 super()._answer(command.request, self.ready)
+            elif type(command) is Browsing and not self.replaying:
+                self._browse(command)
             return
         if type(command) is Letters:
             self._carry_out(command, now_ms)
@@ -355,6 +387,13 @@ class QuorumQueue(QueueMachine):
             self._messages.leave_full()
         if self._messages.replaying:
             self._outbox.take()
+        elif self.browsers.by_ref:
+            self.browsers.show()
+
+    def _browse(self, command: Browsing) -> None:
+        if isinstance(command.command, Subscribe) and self._is_gone_for(command.command.consumer):
+            return
+        self.browsers.carry_out(command)
 
     def _carry_out(self, letters: Letters, now_ms: int) -> None:
         self.apply(TICK, now_ms)
@@ -415,12 +454,21 @@ class QuorumQueue(QueueMachine):
                 self._consumers.back(command.node, command.incarnation)
             case SessionGone():
                 self._lose(command.session.__eq__)
+            case Selected():
+                self._consumers.selected(command)
             case RaiseVersion():
                 self.version = max(self.version, command.version)
             case Tick() | Letters():
                 return
             case _:
                 assert_never(command)
+
+    def has_room_for(self, messages: Sequence[Message]) -> bool:
+        """See `QueueMachine`."""
+        if self.settings.overflow is not Overflow.REJECT_PUBLISH:
+            return True
+        sizes = list(map(len, map(_CONTENT, messages)))
+        return self._messages.room_for(sizes, self._consumers.turns.credit()) == len(messages)
 
     def _publish(self, command: Publish) -> None:
         publisher, messages, ids = command.publisher, command.messages, command.ids
@@ -431,7 +479,9 @@ class QuorumQueue(QueueMachine):
             return
         sizes = list(map(len, map(_CONTENT, messages)))
         if self.settings.overflow is Overflow.REJECT_PUBLISH:
-            taken = self._messages.room_for(sizes, self._consumers.turns.credit())
+            # Where somebody selects, messages wait until they were looked at.
+            passing = 0 if self._consumers.selecting.able else self._consumers.turns.credit()
+            taken = self._messages.room_for(sizes, passing)
             if taken < len(messages):
                 self._messages.full = True
                 rejected = Rejected(publisher, ids[taken:], command.settled, self.name)
@@ -456,6 +506,7 @@ class QuorumQueue(QueueMachine):
         for publisher in [each for each in self._publishers if is_gone(each.reply_to)]:
             del self._publishers[publisher]
         self._consumers.lose(is_gone)
+        self.browsers.lose(is_gone)
 
     def _purge(self, command: Purge) -> None:
         waiting = self._messages.ready.clear()
@@ -464,6 +515,7 @@ class QuorumQueue(QueueMachine):
 
     def _let_go(self) -> None:
         self._consumers.delete()
+        self.browsers.delete()
         self._messages.clear()
 
     def _configure(self, settings: QueueSettings) -> None:

@@ -14,7 +14,7 @@ reached the client goes back to where it was.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final
 
@@ -28,6 +28,15 @@ PRIORITY_NORMAL_MAX: Final = 4
 """Messages above it are of high priority."""
 
 _FROM_HIGH: Final = -1
+_NOTHING: Final = Lane()
+"""A line in which nothing waits; it stays so."""
+
+RETURNS, HIGH, NORMAL, TAIL = range(4)
+"""The lines, as `Ready.in_order` gives them."""
+
+Place = tuple[int, int]
+"""Where a message waits: line, and key in it. It has no other as long as it does not come back from somebody
+who has decided on it, and no other message ever has that one."""
 
 Delayed = tuple[int, int, int, int, int]
 """When it is due in ms, number of its return, index, size, expiry."""
@@ -104,6 +113,52 @@ class Ready:
             times.append(self._delayed[0][0])
         return min(times, default=None)
 
+    # --- looking ------------------------------------------------------------------------------------
+
+    def in_order(self) -> tuple[Lane, Lane, Lane, Lane]:
+        """The four lines as somebody looks through them who takes nothing: one behind the other."""
+        return self.returns, self.high, self.normal, self.tail
+
+    def indexes_of(self, number: int, keys: list[int]) -> list[int]:
+        """Of messages in one of these lines, by its place in `in_order`."""
+        if self.in_order()[number] in (self.high, self.normal):
+            return keys
+        return [self._index_of_return[key] for key in keys]
+
+    def ends(self, next_index: int) -> list[int]:
+        """Keys that are in none of these lines yet, nor any above them.
+
+        Args:
+            next_index: of the next message.
+        """
+        return [self._returns_made, next_index, next_index, self._returns_made]
+
+    def behind(self, key: int) -> int:
+        """The index before all of which a message in `tail` was served, or will be, by its key."""
+        return self._behind[key]
+
+    def places_of(self, indexes: Iterable[int]) -> list[Place]:
+        """Where messages that consumers hold have been waiting, in the order of the lines."""
+        return sorted(map(self._place_of, indexes))
+
+    def _place_of(self, index: int) -> Place:
+        place = self._places.get(index)
+        if place is None:
+            return NORMAL, index
+        if place == _FROM_HIGH:
+            return HIGH, index
+        return (TAIL if place in self._behind else RETURNS), place
+
+    def find(self, number: int, keys: Sequence[int]) -> list[tuple[int, int, int]]:
+        """Messages that wait in a line, of those with these keys, which grow: key, size, expiry."""
+        return self.in_order()[number].find(keys)
+
+    def has_before(self, bounds: Sequence[int]) -> bool:
+        """Whether a message waits whose key is below the bound of its line."""
+        return any(
+            lane.length and lane.head_key < bound for lane, bound in zip(self._lanes(), bounds, strict=True)
+        )
+
     # --- in ---------------------------------------------------------------------------------------
 
     def add(
@@ -171,6 +226,40 @@ class Ready:
         self.size_bytes += size
 
     # --- out --------------------------------------------------------------------------------------
+
+    def take_before(self, bounds: Sequence[int], expired_at: int, room: int) -> tuple[list[int], list[int]]:
+        """`take` one message, as if what is not below these keys, one a line, were not there."""
+        lanes = self._lanes()
+        self.returns, self.high, self.normal, self.tail = (
+            lane if lane.length and lane.head_key < bound else _NOTHING
+            for lane, bound in zip(lanes, bounds, strict=True)
+        )
+        try:
+            return self.take(1, expired_at, room)
+        finally:
+            self.returns, self.high, self.normal, self.tail = lanes
+
+    def take_out(self, number: int, keys: Sequence[int]) -> list[int]:
+        """Take messages from wherever they wait in a line, for a consumer or because they have expired.
+
+        Args:
+            number: which line.
+            keys: growing; at least one, and all of them are there.
+
+        Returns:
+            Their indexes.
+        """
+        lane = self.in_order()[number]
+        entries = lane.find(keys)
+        lane.take_out(keys)
+        indexes = list(keys)
+        if number == HIGH:
+            self._places.update(dict.fromkeys(indexes, _FROM_HIGH))
+        elif number != NORMAL:
+            indexes = [self._index_of_return.pop(key) for key in keys]
+            self._places.update(zip(indexes, keys, strict=True))
+        self._took(indexes, [size for _, size, _ in entries], [expiry for _, _, expiry in entries])
+        return indexes
 
     def take(self, count: int, expired_at: int, room: int = NO_BOUND) -> tuple[list[int], list[int]]:
         """Take the next messages for a consumer.

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from amqp10broker.queues import machine_version
 from amqp10broker.queues.commands import ConsumerRef, PeerId, PublisherRef, RequestRef
-from amqp10broker.queues.effects import Answer, Reason, Refusal, Rejected, TimedOut
+from amqp10broker.queues.effects import Answer, CreditReply, Reason, Refusal, Rejected, TimedOut
 from amqp10broker.queues.quorum.bodies import BodyStore, ranges_of
 from amqp10broker.queues.quorum.command_codec import (
     OLD_PEER,
@@ -28,7 +28,7 @@ from amqp10broker.queues.quorum.command_codec import (
     from_little_endian,
     little_endian,
 )
-from amqp10broker.queues.quorum.consumer import SIZE_BITS, Consumer, delivered_at, size_of
+from amqp10broker.queues.quorum.consumer import SIZE_BITS, Consumer, Selection, delivered_at, size_of
 from amqp10broker.queues.quorum.lane import Lane
 from amqp10broker.queues.quorum.node_lanes import KeptEffect, NodeLane
 from amqp10broker.queues.quorum.queue import QuorumQueue
@@ -139,6 +139,11 @@ def encode_snapshot(queue: QuorumQueue) -> bytes:
         "lanes": [[*key, *_lane_fields(lane)] for key, lane in queue.node_lanes.by_node.items()],
         "arrays": out.kinds,
     }
+    selecting = consumers.selecting
+    if selecting:
+        # Equal to what version 1 wrote as long as nobody selects.
+        state["selecting"] = [_selection_fields(each) for each in selecting.by_ref.values()]
+        state["again"] = [selecting.again.first, [[*place] for place in selecting.again.places]]
     head = json.dumps(state, separators=(",", ":"), sort_keys=True).encode()
     return b"".join((_LENGTH.pack(len(head)), head, *out.parts))
 
@@ -165,6 +170,12 @@ _FIELDS: Final = (
 def _consumer_fields(consumer: Consumer) -> list[Any]:
     ref = [*consumer.ref.reply_to, consumer.ref.handle]
     return [ref, *(getattr(consumer, name) for name in _FIELDS)]
+
+
+def _selection_fields(consumer: Consumer) -> list[Any]:
+    selection = consumer.selection
+    assert selection is not None
+    return [consumer.number, b64encode(selection.wanted).decode(), [*selection.at], selection.ends]
 
 
 def _head(data: bytes) -> tuple[Any, int]:
@@ -235,6 +246,11 @@ def decode_snapshot(name: str, data: bytes, bodies: BodyStore | None = None) -> 
     for fields in state["publishers"]:
         publishers[PublisherRef(*_ref(fields))] = None
     by_number = {consumer.number: consumer for consumer in consumers.by_ref.values()}
+    for number, wanted, at, ends in state.get("selecting", []):
+        by_number[number].selection = Selection(b64decode(wanted), at, ends)
+    again = consumers.selecting.again
+    again.first, places = state.get("again", (0, []))
+    again.places.extend((line, key) for line, key in places)
     consumers.restore(
         made=state["consumers_made"],
         unused_since=state["unused_since"],
@@ -261,6 +277,9 @@ def _kept_fields(effect: KeptEffect) -> list[Any]:
             return ["R", [*effect.publisher.reply_to, effect.publisher.handle], [*effect.ids], effect.settled]
         case TimedOut():
             return ["T", [*effect.consumer.reply_to, effect.consumer.handle], [*effect.keys]]
+        case CreditReply():
+            ref = [*effect.consumer.reply_to, effect.consumer.handle]
+            return ["C", ref, effect.delivery_count, effect.credit, effect.available, effect.epoch]
         case Answer():
             refused = None if effect.refused is None else effect.refused.value
             ref = [*effect.request.reply_to, effect.request.handle]
@@ -279,6 +298,9 @@ def _kept(name: str, index: int, kind: str, ref: list[int], *rest: Any) -> tuple
             return index, peer, Rejected(PublisherRef(peer, handle), ids, settled, name)
         case "T", (keys,):
             return index, peer, TimedOut(ConsumerRef(peer, handle), keys, name)
+        case "C", (count, credit, available, epoch):
+            reply = CreditReply(ConsumerRef(peer, handle), count, credit, available, True, epoch)
+            return index, peer, reply
         case "A", (ready, consumers, refused):
             reason = None if refused is None else Refusal(refused)
             return index, peer, Answer(RequestRef(peer, handle), ready, consumers, reason)

@@ -72,7 +72,9 @@ class StreamLog(Protocol):
             DiskFull: nothing has changed, and it can be tried again.
         """
 
-    def append(self, count: int, timestamp_ms: int, filter_bytes: bytes, data: Sequence[bytes]) -> int:
+    def append(
+        self, count: int, timestamp_ms: int, filter_bytes: bytes, data: Sequence[bytes], number: int = 0
+    ) -> int:
         """Put a chunk at the end. It is not committed.
 
         Args:
@@ -80,6 +82,7 @@ class StreamLog(Protocol):
             timestamp_ms: wall clock.
             filter_bytes: see `Chunk.filter`.
             data: see `Chunk.data`, in pieces.
+            number: of the commit that it is, if it is one.
 
         Returns:
             The chunk's `timestamp_ms`: later than the wall clock if that has gone back.

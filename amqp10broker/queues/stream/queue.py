@@ -12,6 +12,7 @@ done in the next wake (`deadline`).
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Final, assert_never
 
@@ -93,6 +94,8 @@ class StreamQueue(QueueMachine):
         self.log = log
         self.log.segment_bytes = settings.segment_bytes
         self._pending: list[Publish] = []
+        # Of these, parts of commits: their place, and the number that their chunk gets.
+        self._numbers: dict[int, int] = {}
         self._unconfirmed: deque[tuple[int, Publish]] = deque()
         # Since when the oldest message waits for the log, and since when the oldest does that is not in it.
         self._waits_ms = self._pending_ms = 0
@@ -223,13 +226,13 @@ class StreamQueue(QueueMachine):
             end += len(command.messages)
             self.counters.published += len(command.messages)
             self._unconfirmed.append((end, command))
-        messages = list(chain.from_iterable(command.messages for command in pending))
-        for chunk in _cut(kept(messages)):
+        numbers, self._numbers = self._numbers, {}
+        for chunk, number in _pieces(pending, numbers):
             first = self.log.next_offset
             filter_bytes = chunk_filter(filter_values(chunk), self.settings.filter_bytes)
             data = encode_batch(chunk)
             # Of those that wait at the end, too: the log's time, which does not go back when the clock does.
-            written_ms = self.log.append(len(chunk), now_ms, filter_bytes, data)
+            written_ms = self.log.append(len(chunk), now_ms, filter_bytes, data, number)
             size_bytes = sum(map(len, data))
             opened = OpenChunk(first, first + len(chunk), written_ms, filter_bytes, chunk, size_bytes)
             self._remember(opened)
@@ -270,6 +273,12 @@ class StreamQueue(QueueMachine):
                 self._waits_ms = now_ms
         self._pending.append(command)
 
+    def publish_part(self, command: Publish, number: int, now_ms: int) -> None:
+        """Publish a part of a commit: it becomes one chunk, whatever its size, with this number."""
+        if not self.deleted:
+            self._numbers[len(self._pending)] = number
+        self._publish(command, now_ms)
+
     def refuse_waiting(self, *, failed: bool = False) -> None:
         """What is not committed never will be: publishers are told.
 
@@ -282,6 +291,7 @@ class StreamQueue(QueueMachine):
             self._refuse(command, failed=failed)
         self._unconfirmed.clear()
         self._pending.clear()
+        self._numbers.clear()
 
     def _remember(self, chunk: OpenChunk) -> None:
         recent = self._recent
@@ -450,6 +460,19 @@ class StreamQueue(QueueMachine):
         self._turns.clear()
         self._at_end.clear()
         self._recent.clear()
+
+
+def _pieces(pending: Sequence[Publish], numbers: Mapping[int, int]) -> Iterator[tuple[list[Message], int]]:
+    """Messages of chunks, each with the number of the commit that it is, else 0."""
+    start = 0
+    for end in (*numbers, len(pending)):
+        plain = list(chain.from_iterable(command.messages for command in pending[start:end]))
+        if plain:
+            for chunk in _cut(kept(plain)):
+                yield chunk, 0
+        if end < len(pending):
+            yield kept(pending[end].messages), numbers[end]
+        start = end + 1
 
 
 def _cut(messages: list[Message]) -> list[list[Message]]:

@@ -60,11 +60,14 @@ from amqp10broker.service.counters import ClientCounters
 from amqp10broker.service.mail import (
     AccessChanged,
     AlarmChanged,
+    Committed,
     ConfigChanged,
     Frames,
+    LinkFree,
     LinkStolen,
     SessionLetter,
     Stop,
+    TransactionsDue,
     WriterReady,
 )
 
@@ -111,7 +114,7 @@ class BrokerChannel:
         self.stopping = False
         self.context = context
         self.mail: list[tuple[QueueHandle, Command]] = []
-        self._out: list[bytes] = []
+        self._out: list[bytes | memoryview] = []
         self._backlog: deque[object] = deque()
         self._then: Callable[[Any], None] | None = None
         self._request: RequestRef | None = None
@@ -165,8 +168,12 @@ class BrokerChannel:
                 self.on_access_changed()
             case Stop():
                 self.stopping = True
-            case LinkStolen():
+            case LinkStolen() | LinkFree():
                 raise AssertionError("a channel has no links")
+            case Committed():
+                raise AssertionError("a channel commits nothing over several queues")
+            case TransactionsDue():
+                raise AssertionError("a channel's transaction may be open for ever")
             case _:
                 assert_never(letter)
 
@@ -268,7 +275,7 @@ class BrokerChannel:
         """Let these listen from now on, and no others."""
         self.taps = self.consuming.taps = taps
 
-    def take_output(self) -> list[bytes]:
+    def take_output(self) -> list[bytes | memoryview]:
         """Bytes for the client since the last call, in pieces."""
         out, self._out = self._out, []
         return out

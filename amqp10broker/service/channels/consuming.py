@@ -240,7 +240,7 @@ class Consuming:
         """Whether deliveries wait here for the socket."""
         return any(consumer.keys for consumer in self._unsent)
 
-    def write(self, budget_bytes: int, out: list[bytes]) -> int:
+    def write(self, budget_bytes: int, out: list[bytes | memoryview]) -> int:
         """Write deliveries of all consumers in turn, as far as the budget goes.
 
         Returns:
@@ -261,7 +261,7 @@ class Consuming:
         self._hold_to_global_limit()
         return spent
 
-    def _write_of(self, consumer: Consumer, budget_bytes: int, out: list[bytes]) -> int:
+    def _write_of(self, consumer: Consumer, budget_bytes: int, out: list[bytes | memoryview]) -> int:
         count = 0
         spent = 0
         for head, body in consumer.messages:

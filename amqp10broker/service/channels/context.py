@@ -11,7 +11,8 @@ from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.config import Config
 from amqp10broker.queues.commands import ReplyTo
 from amqp10broker.security.authorise import Access
-from amqp10broker.service.context import ClientLog, MakeVolatile, Post
+from amqp10broker.service.commits import Commits
+from amqp10broker.service.context import ClientLog, MakeVolatile, OnUnroutable, Post
 from amqp10broker.service.moment import Moment
 
 __all__ = ["ChannelContext", "Post"]
@@ -36,6 +37,8 @@ class ChannelContext:
         volatile: makes a queue without a task, for direct reply-to: posted to, it answers at once.
         log: of the connection.
         moment: the time of the present wake; whoever wakes the channel sets it.
+        commits: carries out what a transaction has several queues do; None: queue by queue.
+        on_unroutable: told of messages for which there is no queue; must not raise.
     """
 
     catalog: Catalog
@@ -52,3 +55,5 @@ class ChannelContext:
     volatile: MakeVolatile
     log: ClientLog
     moment: Moment = field(default_factory=Moment)
+    commits: Commits | None = None
+    on_unroutable: OnUnroutable = lambda messages: None

@@ -38,6 +38,7 @@ class Fetching:
         channel = self._channel
         fetched = channel.consuming.take_fetched(fetcher)
         if fetched is None:
+            fetcher.credit.counters.got_nothing += 1
             channel.write(methods.BasicGetEmpty())
         else:
             tag, message = fetched

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from amqp10broker.amqp091 import methods
 from amqp10broker.amqp091.errors import AmqpChannelError, ReplyCode
+from amqp10broker.queues.commands import Publish, Settle
 from amqp10broker.queues.effects import Confirmed, Rejected, Unconfirmed
 from amqp10broker.service.channels.acknowledging import Acknowledging
 from amqp10broker.service.channels.part import Channel
+
+_PARTS: Final = frozenset((Publish, Settle))
 
 
 class Modes:
@@ -17,6 +22,7 @@ class Modes:
         self._acknowledging = acknowledging
         # A commit waits until queues have taken what it published.
         self._committing = False
+        self._ends = channel.context.moment.measures.transactions
 
     def select_confirms(self, method: methods.ConfirmSelect) -> None:
         """confirm.select"""
@@ -40,17 +46,37 @@ class Modes:
         """tx.commit"""
         channel = self._channel
         self._require_tx()
+        self._ends.committed += 1
+        before = len(channel.mail)
         self._acknowledging.commit()
-        if channel.publishing.commit():
+        taken = channel.publishing.commit()
+        self._do_at_once(before)
+        if taken:
             channel.write(methods.TxCommitOk())
         else:
             self._committing = True
             channel.pause()
 
+    def _do_at_once(self, before: int) -> None:
+        """Have what was posted behind these letters carried out in one step, where it can be.
+
+        RabbitMQ promises that for one queue only. Where a queue is full, or on another node, each does its
+        part for itself, and the client hears which, as from RabbitMQ.
+        """
+        channel = self._channel
+        commits = channel.context.commits
+        mail, posted = channel.mail[:before], channel.mail[before:]
+        parts = [letter for letter in posted if type(letter[1]) in _PARTS]
+        if commits is None or len(parts) < 2 or not all(commits.takes(handle) for handle, _ in parts):
+            return
+        refused = commits.commit(mail, parts)
+        channel.mail[:] = posted if refused else [each for each in posted if type(each[1]) not in _PARTS]
+
     def rollback(self) -> None:
         """tx.rollback"""
         channel = self._channel
         self._require_tx()
+        self._ends.rolled_back += 1
         channel.publishing.rollback()
         self._acknowledging.rollback()
         channel.write(methods.TxRollbackOk())

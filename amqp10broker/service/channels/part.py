@@ -20,6 +20,7 @@ class Channel(Protocol):
 
     number: int
     context: ChannelContext
+    mail: list[tuple[QueueHandle, Command]]
     consuming: Consuming
     publishing: Publishing
 

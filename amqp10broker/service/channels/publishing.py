@@ -261,6 +261,7 @@ class Publishing:
         self._next_seq += count
         if not queues:
             self._counters.unroutable += count
+            self._context.on_unroutable(messages)
             if mandatory:
                 self._counters.returned += count
                 exchange.returned += count

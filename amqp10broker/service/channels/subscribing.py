@@ -163,8 +163,7 @@ class Subscribing:
         if consumer is None or consumer.cancelled:
             return
         if consumer.terms.tag and CANCEL_NOTIFY in self._context.capabilities:
-            consuming.cancel(consumer.terms.tag)
-            self._tell_cancelled(consumer, "consumer cancelled: it held deliveries for too long")
+            self.cancel_for_us(consumer, "it held deliveries for too long")
             return
         allowed_ms = consumer.terms.timeout_ms
         if allowed_ms is None:
@@ -208,6 +207,11 @@ class Subscribing:
             raise asked[0].queue.inaccessible()
         if consumer is not None and lasted and consumer.terms.tag:
             self._tell_cancelled(consumer, "consumer cancelled: its queue's node is down or inaccessible")
+
+    def cancel_for_us(self, consumer: Consumer, reason: str) -> None:
+        """Cancel a consumer that its client has not cancelled."""
+        self._channel.consuming.cancel(consumer.terms.tag)
+        self._tell_cancelled(consumer, f"consumer cancelled: {reason}")
 
     def _tell_cancelled(self, consumer: Consumer, event: str) -> None:
         """Tell of a consumer that is there no more: the client, if it wants to know, and the log."""

@@ -24,10 +24,14 @@ from amqp10broker.amqp10.performatives import (
     TerminusDurability,
     TerminusExpiryPolicy,
 )
-from amqp10broker.amqp10.types import Described, Symbol
+from amqp10broker.amqp10.types import Symbol
+from amqp10broker.catalog.catalog import Request
 from amqp10broker.catalog.proposing import Decided
 from amqp10broker.catalog.queue import DeclaredQueue, QueueType
+from amqp10broker.catalog.queue_arguments import JMS_PRIORITY
+from amqp10broker.catalog.queue_kind import CLASSIC, KINDS, VOLATILE_KIND, QueueKind
 from amqp10broker.catalog.queue_requests import DeclareQueue
+from amqp10broker.catalog.subscriptions import OF_TEMPORARY_TOPICS, Subscription, temporary_topic
 from amqp10broker.catalog.vhost import VOLATILE
 from amqp10broker.errors import (
     AccessRefused,
@@ -39,8 +43,20 @@ from amqp10broker.errors import (
     RefusedError,
     ResourceLocked,
 )
+from amqp10broker.queues import machine_version
 from amqp10broker.queues.commands import Verdict
-from amqp10broker.routing.address import BadAddress, ExchangeAddress, QueueAddress, parse, queue_address
+from amqp10broker.routing.address import (
+    TOPIC_EXCHANGE,
+    TOPICS,
+    Address,
+    BadAddress,
+    ExchangeAddress,
+    QueueAddress,
+    TopicAddress,
+    parse,
+    queue_address,
+    topic_address,
+)
 from amqp10broker.routing.declaration import stripped
 from amqp10broker.service.context import SessionContext
 from amqp10broker.service.sessions.outcomes import default_verdict
@@ -50,7 +66,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Steps = Generator[DeclareQueue, Decided, T]
+Steps = Generator[Request[Any], Decided, T]
 """Asks for queues to be declared, is sent what became of each, and returns a plan."""
 
 OUTCOMES: Final = (
@@ -62,12 +78,10 @@ OUTCOMES: Final = (
 QUEUE: Final = Symbol("queue")
 TOPIC: Final = Symbol("topic")
 TEMPORARY_QUEUE: Final = Symbol("temporary-queue")
+TEMPORARY_TOPIC: Final = Symbol("temporary-topic")
 VOLATILE_QUEUE: Final = Symbol("rabbitmq:volatile-queue")
 MOVE: Final = Symbol("move")
 COPY: Final = Symbol("copy")
-SELECTOR: Final = "apache.org:selector-filter:string"
-SELECTOR_CODE: Final = 0x0000_468C_0000_0004
-"""The descriptor of a selector, and its number."""
 STREAM_CAPABILITIES: Final = (Symbol("AMQP_FILTEX_PROP_V1_0"), Symbol("AMQP_FILTEX_SQL_V1_0"))
 """What a link from a stream offers: the extensions for filters of AMQP 1.0."""
 ENQUEUED_TIME: Final = Symbol("amqp10broker:enqueued-time")
@@ -108,9 +122,12 @@ class SourcePlan:
         dynamic: the queue was made for this link.
         priority: among the consumers of the queue.
         timeout_ms: how long it may hold a delivery; None: as long as the queue allows.
-        filters: where to begin in a stream, and what of it is wanted; None for any other queue.
+        filters: which messages are wanted, and of a stream where to begin; None: all.
+        browse: it is shown messages of a queue, and takes none.
         capabilities: that our end offers.
         enqueued_time: deliveries say when they were enqueued.
+        subscription: to a topic, whose queue it is.
+        exclusive: no other consumer may be there; the attach is answered when the queue has agreed.
     """
 
     queue: DeclaredQueue
@@ -122,6 +139,9 @@ class SourcePlan:
     filters: Filters | None = None
     capabilities: tuple[Symbol, ...] | None = None
     enqueued_time: bool = False
+    browse: bool = False
+    subscription: Subscription | None = None
+    exclusive: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +154,16 @@ class TargetPlan:
             terminus, too.
         target: for our attach.
         dynamic: the queue was made for this link.
+        topic: the exchange and routing key are those of a topic: what no queue takes is accepted.
+        temporary: of a temporary topic: the queue with which it goes.
     """
 
     queue: DeclaredQueue | None
     exchange: ExchangeAddress | None
     target: Target
     dynamic: bool
+    topic: bool = False
+    temporary: DeclaredQueue | None = None
 
 
 def plan_source(attach: Attach, context: SessionContext) -> Steps[SourcePlan]:
@@ -159,29 +183,29 @@ def plan_source(attach: Attach, context: SessionContext) -> Steps[SourcePlan]:
             "could resume",
         )
     assert isinstance(source, Source)
-    outcomes = _outcomes(source)
+    outcomes = outcomes_of(source)
     verdict = default_verdict(source.default_outcome)
-    # Looked at before a dynamic queue is made, which a refusal would leave behind.
-    priority = _whole_number(attach, PRIORITY) or 0
+    # Looked at before a queue is made, which a refusal would leave behind.
+    priority = whole_number(attach, PRIORITY) or 0
     dynamic = source.dynamic
+    filter_set: FilterSet | None = None
     if dynamic:
-        _check_abilities(source, "a temporary queue")
+        kind = VOLATILE_KIND if VOLATILE_QUEUE in (source.capabilities or ()) else CLASSIC
+        filter_set = _filters(source, kind, "a temporary queue", context)
     if dynamic and VOLATILE_QUEUE in (source.capabilities or ()):
         queue = _volatile_queue(attach, source, context)
     elif dynamic:
         queue = yield from _temporary_queue(attach, source.address, source.capabilities, context, "source")
     else:
-        address = _address(source.address)
-        if isinstance(address, ExchangeAddress):
+        address = resolve(source.address, source.capabilities)
+        if not isinstance(address, QueueAddress):
             raise AmqpLinkError(
                 Condition.INVALID_FIELD,
                 f"Attach refused: {source.address!r} is no source: bind a queue to the exchange and consume "
                 "from /queues/:queue",
             )
         _allowed(lambda: context.access.read("queue", address.queue))
-        _check_no_topic(address, source.capabilities)
-        if _kind(address, context) is not QueueType.STREAM:
-            _check_abilities(source, f"queue '{address.queue}'")
+        filter_set = _filters(source, _kind(address, context), f"queue '{address.queue}'", context)
         if to_declare(address, context):
             yield from _declared(address, context)
             # It may have taken its time.
@@ -193,37 +217,43 @@ def plan_source(attach: Attach, context: SessionContext) -> Steps[SourcePlan]:
             )
         _allowed(lambda: context.vhost.for_connection(queue, context.connection))
     stream = queue.type == QueueType.STREAM
-    filter_set = _filter_set(source, context) if stream else None
+    browse = source.distribution_mode == COPY and not stream
     reply = Source(
         address=queue_address(queue.name) if dynamic else source.address,
         dynamic=dynamic,
         dynamic_node_properties=_node_properties() if dynamic else None,
-        distribution_mode=COPY if stream else MOVE,
-        # The reply says which filters are in place: those of a stream that are valid, and no others.
+        distribution_mode=COPY if stream or browse else MOVE,
+        # The reply says which filters are in place: those that are valid and that the queue has.
         filter=filter_set.in_place or None if filter_set is not None else None,
         default_outcome=source.default_outcome if source.default_outcome is not None else Released(),
         outcomes=outcomes,
         capabilities=_dynamic_capabilities(queue) if dynamic else _capabilities(source, queue),
         **KEPT,
     )
-    plan = SourcePlan(queue, reply, verdict, dynamic, priority, _timeout(attach, queue))
-    if filter_set is None:
+    plan = SourcePlan(queue, reply, verdict, dynamic, priority, _timeout(attach, queue), browse=browse)
+    if filter_set is not None:
+        plan = replace(plan, filters=filter_set.filters)
+    _check_alone(plan, context)
+    if not stream:
         return plan
     timed = ENQUEUED_TIME in (attach.desired_capabilities or ())
     return replace(
         plan,
-        filters=filter_set.filters,
         capabilities=(*STREAM_CAPABILITIES, ENQUEUED_TIME) if timed else STREAM_CAPABILITIES,
         enqueued_time=timed,
     )
 
 
-def _filter_set(source: Source, context: SessionContext) -> FilterSet:
-    # Not before there is a stream: a broker without one starts sooner without its filters.
+def _filter_set(source: Source, kind: QueueKind, context: SessionContext) -> FilterSet:
+    # Not before there is a filter: a broker without one starts sooner.
     from amqp10broker.message.filters.filters import from_amqp10
 
-    found = from_amqp10(source.filter)
+    found = from_amqp10(source.filter, of_stream=kind.replays)
     for refusal in found.refused:
+        if refusal.selects:
+            raise AmqpLinkError(
+                Condition.INVALID_FIELD, f"Attach refused: selector '{refusal.name}': {refusal.reason}"
+            )
         # The client sees in the reply that it is not, and only whoever reads the log can see why.
         context.log.warning(
             "filter is not in place", address=source.address, filter=refusal.name, reason=refusal.reason
@@ -244,6 +274,8 @@ def plan_target(attach: Attach, context: SessionContext) -> Steps[TargetPlan]:
     if target is None:
         target = Target()
     assert isinstance(target, Target)
+    if target.dynamic and TEMPORARY_TOPIC in (target.capabilities or ()):
+        return (yield from _temporary_topic(target, context))
     if target.dynamic:
         queue = yield from _temporary_queue(attach, target.address, target.capabilities, context, "target")
         reply = Target(
@@ -256,12 +288,17 @@ def plan_target(attach: Attach, context: SessionContext) -> Steps[TargetPlan]:
         return TargetPlan(queue, None, reply, dynamic=True)
     if target.address is None:
         return TargetPlan(None, None, Target(**KEPT), dynamic=False)
-    address = _address(target.address)
+    address = resolve(target.address, target.capabilities)
+    if isinstance(address, TopicAddress):
+        _check_exchange(TOPIC_EXCHANGE, context)
+        temporary = _allowed(lambda: temporary_topic(context.vhost, address.topic))
+        capabilities = of_topic(target.capabilities, temporary)
+        reply = Target(address=target.address, capabilities=capabilities, **KEPT)
+        return TargetPlan(None, as_exchange(address), reply, dynamic=False, topic=True, temporary=temporary)
     if isinstance(address, ExchangeAddress):
         _check_exchange(address.exchange, context)
         reply = Target(address=target.address, capabilities=_capabilities(target, None), **KEPT)
         return TargetPlan(None, address, reply, dynamic=False)
-    _check_no_topic(address, target.capabilities)
     queue = yield from target_queue(address, context)
     reply = Target(address=target.address, capabilities=_capabilities(target, queue), **KEPT)
     return TargetPlan(queue, None, reply, dynamic=False)
@@ -298,8 +335,12 @@ def rcv_settle_mode(attach: Attach) -> int:
     return int(attach.rcv_settle_mode or ReceiverSettleMode.FIRST)
 
 
-def _whole_number(attach: Attach, name: str) -> int | None:
-    """A link property that is an integer of up to 64 bits, signed; None if the client does not give it."""
+def whole_number(attach: Attach, name: str) -> int | None:
+    """A link property that is an integer of up to 64 bits, signed; None if the client does not give it.
+
+    Raises:
+        AmqpLinkError: it is no such number.
+    """
     value = (attach.properties or {}).get(name)
     if value is None:
         return None
@@ -318,7 +359,7 @@ def _whole_number(attach: Attach, name: str) -> int | None:
 
 def _timeout(attach: Attach, queue: DeclaredQueue) -> int | None:
     """How long the consumer may hold a delivery, if it says so and its queue looks at the time at all."""
-    timeout_ms = _whole_number(attach, TIMEOUT)
+    timeout_ms = whole_number(attach, TIMEOUT)
     if timeout_ms is None or queue.type != QueueType.QUORUM:
         return None
     if timeout_ms < 0:
@@ -346,7 +387,12 @@ def _allowed(check: Callable[[], T]) -> T:
         raise to_amqp_error(error) from error
 
 
-def _outcomes(source: Source) -> tuple[Symbol, ...]:
+def outcomes_of(source: Source) -> tuple[Symbol, ...]:
+    """The outcomes of a source that the client may use.
+
+    Raises:
+        AmqpLinkError: it names one that is not known.
+    """
     if source.outcomes is None:
         return OUTCOMES
     unknown = [outcome for outcome in source.outcomes if outcome not in OUTCOMES]
@@ -358,22 +404,36 @@ def _outcomes(source: Source) -> tuple[Symbol, ...]:
     return source.outcomes
 
 
-def _address(address: Any) -> QueueAddress | ExchangeAddress:
+def resolve(address: Any, capabilities: tuple[Symbol, ...] | None) -> Address:
+    """What the address of a terminus names; a bare name is a topic if the terminus says so, and else a queue.
+
+    Raises:
+        AmqpLinkError: it is no address.
+    """
     if not isinstance(address, str):
         raise AmqpLinkError(
             Condition.INVALID_FIELD, f"Attach refused: bad address {address!r}: it must be a string"
         )
+    wanted = frozenset(capabilities or ())
     try:
-        return parse(address)
+        found = parse(address)
+        bare = isinstance(found, QueueAddress) and found.declare
+        return topic_address(address) if bare and TOPIC in wanted and QUEUE not in wanted else found
     except BadAddress as error:
         raise AmqpLinkError(Condition.INVALID_FIELD, f"Attach refused: {error}") from error
+
+
+def as_exchange(address: TopicAddress) -> ExchangeAddress:
+    """Where what is published to a topic goes."""
+    return ExchangeAddress(TOPIC_EXCHANGE, address.topic)
 
 
 def _declared(address: QueueAddress, context: SessionContext) -> Steps[None]:
     vhost = context.vhost
     name = address.queue
     _allowed(lambda: context.access.configure("queue", name))
-    decided = yield DeclareQueue(_allowed(vhost.named), name)
+    arguments = {JMS_PRIORITY: True} if context.of_jms else {}
+    decided = yield DeclareQueue(_allowed(vhost.named), name, arguments=arguments)
     # If it is refused because another client has made it meanwhile, otherwise perhaps, then it is there.
     if decided.refusal is not None and vhost.find(name) is None:
         raise to_amqp_error(decided.refusal) from decided.refusal
@@ -385,48 +445,102 @@ def to_declare(address: QueueAddress, context: SessionContext) -> bool:
     return declare and context.vhost.find(address.queue) is None
 
 
-def _kind(address: QueueAddress, context: SessionContext) -> str:
+def _filters(source: Source, kind: QueueKind, queue: str, context: SessionContext) -> FilterSet | None:
+    """What of a source's filters is in place; None: it has none, and the queue is no stream.
+
+    What a kind of queue cannot do is refused. The answer would say so, too (distribution-mode move, no
+    filter), but there are clients that do not look at it: Qpid JMS would empty a queue that it browses, and
+    consume messages that it did not select.
+    """
+    filter_set = _filter_set(source, kind, context) if kind.replays or source.filter else None
+    selects = filter_set is not None and filter_set.filters.messages is not None
+    browses = source.distribution_mode == COPY
+    if kind.replays:
+        return filter_set
+    if browses and not kind.browsed:
+        what = "browsed (distribution-mode copy)"
+    elif selects and not browses and not kind.selects:
+        what = "selected from: browse it (distribution-mode copy), or consume without a filter"
+    else:
+        return filter_set
+    raise AmqpLinkError(Condition.NOT_IMPLEMENTED, f"Attach refused: {queue} cannot be {what}")
+
+
+def _check_alone(plan: SourcePlan, context: SessionContext) -> None:
+    """Who selects would keep others from what it does not want; who browses is known to one member only."""
+    queue = plan.queue
+    # In a cluster what a session asks of such a queue goes through its log, also if it has one member.
+    if plan.browse and queue.kind.replicated and (queue.members or context.reply_to.id.node):
+        raise AmqpLinkError(
+            Condition.NOT_IMPLEMENTED,
+            f"Attach refused: quorum queue '{queue.name}' is in a cluster, where it cannot be browsed "
+            "(distribution-mode copy)",
+        )
+    selects = plan.filters is not None and plan.filters.messages is not None
+    if not selects or plan.browse:
+        return
+    if queue.effective.settings.single_active_consumer:
+        raise AmqpLinkError(
+            Condition.NOT_ALLOWED,
+            f"Attach refused: queue '{queue.name}' has a single active consumer, which takes all its "
+            "messages: consume without a selector, or browse with it (distribution-mode copy)",
+        )
+    cluster = context.catalog.cluster
+    if queue.kind.replicated and cluster is not None and cluster.version < machine_version.SELECTING:
+        raise AmqpLinkError(
+            Condition.NOT_IMPLEMENTED,
+            f"Attach refused: quorum queue '{queue.name}' cannot be selected from before all nodes of the "
+            f"cluster run a broker that can: it uses machine version {cluster.version}, and that takes "
+            f"version {machine_version.SELECTING} ('amqp10broker cluster-status' shows who is behind)",
+        )
+
+
+def _kind(address: QueueAddress, context: SessionContext) -> QueueKind:
     """The kind of the queue that an address names, or that an attach would make."""
     if to_declare(address, context):
-        return context.vhost.type_of_new
-    return _allowed(lambda: context.vhost.lookup(address.queue)).type
-
-
-def _check_abilities(source: Source, queue: str) -> None:
-    """Refuse what no queue can do, before one is made for it.
-
-    The answer would say so, too (distribution-mode move, no filter), but there are clients that do not look
-    at it: Qpid JMS would empty a queue that it browses, and consume messages that it did not select.
-    """
-    if source.distribution_mode == COPY:
-        raise AmqpLinkError(
-            Condition.NOT_IMPLEMENTED,
-            f"Attach refused: {queue} cannot be browsed (distribution-mode copy): consume with move, or read "
-            "from a stream",
-        )
-    for name, value in (source.filter or {}).items():
-        if isinstance(value, Described) and value.descriptor in (SELECTOR, SELECTOR_CODE):
-            raise AmqpLinkError(
-                Condition.NOT_IMPLEMENTED,
-                f"Attach refused: filter '{name}' is a selector, which {queue} does not have: consume "
-                "without, or select from a stream by amqp:sql-filter",
-            )
-
-
-def _check_no_topic(address: QueueAddress, capabilities: tuple[Symbol, ...] | None) -> None:
-    """Refuse to take a queue for a topic: its subscribers would share what each should get."""
-    if address.declare and TOPIC in (capabilities or ()) and QUEUE not in (capabilities or ()):
-        raise AmqpLinkError(
-            Condition.NOT_IMPLEMENTED,
-            f"Attach refused: '{address.queue}' names a queue, and topics by bare name are not supported: "
-            "publish to /exchanges/amq.topic/:key and consume from a queue that is bound to it",
-        )
+        return KINDS[context.vhost.type_of_new]
+    return _allowed(lambda: context.vhost.lookup(address.queue)).kind
 
 
 def _capabilities(terminus: Source | Target, queue: DeclaredQueue | None) -> tuple[Symbol, ...] | None:
     """What is true of the node among what the client asks for; None if nothing is."""
     true = {TOPIC} if queue is None else {QUEUE, TEMPORARY_QUEUE} if queue.exclusive else {QUEUE}
     return tuple(each for each in terminus.capabilities or () if each in true) or None
+
+
+def of_topic(
+    asked: tuple[Symbol, ...] | None, temporary: DeclaredQueue | None, *more: Symbol
+) -> tuple[Symbol, ...] | None:
+    """What is true of a topic, and `more`, among what the client asks for; None if nothing is."""
+    true = {TOPIC, *more} if temporary is None else {TOPIC, TEMPORARY_TOPIC, *more}
+    return tuple(each for each in asked or () if each in true) or None
+
+
+def _temporary_topic(target: Target, context: SessionContext) -> Steps[TargetPlan]:
+    """A topic that goes with its link: an exclusive queue of its name, which gets nothing, says so."""
+    if target.address is not None:
+        raise AmqpLinkError(
+            Condition.NOT_IMPLEMENTED,
+            "Dynamic target not supported: set no address for a temporary topic",
+        )
+    name = OF_TEMPORARY_TOPICS + context.new_id()
+    _allowed(lambda: context.access.configure("queue", name))
+    _check_exchange(TOPIC_EXCHANGE, context)
+    request = DeclareQueue(
+        _allowed(context.vhost.named), name, durable=False, owner=context.connection, internal=True
+    )
+    decided = yield request
+    _allowed(decided.result)
+    address = topic_address(name)
+    reply = Target(
+        address=TOPICS + name,
+        dynamic=True,
+        dynamic_node_properties=_node_properties(),
+        capabilities=(TEMPORARY_TOPIC,),
+        **KEPT,
+    )
+    queue = _allowed(lambda: context.vhost.lookup(name))
+    return TargetPlan(None, as_exchange(address), reply, dynamic=True, topic=True, temporary=queue)
 
 
 def _temporary_queue(

@@ -12,18 +12,22 @@ written, so that a flow never overtakes a transfer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, assert_never
+from typing import Any, Protocol, assert_never
 
-from amqp10broker.amqp10.delivery import Parts
+from amqp10broker.amqp10.delivery import Parts, ResumedDelivery
 from amqp10broker.amqp10.disposition import RELEASED, Outcome
+from amqp10broker.amqp10.errors import AmqpLinkError, Condition
 from amqp10broker.amqp10.events import DeliveriesUpdated
 from amqp10broker.amqp10.link import SenderLink
-from amqp10broker.amqp10.performatives import Flow
+from amqp10broker.amqp10.performatives import Declared, Flow, Received, TransactionalState
+from amqp10broker.amqp10.resumption import Resume, SenderPlan
 from amqp10broker.amqp10.session import Session
 from amqp10broker.catalog.last_error import LastError
 from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.catalog.subscriptions import Subscription
 from amqp10broker.config import FlowSettings
 from amqp10broker.message.convert import all_to_amqp10
 from amqp10broker.message.message import Message
@@ -34,8 +38,10 @@ from amqp10broker.service.moment import Moment
 from amqp10broker.service.queue_credit import QueueCredit
 from amqp10broker.service.sessions.decisions import Decisions
 from amqp10broker.service.sessions.flow_answers import FlowAnswers, Properties
+from amqp10broker.service.sessions.kept_consumer import KeptConsumer
 from amqp10broker.service.sessions.outcomes import check_no_transaction, decide
 from amqp10broker.service.sessions.times import ConsumerTimes
+from amqp10broker.service.sessions.transactions import ConflictError, Retired, Transactions
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +53,20 @@ class ConsumerTerms:
         default_verdict: for deliveries unsettled when the link goes (source's default-outcome).
         exclusive_queue: delete the queue with the link (a dynamic source).
         resuming: the client's attach gave an incomplete unsettled map: no new deliveries (2.7.3).
+        browses: it is shown messages, and is never the active consumer.
+        selects: it gets those that its filter passes.
+        subscription: to a topic, whose queue it is.
+        exclusive: no other consumer is there.
     """
 
     address: str
     default_verdict: Verdict
     exclusive_queue: bool = False
     resuming: bool = False
+    browses: bool = False
+    selects: bool = False
+    subscription: Subscription | None = None
+    exclusive: bool = False
 
 
 class ConsumerLinks(Protocol):
@@ -72,6 +86,8 @@ class Consumer:
         settings: the flow settings in force for it.
         last_error: why deliveries were taken back from it last.
         times: when what happened last.
+        closed: the client has closed its link, and so given up what of it outlives a detach.
+        kept: what outlives this end of the link; None: nothing does.
     """
 
     __slots__ = (
@@ -79,8 +95,14 @@ class Consumer:
         "_flows",
         "_links",
         "_log",
+        "_resumed",
         "_session",
+        "_since",
+        "_transactions",
+        "_transacts",
+        "closed",
         "credit",
+        "kept",
         "last_error",
         "link",
         "settings",
@@ -99,19 +121,30 @@ class Consumer:
         *,
         moment: Moment,
         log: ClientLog,
+        transactions: Transactions,
+        transacts: Callable[[DeclaredQueue], bool],
+        kept: KeptConsumer | None = None,
     ) -> None:
         queue = credit.queue
         self._session = session
         self._links = links
         self._log = log
+        self._transactions = transactions
+        self._transacts = transacts
         self.link = link
         self.credit = credit
         self.terms = terms
         self.settings = settings
         self.last_error: LastError | None = None
+        self.closed = False
+        self.kept = kept
+        # Answers of an older epoch are to another end of a kept link.
+        self._since = credit.epoch
+        # Deliveries that are resumed when a quorum queue has made what was decided on them durable.
+        self._resumed: deque[ResumedDelivery] = deque()
         self.times = ConsumerTimes(moment)
         self._decisions = Decisions()
-        single = queue.effective.settings.single_active_consumer
+        single = queue.effective.settings.single_active_consumer and not terms.browses
         self._flows = FlowAnswers(tells_active=queue.kind.tells_active and single)
 
     @property
@@ -136,9 +169,9 @@ class Consumer:
 
     @property
     def ready(self) -> int:
-        """Messages that the queue could deliver now: of a stream those behind this consumer's position,
-        as of its last answer."""
-        if self.credit.kind.replays:
+        """Messages that the queue could deliver now: as of its last answer, of a stream those behind this
+        consumer's position, and of a queue that it looks through none if it has seen all."""
+        if self.credit.kind.replays or self.terms.browses or self.terms.selects:
             return self.credit.available
         return self.queue.handle.ready
 
@@ -172,7 +205,7 @@ class Consumer:
         if flow.echo or self.link.credit.drain:
             self._flows.owe()
         credit = self.credit
-        if credit.waiting > self.link.credit.link_credit:
+        if credit.waiting > self._room:
             self._give_back()
         if credit.in_flight:
             self._flows.unasked = True
@@ -189,6 +222,13 @@ class Consumer:
             AmqpLinkError: the client may not decide so.
             AmqpSessionError: that is no decision.
         """
+        if event.settled and self.kept is not None:
+            self.kept.forget(event.keys)
+        if isinstance(event.state, TransactionalState):
+            self._decide_within(event.state, event)
+            return
+        if self._transactions:
+            self._transactions.decided_outside(self.ref, event.keys)
         decision = decide(event.state, settled=event.settled, default=self.terms.default_verdict)
         if decision is None:
             return
@@ -213,9 +253,60 @@ class Consumer:
         elif not event.settled:
             self._settle(ids, event.state)
 
+    def _decide_within(self, state: TransactionalState, event: DeliveriesUpdated) -> None:
+        """The client's decision is for the commit (part 4, section 4.4.2)."""
+        transaction = self._transactions.find(state.txn_id)
+        if state.outcome is None and not event.settled:
+            return
+        if not self._transacts(self.queue):
+            text = (
+                f"deliveries of queue '{self.queue.name}' in vhost '{self.queue.vhost}' cannot be settled "
+                "within a transaction: only those of a queue of this node can, and of no quorum queue in a "
+                "cluster"
+            )
+            raise AmqpLinkError(Condition.NOT_IMPLEMENTED, text)
+        outcome = state.outcome
+        decision = decide(outcome, settled=event.settled, default=self.terms.default_verdict)
+        assert decision is not None
+        assert not isinstance(outcome, Declared), "it is no decision, and was refused"
+        other = self._transactions.decided_elsewhere(transaction, self.ref, event.keys)
+        if other is not None:
+            other_id = other.id.hex()
+            raise ConflictError(transaction, f"a delivery belongs to transaction 0x{other_id} already")
+        annotations = decision.annotations if self.credit.kind.keeps_annotations else b""
+        keys, ids, expired = self._decisions.without_expired(event.keys, event.delivery_ids)
+        if expired:
+            transaction.fail(self._taken_back)
+            if not event.settled:
+                self._settle(expired, RELEASED)
+            self.credit.post(Settle(self.credit.ref, (), Verdict.ACCEPT))
+        for key, number in zip(keys, ids, strict=True):
+            retired = Retired(self, number, decision.verdict, outcome, event.settled, annotations)
+            self._transactions.retire(transaction, key, retired)
+
+    @property
+    def _taken_back(self) -> str:
+        return f"a delivery of link '{self.link.name}' was held for too long, and is another consumer's"
+
+    @property
+    def default_verdict(self) -> Verdict:
+        """See `transactions.Holder`."""
+        return self.terms.default_verdict
+
+    def decided(self, verdict: Verdict, ids: Sequence[int], outcome: Outcome | None) -> None:
+        """See `transactions.Holder`."""
+        self.credit.counters.settled(verdict, 1)
+        self.times.settled()
+        unsettled = self._session.outbound.unsettled
+        self._settle([number for number in ids if number in unsettled], outcome)
+
     def _settle(self, ids: Sequence[int], state: Outcome | None) -> None:
-        if ids:
-            self._session.settling.settle_sent(ids, state)
+        if not ids:
+            return
+        if self.kept is not None:
+            unsettled = self._session.outbound.unsettled
+            self.kept.forget([unsettled[number][1] for number in ids if number in unsettled])
+        self._session.settling.settle_sent(ids, state)
 
     def on_sent(self, deliveries: int) -> None:
         """Deliveries have been written; ask for the next batch when the queue's share is used up."""
@@ -236,8 +327,10 @@ class Consumer:
         # No two deliveries of a stream have the same head, and they are encoded as they are to be.
         if not credit.kind.keeps_encoding:
             messages = all_to_amqp10(messages)
+        if self.kept is not None:
+            self.kept.delivered(keys, messages)
         self._session.outbound.queue_deliveries(self.link, keys, messages)
-        if credit.waiting > self.link.credit.link_credit:
+        if credit.waiting > self._room:
             # The client has lowered its credit while these were on their way.
             self._give_back()
             if not credit.in_flight:
@@ -245,6 +338,8 @@ class Consumer:
 
     def on_reply(self, reply: CreditReply) -> None:
         """The queue answered: act when everything before the answer has been written."""
+        if reply.epoch < self._since:
+            return
         self.credit.on_reply(reply)
         self._in_turn(reply)
 
@@ -252,11 +347,19 @@ class Consumer:
         """What else queues say, most of them never."""
         match effect:
             case Settled():
+                if self.kept is not None and self.kept.stale:
+                    self.kept.stale -= 1
+                    return
+                if self._resumed:
+                    self._resume_durable()
+                    return
                 ids, state = self._decisions.take_durable()
                 # The client may have settled them meanwhile; then nobody waits.
                 unsettled = self._session.outbound.unsettled
                 self._settle([number for number in ids if number in unsettled], state)
             case ActiveChanged():
+                if self.kept is not None:
+                    self.kept.active = effect.active
                 if self.tells_active:
                     self._in_turn(effect)
             case TimedOut():
@@ -276,6 +379,11 @@ class Consumer:
             text="released",
         )
         self._decisions.expire(self._session.settling.tell_sent(self.link, expired, RELEASED))
+        if self._transactions.taken_back(self.ref, keys, self._taken_back):
+            # The client has decided on some, and says nothing more of those that it has settled.
+            self.credit.post(Settle(self.credit.ref, (), Verdict.ACCEPT))
+        if self.kept is not None:
+            self.kept.forget(expired)
         never_sent = self.link.discard(expired)
         if never_sent:
             self.credit.drop(never_sent, oldest=True)
@@ -335,9 +443,14 @@ class Consumer:
     # --- to the queue -----------------------------------------------------------------------------
 
     @property
+    def _room(self) -> int:
+        """New deliveries for which the client has given credit: those that are resumed use theirs first."""
+        return max(0, self.link.credit.link_credit - self.link.resuming)
+
+    @property
     def _wanted(self) -> int:
         """New deliveries that may be sent on the link."""
-        return 0 if self.terms.resuming else self.link.credit.link_credit
+        return 0 if self.terms.resuming or self._resumed else self._room
 
     def _request(self) -> None:
         drain = self.link.credit.drain
@@ -360,8 +473,79 @@ class Consumer:
         (2.6.7). What is on its way from the queue is not taken any more either: taken after a later
         raise of the credit, it would overtake what goes back now.
         """
-        taken = self.link.withdraw(self.link.credit.link_credit)
-        self.credit.give_back([key for key, _ in taken], [message for _, message in taken])
+        taken = self.link.withdraw(self._room)
+        self._return(taken)
+
+    def _return(self, taken: Sequence[tuple[int, Message]]) -> None:
+        """Give deliveries back that were never sent: keys and messages."""
+        keys = [key for key, _ in taken]
+        if self.kept is not None:
+            self.kept.forget(keys)
+        self.credit.give_back(keys, [message for _, message in taken])
+
+    # --- a link that is kept ----------------------------------------------------------------------
+
+    def resume(self, plan: SenderPlan, keys: Mapping[bytes, int]) -> None:
+        """Both ends have said what is unsettled: act on what the client decided, and send the rest again.
+
+        Args:
+            plan: what is to be done.
+            keys: delivery-tag -> key of what is unsettled here.
+
+        Raises:
+            AmqpLinkError: the client decided as it may not.
+        """
+        kept = self.kept
+        assert kept is not None
+        back = [keys[tag] for tag in plan.unknown]
+        resumed: list[ResumedDelivery] = []
+        for each in plan.resumed:
+            key = keys[each.tag]
+            message = kept.held[key]
+            if each.how is Resume.OUTCOME:
+                self._decide_resumed(key, each.state, resumed)
+            elif message is None:
+                back.append(key)
+                resumed.append(ResumedDelivery(key, state=None, settled=True, aborted=True))
+            else:
+                begin = Received(section_number=0, section_offset=0) if each.state is not None else None
+                resumed.append(ResumedDelivery(key, message, state=begin, settled=False))
+        if back:
+            kept.forget(back)
+            self.credit.post(Settle(self.ref, back, Verdict.REQUEUE))
+        if self.tells_active and kept.active is not None:
+            self._in_turn(ActiveChanged(self.ref, kept.active))
+        if resumed:
+            self._session.outbound.queue_resumed(self.link, resumed)
+
+    def _decide_resumed(self, key: int, state: Any, resumed: list[ResumedDelivery]) -> None:
+        """The client has decided on a delivery of before: it is told that we have settled it."""
+        decision = decide(state, settled=True, default=self.terms.default_verdict)
+        assert decision is not None
+        assert self.kept is not None
+        self.kept.forget((key,))
+        kind = self.credit.kind
+        self.credit.counters.settled(decision.verdict, 1)
+        annotations = decision.annotations if kind.keeps_annotations else b""
+        answer = kind.answers_settlements
+        self.credit.post(Settle(self.ref, [key], decision.verdict, annotations=annotations, answer=answer))
+        (self._resumed if answer else resumed).append(ResumedDelivery(key, state=state, settled=True))
+
+    def _resume_durable(self) -> None:
+        """A quorum queue has made durable what the client decided on a delivery of before."""
+        self._session.outbound.queue_resumed(self.link, [self._resumed.popleft()])
+        if not self._resumed:
+            self._request_next()
+
+    def suspend(self, unsent: Sequence[tuple[int, Message]]) -> None:
+        """The link is gone, and is kept: what was never sent goes back, and the rest stays acquired."""
+        kept = self.kept
+        assert kept is not None
+        if self._transactions:
+            self._transactions.left(self.ref, self.link.name)
+        self._return(unsent)
+        stale = self._decisions.undurable + len(self._resumed)
+        kept.suspended(self.credit, self.terms.default_verdict, stale)
 
     def on_detached(self, unsent: Sequence[tuple[int, Parts]]) -> None:
         """The link has ended, and nothing else."""
@@ -374,6 +558,8 @@ class Consumer:
             unsent: keys and messages that never left.
             lost: with its session or connection. A quorum queue counts that as a failed attempt.
         """
+        if self._transactions:
+            self._transactions.left(self.ref, self.link.name)
         verdict = self.terms.default_verdict
         if lost and verdict is Verdict.REQUEUE and self.credit.kind.counts_lost_as_failed:
             verdict = Verdict.REQUEUE_FAILED

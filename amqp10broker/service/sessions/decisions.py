@@ -30,6 +30,11 @@ class Decisions:
             self._undurable = deque()
         self._undurable.append((ids, outcome))
 
+    @property
+    def undurable(self) -> int:
+        """Answers of the queue that are still to come."""
+        return len(self._undurable or ())
+
     def take_durable(self) -> tuple[Sequence[int], Outcome | None]:
         """The first of them that waits is durable."""
         assert self._undurable is not None

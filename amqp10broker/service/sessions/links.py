@@ -3,36 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from amqp10broker.amqp10.delivery import Parts
 from amqp10broker.amqp10.errors import AmqpLinkError, Condition
 from amqp10broker.amqp10.link import LinkState, ReceiverLink, SenderLink
-from amqp10broker.amqp10.performatives import Attach, SenderSettleMode
+from amqp10broker.amqp10.performatives import (
+    Attach,
+    SenderSettleMode,
+    Source,
+    Target,
+    TerminusExpiryPolicy,
+)
+from amqp10broker.amqp10.resumption import State, resume_as_sender, unsettled_map
 from amqp10broker.amqp10.session import Session
+from amqp10broker.catalog.catalog import Request
 from amqp10broker.catalog.proposing import LATER, Decided
 from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.catalog.queue_requests import DeclareQueue, DeleteQueue, QueueEnded
+from amqp10broker.catalog.subscriptions import DeclareSubscription
 from amqp10broker.errors import PermissionDenied, RefusedError
-from amqp10broker.queues.commands import DELETE, ConsumerRef, PublisherRef, RequestRef, Subscribe
-from amqp10broker.queues.effects import QueueDeleted, QueueDown, Refusal, SubscribeRefused
+from amqp10broker.queues.commands import DELETE, ConsumerRef, Delete, PublisherRef, RequestRef, Subscribe
+from amqp10broker.queues.effects import Effect, QueueDeleted, QueueDown, Refusal, SubscribeRefused
 from amqp10broker.service.context import Post, SessionContext
 from amqp10broker.service.counters import ClientCounters
+from amqp10broker.service.mail import LinkFree
 from amqp10broker.service.queue_credit import Mode, QueueCredit
 from amqp10broker.service.routes import Routes
-from amqp10broker.service.sessions.attach import Steps, plan_source, plan_target, rcv_settle_mode
+from amqp10broker.service.sessions.attach import SourcePlan, Steps, plan_target, rcv_settle_mode
 from amqp10broker.service.sessions.consumer import Consumer, ConsumerTerms
+from amqp10broker.service.sessions.kept import Kept, Key, Terms, terms_for
+from amqp10broker.service.sessions.kept_consumer import KeptConsumer
+from amqp10broker.service.sessions.kept_publisher import KeptPublisher
 from amqp10broker.service.sessions.link_owner import LinkOwners
 from amqp10broker.service.sessions.publisher import Publisher
+from amqp10broker.service.sessions.topics import plan_receiver
 
 
 class Waiting(NamedTuple):
     """A link that waits for a queue to be declared."""
 
     link: SenderLink | ReceiverLink
-    request: DeclareQueue
+    request: Request[Any]
     then: Callable[[Decided], None]
 
 
@@ -60,13 +75,15 @@ class ClientLinks:
         self._owners = owners
         self._context = context
         self._post = post
-        self._routes = Routes(context.vhost, context.access)
+        self._routes = Routes(context.vhost, context.access, context.container_id)
         self._gone = ClientCounters()
         self.consumers: dict[ConsumerRef, Consumer] = {}
         self.publishers: dict[PublisherRef, Publisher] = {}
         self._waiting: dict[RequestRef, Waiting] = {}
+        # Attaches of kept links that still have an end elsewhere.
+        self._claimed: dict[SenderLink | ReceiverLink, Attach] = {}
         # Accept consumers whose queues have not spoken yet.
-        self._accept: dict[ConsumerRef, Callable[[], None]] = {}
+        self._accept: dict[ConsumerRef, Callable[[], object]] = {}
 
     def counted(self) -> ClientCounters:
         """What they did and got, those that are gone included."""
@@ -102,7 +119,7 @@ class ClientLinks:
             return
 
     def propose(
-        self, link: SenderLink | ReceiverLink, request: DeclareQueue, then: Callable[[Decided], None]
+        self, link: SenderLink | ReceiverLink, request: Request[Any], then: Callable[[Decided], None]
     ) -> Decided | None:
         """Have the declaration of a queue decided for a link; see `publisher.PublisherLinks`."""
         ref = self._context.reply_to.request()
@@ -139,14 +156,27 @@ class ClientLinks:
         return True
 
     def _attach_consumer(self, link: SenderLink, attach: Attach) -> Steps[None]:
-        plan = yield from plan_source(attach, self._context)
+        there = self._kept(link)
+        if attach.source is None and isinstance(there, KeptConsumer):
+            attach.source = there.source  # as it was (2.6.3)
+        plan = yield from plan_receiver(attach, self._context)
+        if not plan.dynamic and self._has_to_wait(link, attach):
+            return
         self._take_name(link)
-        ref = self._context.reply_to.consumer()
+        source, kept, before = plan.source, None, None
+        terms = self._terms(link, attach.source) if _may_be_kept(plan, attach) else None
+        if terms is not None:
+            source = replace(source, **terms.in_terminus())
+            kept, before = self._keep_consumer(link, attach, terms, plan)
+        elif not plan.dynamic:
+            self._end_kept(self._kept(link))
+        ref = self._context.reply_to.consumer() if kept is None else kept.ref
         address = plan.source.address
+        keys = {} if kept is None or before is None else kept.ours()
         accept = partial(
             self._session.links.accept,
             link,
-            source=plan.source,
+            source=source,
             target=attach.target,
             # "The sender SHOULD respect the receiver's desired settlement mode" (2.6.3). On a mixed
             # link we choose to send everything unsettled.
@@ -154,48 +184,71 @@ class ClientLinks:
             rcv_settle_mode=rcv_settle_mode(attach),
             max_message_size=attach.max_message_size or 0,
             offered_capabilities=plan.capabilities,
+            unsettled=None if before is None else dict.fromkeys(keys),
         )
+        theirs = unsettled_map(attach)
+        incomplete = attach.incomplete_unsettled
+        if before is not None:
+            incomplete = not accept() or incomplete
         settled = attach.snd_settle_mode == SenderSettleMode.SETTLED
-        terms = ConsumerTerms(
+        consumer_terms = ConsumerTerms(
             address,
             plan.default_verdict,
             plan.dynamic,
-            # Which of its deliveries we still have we cannot know, and we have none: so none are sent.
-            resuming=attach.incomplete_unsettled,
+            resuming=incomplete,
+            browses=plan.browse,
+            selects=plan.filters is not None and plan.filters.messages is not None,
+            subscription=plan.subscription,
+            exclusive=plan.exclusive,
         )
+        mode = Mode.DELIVERED_SETTLED if settled else Mode.DELIVERED
         consumer = Consumer(
             self._session,
             link,
-            QueueCredit(plan.queue, ref, self._post, Mode.DELIVERED_SETTLED if settled else Mode.DELIVERED),
-            terms,
+            QueueCredit(plan.queue, ref, self._post, mode) if before is None else before.renewed(self._post),
+            consumer_terms,
             self._context.flow_for(address),
             self,
             moment=self._context.moment,
             log=self._context.log,
+            transactions=self._context.transactions,
+            transacts=self._transacts,
+            kept=kept,
         )
-        if consumer.tells_active:
-            # Its queue answers a `Subscribe` with that. The client hears it with the attach, so that it
-            # knows as soon as it is attached.
+        self._owners.senders[link] = consumer
+        self.consumers[ref] = consumer
+        if before is not None:
+            consumer.resume(resume_as_sender(dict.fromkeys(keys), theirs, incomplete=incomplete), keys)
+            return
+        if consumer.tells_active or plan.exclusive:
+            # Its queue answers a `Subscribe` with that, or that it is the only one. The client hears it with
+            # the attach, so that it knows as soon as it is attached.
             self._accept[ref] = accept
             self._session.held.hold(link)
         else:
             accept()
-        self._owners.senders[link] = consumer
-        self.consumers[ref] = consumer
         filters = plan.filters
         self._post(
             plan.queue.handle,
             Subscribe(
                 ref,
                 settled,
+                exclusive=plan.exclusive,
+                answer=plan.exclusive,
+                counted=not plan.browse,
                 priority=plan.priority,
                 timeout_ms=plan.timeout_ms,
                 position=None if filters is None else filters.offset,
                 filters=filters,
+                browse=plan.browse,
                 enqueued_time=plan.enqueued_time,
                 name=self._context.reply_to.name_of(f"link '{link.name}'"),
             ),
         )
+
+    def _transacts(self, queue: DeclaredQueue) -> bool:
+        commits = self._context.commits
+        return commits is not None and commits.takes(queue.handle)
 
     def _take_name(self, link: SenderLink | ReceiverLink) -> None:
         stolen = self._context.names.take(link, self._context.tell_stolen)
@@ -203,9 +256,20 @@ class ClientLinks:
             self.on_stolen(stolen)
 
     def _attach_publisher(self, link: ReceiverLink, attach: Attach) -> Steps[None]:
+        there = self._kept(link)
+        if attach.target is None and isinstance(there, KeptPublisher):
+            attach.target = there.target  # as it was (2.6.3)
         plan = yield from plan_target(attach, self._context)
+        if not plan.dynamic and self._has_to_wait(link, attach):
+            return
         self._take_name(link)
-        ref = self._context.reply_to.publisher()
+        kept, unsettled = None, None
+        target = plan.target
+        terms = None if plan.dynamic else self._terms(link, attach.target)
+        if terms is not None:
+            target = replace(target, **terms.in_terminus())
+            kept, unsettled = self._keep_publisher(link, attach, terms)
+        ref = (self._context.reply_to if kept is None else kept.reply_to).publisher()
         address = plan.target.address
         settings = self._context.flow_for(address)
         publisher = Publisher(
@@ -221,19 +285,132 @@ class ClientLinks:
             context=self._context,
             routes=self._routes,
             exclusive_queue=plan.dynamic,
+            topic=plan.topic,
+            temporary=plan.temporary,
+            kept=kept,
         )
+        link.resumes = kept is not None
         self._session.links.accept(
             link,
             source=attach.source,
-            target=plan.target,
+            target=target,
             snd_settle_mode=attach.snd_settle_mode,
             rcv_settle_mode=rcv_settle_mode(attach),
             credit_limit=settings.max_link_credit,
             max_message_size=self._context.config.max_message_size_bytes,
+            unsettled=unsettled,
         )
         self._owners.receivers[link] = publisher
         self.publishers[ref] = publisher
         self._resize_window()
+
+    # --- links that are kept ----------------------------------------------------------------------
+
+    def _key(self, link: SenderLink | ReceiverLink) -> Key:
+        context = self._context
+        consumes = isinstance(link, SenderLink)
+        return Key(context.vhost.name, context.user, context.container_id, link.name, consumes)
+
+    def _kept(self, link: SenderLink | ReceiverLink) -> Kept | None:
+        kept = self._context.kept
+        return None if kept is None else kept.find(self._key(link))
+
+    def _has_to_wait(self, link: SenderLink | ReceiverLink, attach: Attach) -> bool:
+        """Whether the name is that of a kept link which has an end in another session: it is stolen first."""
+        there = self._kept(link)
+        if there is None or there.link is None:
+            return False
+        if self._owners.find(there.link) is not None:
+            self.on_stolen(there.link)
+            return False
+        self._claimed[link] = attach
+        self._session.held.hold(link)
+        there.claim(partial(self._context.tell, LinkFree(link)))
+        return True
+
+    def take_claimed(self, link: SenderLink | ReceiverLink) -> Attach | None:
+        """The attach that has waited for another end to go; None: it is gone itself."""
+        return self._claimed.pop(link, None)
+
+    def _terms(self, link: SenderLink | ReceiverLink, terminus: Any) -> Terms | None:
+        """How long the link is kept; None: it is not. What is kept of its name then ends, or never began."""
+        kept, config = self._context.kept, self._context.config
+        if kept is None:
+            return None
+        terms = terms_for(terminus, config) if isinstance(terminus, Source | Target) else None
+        if terms is not None and kept.has_room(self._key(link), config.suspended_links_max):
+            return terms
+        self._end_kept(self._kept(link))
+        return None
+
+    def _keep_publisher(
+        self, link: ReceiverLink, attach: Attach, terms: Terms
+    ) -> tuple[KeptPublisher, dict[bytes, State] | None]:
+        """What is kept of a link from now on, and our unsettled map if it goes on from before."""
+        links = self._context.kept
+        assert links is not None
+        there, unsettled = self._kept(link), None
+        if isinstance(there, KeptPublisher) and attach.unsettled is not None:
+            kept, unsettled = there, there.resume(attach)
+        else:
+            self._end_kept(there)
+            assert isinstance(attach.target, Target)
+            kept = KeptPublisher(self._key(link), links.host, attach.target)
+            links.add(kept)
+        links.attach(kept, terms, link, self._context.tell)
+        return kept, unsettled
+
+    def _keep_consumer(
+        self, link: SenderLink, attach: Attach, terms: Terms, plan: SourcePlan
+    ) -> tuple[KeptConsumer, QueueCredit | None]:
+        """What is kept of a link from now on, and the credit that it had if it goes on from before."""
+        links, source = self._context.kept, attach.source
+        assert links is not None
+        assert isinstance(source, Source)
+        there = self._kept(link)
+        before = there.credit if isinstance(there, KeptConsumer) and attach.unsettled is not None else None
+        if isinstance(there, KeptConsumer) and before is not None and _is_same(source, there.source):
+            kept = there
+        else:
+            self._end_kept(there)
+            kept, before = KeptConsumer(self._key(link), links, source), None
+            links.add(kept)
+        links.attach(kept, terms, link, self._context.tell)
+        return kept, before
+
+    def _end_kept(self, there: Kept | None) -> None:
+        """A kept link is over, with what this session's mail tells queues of it."""
+        if there is not None and self._context.kept is not None:
+            for handle, command in self._context.kept.end(there):
+                self._post(handle, command)
+
+    def on_late(self, effect: Effect) -> None:
+        """A queue says something for an end of a link that has gone: the link may be kept."""
+        kept = None if self._context.kept is None else self._context.kept.of(effect)
+        if kept is not None:
+            kept.take(effect)
+
+    def _leave_kept(self, kept: Kept, *, lost: bool) -> None:
+        """The end of a kept link has gone: it is suspended, or ends with that."""
+        links = self._context.kept
+        assert links is not None
+        if not (lost or kept.stays):
+            self._end_kept(kept)
+            return
+        policy = kept.terms.policy
+        lingers: object = None
+        if policy == TerminusExpiryPolicy.CONNECTION_CLOSE:
+            lingers = self._context.names
+        elif policy == TerminusExpiryPolicy.SESSION_END and not lost:
+            lingers = self
+        links.suspend(kept, lingers)
+
+    def on_left(self, link: SenderLink | ReceiverLink) -> None:
+        """The client detaches a link and does not close it; it is told to leave next."""
+        owner = self._owners.find(link)
+        kept = owner.kept if isinstance(owner, Publisher | Consumer) else None
+        if kept is not None:
+            kept.stays = True
 
     # --- what changes for them --------------------------------------------------------------------
 
@@ -273,10 +450,20 @@ class ClientLinks:
     def on_stolen(self, link: SenderLink | ReceiverLink) -> None:
         """A link's name was attached anew: that attach has the link now."""
         if self._owners.find(link) is not None and not self._session.ended:
-            text = f"link '{link.name}' was attached anew, by the same connection"
+            kept = self._kept(link)
+            elsewhere = kept is not None and kept.link is link
+            whose = "container" if elsewhere else "connection"
+            text = f"link '{link.name}' was attached anew, by the same {whose}"
+            self.on_left(link)
             self.detach(link, AmqpLinkError(Condition.STOLEN, text))
 
     # --- they go ----------------------------------------------------------------------------------
+
+    def on_closed(self, link: SenderLink | ReceiverLink) -> None:
+        """The client closes a link, and does not only detach it; it is told to leave next."""
+        owner = self._owners.find(link)
+        if isinstance(owner, Consumer):
+            owner.closed = True
 
     def detach(self, link: SenderLink | ReceiverLink, fault: AmqpLinkError) -> None:
         """End a link from our side: what it held goes back."""
@@ -297,15 +484,19 @@ class ClientLinks:
         """The session is over: everything goes back. May be called twice."""
         for waiting in self._waiting.values():
             request = waiting.request
-            if request.internal:
+            made = request.queue if isinstance(request, DeclareSubscription) else request
+            if isinstance(made, DeclareQueue) and made.internal:
                 # It will be made for a link that is no more: what is proposed behind that ends it.
-                gone = DeleteQueue(request.vhost, request.name)
+                gone = DeleteQueue(made.vhost, made.name)
                 self._context.propose(gone, self._context.reply_to.request())
         self._waiting.clear()
+        self._claimed.clear()
         for consumer in list(self.consumers.values()):
             self.drop_consumer(consumer, self._session.links.drop(consumer.link), lost=True)
         for publisher in list(self.publishers.values()):
-            self.drop_publisher(publisher)
+            self.drop_publisher(publisher, lost=True)
+        if self._context.kept is not None:
+            self._context.kept.let_run(self)
 
     def on_queue_deleted(self, effect: QueueDeleted) -> None:
         """The queue of a link is gone."""
@@ -315,10 +506,12 @@ class ClientLinks:
             self.consumers.pop(ref, None) if isinstance(ref, ConsumerRef) else self.publishers.pop(ref, None)
         )
         if end is None:
+            self.on_late(effect)
             return
         self._let_go(end)
         if isinstance(end, Publisher):
             end.release_unsettled()
+        self._end_kept(end.kept)
         text = f"queue '{effect.queue}' in vhost '{self._context.vhost.name}' was deleted"
         self._end(end.link, AmqpLinkError(Condition.RESOURCE_DELETED, text))
 
@@ -326,11 +519,17 @@ class ClientLinks:
         """An AMQP 0-9-1 consumer has the queue for itself, or the queue has no leader."""
         consumer = self.consumers.pop(effect.consumer, None)
         if consumer is None:
+            self.on_late(effect)
             return
         self._let_go(consumer)
+        self._end_kept(consumer.kept)
         queue = f"queue '{effect.queue}' in vhost '{self._context.vhost.name}'"
+        subscription = consumer.terms.subscription
         if effect.why is Refusal.NO_LEADER:
             fault = AmqpLinkError(Condition.INTERNAL_ERROR, f"timed out consuming from quorum {queue}")
+        elif subscription is not None:
+            text = f"subscription '{subscription.name}' is in use: close its consumers first"
+            fault = AmqpLinkError(Condition.RESOURCE_LOCKED, text)
         else:
             fault = AmqpLinkError(Condition.UNAUTHORIZED_ACCESS, f"{queue} in exclusive use")
         self._end(consumer.link, fault)
@@ -339,8 +538,10 @@ class ClientLinks:
         """The node of a consumer's queue cannot be reached any more."""
         consumer = self.consumers.pop(effect.consumer, None)
         if consumer is None:
+            self.on_late(effect)
             return
         self._let_go(consumer)
+        self._end_kept(consumer.kept)
         text = (
             f"queue '{effect.queue}' in vhost '{self._context.vhost.name}': its node is down or inaccessible"
         )
@@ -359,19 +560,38 @@ class ClientLinks:
         if self.consumers.pop(consumer.ref, None) is None:
             return
         self._let_go(consumer)
-        consumer.leave(unsent, lost=lost)
-        if consumer.terms.exclusive_queue:
-            self._delete(consumer.queue)
+        kept = consumer.kept
+        if kept is not None and (lost or kept.stays):
+            consumer.suspend(unsent)
+        else:
+            consumer.leave(unsent, lost=lost)
+        if kept is not None:
+            self._leave_kept(kept, lost=lost)
+        terms, queue = consumer.terms, consumer.queue
+        if terms.exclusive_queue:
+            self._delete(queue)
+        elif consumer.closed and terms.exclusive:
+            queue.ended = True
+            gone = QueueEnded(queue.vhost, queue.name, queue.handle, farewell=True)
+            self._context.catalog.see_to(gone)
+        elif consumer.closed and terms.subscription is not None and terms.subscription.durable:
+            # Unless others share it; whether they did nobody waits to hear.
+            self._post(queue.handle, Delete(self._context.reply_to.request(), if_unused=True))
 
-    def drop_publisher(self, publisher: Publisher) -> None:
+    def drop_publisher(self, publisher: Publisher, *, lost: bool = False) -> None:
         """A link by which the client publishes has ended; likewise."""
         if self.publishers.pop(publisher.ref, None) is None:
             return
         self._let_go(publisher)
         publisher.leave()
+        kept = publisher.kept
+        if kept is not None:
+            kept.suspended(publisher.ref)
+            self._leave_kept(kept, lost=lost)
         self._resize_window()
-        if publisher.exclusive_queue and publisher.queue is not None:
-            self._delete(publisher.queue)
+        made = publisher.queue or publisher.temporary
+        if publisher.exclusive_queue and made is not None:
+            self._delete(made)
 
     def _let_go(self, end: Consumer | Publisher) -> None:
         self._owners.take(end.link)
@@ -389,3 +609,18 @@ class ClientLinks:
         else:
             self._context.catalog.see_to(QueueEnded(queue.vhost, queue.name, queue.handle))
         self._post(queue.handle, DELETE)
+
+
+def _may_be_kept(plan: SourcePlan, attach: Attach) -> bool:
+    """Whether deliveries of a link can outlive it: they are not settled as they are sent, and not of a queue
+    that goes with its link or its connection, or that hands them out by position."""
+    queue = plan.queue
+    if attach.snd_settle_mode == SenderSettleMode.SETTLED or plan.browse or plan.dynamic:
+        return False
+    return plan.subscription is None and not (queue.exclusive or queue.kind.replays or queue.kind.volatile)
+
+
+def _is_same(one: Source, other: Source) -> bool:
+    """Whether a client asks for the same deliveries, whatever is to be kept of them."""
+    kept = other.durable, other.expiry_policy, other.timeout
+    return replace(one, durable=kept[0], expiry_policy=kept[1], timeout=kept[2]) == other

@@ -44,6 +44,10 @@ class LinkNames:
             return None
         return stolen
 
+    def has(self, name: str) -> bool:
+        """Whether a link of this name, by which its client consumes, is attached."""
+        return (name, True) in self._holders
+
     def leave(self, link: SenderLink | ReceiverLink) -> None:
         """A link is gone: its name is free, unless another has taken it over."""
         key = _key(link)

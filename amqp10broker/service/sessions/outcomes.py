@@ -7,8 +7,7 @@ from typing import Any, Final
 
 from amqp10broker.amqp10.encoder import encode
 from amqp10broker.amqp10.errors import AmqpLinkError, AmqpSessionError, Condition
-from amqp10broker.amqp10.faults import unknown_transaction
-from amqp10broker.amqp10.performatives import Accepted, Flow, Modified, Rejected, Released, TransactionalState
+from amqp10broker.amqp10.performatives import Accepted, Flow, Modified, Rejected, Released
 from amqp10broker.amqp10.types import Symbol
 from amqp10broker.queues.commands import Verdict
 
@@ -40,13 +39,11 @@ def decide(state: Any, *, settled: bool, default: Verdict) -> Decision | None:
         None when nothing was said.
 
     Raises:
-        AmqpLinkError: annotations that clients may not set, or a transaction, of which there are none.
+        AmqpLinkError: annotations that clients may not set.
         AmqpSessionError: the state is none that a receiver decides.
     """
     if state is None:
         return Decision(default) if settled else None
-    if isinstance(state, TransactionalState):
-        raise unknown_transaction(state.txn_id)
     annotations = b""
     if isinstance(state, Modified) and state.message_annotations:
         if not all(isinstance(key, Symbol) and key.startswith("x-") for key in state.message_annotations):
@@ -73,7 +70,7 @@ def check_no_transaction(flow: Flow) -> None:
         AmqpLinkError: the flow names a transaction.
     """
     if flow.properties and flow.properties.get(_TXN_ID) is not None:
-        text = "flow names a transaction (txn-id): transactions are not supported"
+        text = "flow names a transaction (txn-id): acquisition within a transaction is not supported"
         raise AmqpLinkError(Condition.NOT_IMPLEMENTED, text)
 
 

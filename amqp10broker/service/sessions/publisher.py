@@ -7,23 +7,31 @@ nothing. So a queue that cannot follow withholds credit from the links that feed
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from amqp10broker.amqp10.delivery import Parts
 from amqp10broker.amqp10.disposition import ACCEPTED, RELEASED, Outcome
-from amqp10broker.amqp10.errors import AmqpDeliveryError, AmqpLinkError, AmqpSessionError, Condition
-from amqp10broker.amqp10.events import DeliveriesReceived
+from amqp10broker.amqp10.errors import (
+    AmqpDeliveryError,
+    AmqpError,
+    AmqpLinkError,
+    AmqpSessionError,
+    Condition,
+)
+from amqp10broker.amqp10.events import DeliveriesReceived, DeliveryResumed
 from amqp10broker.amqp10.faults import to_error
 from amqp10broker.amqp10.link import ReceiverLink, SenderLink
-from amqp10broker.amqp10.performatives import Flow, ReceiverSettleMode, Rejected
+from amqp10broker.amqp10.performatives import Flow, ReceiverSettleMode, Rejected, TransactionalState
+from amqp10broker.amqp10.resumption import Arrival, on_resumed
 from amqp10broker.amqp10.session import Session
-from amqp10broker.amqp10.types import Symbol
+from amqp10broker.catalog.catalog import Request
 from amqp10broker.catalog.last_error import LastError
 from amqp10broker.catalog.proposing import Decided
 from amqp10broker.catalog.queue import DeclaredQueue
-from amqp10broker.catalog.queue_requests import DeclareQueue
+from amqp10broker.catalog.subscriptions import temporary_topic
 from amqp10broker.config import FlowSettings
 from amqp10broker.errors import AccessRefused, NotFound, PermissionDenied, RefusedError
 from amqp10broker.message.message import Message, MessageReader
@@ -38,12 +46,16 @@ from amqp10broker.service.counters import ClientCounters
 from amqp10broker.service.routes import Route, Routes
 from amqp10broker.service.sessions.attach import (
     Steps,
+    as_exchange,
     internal_exchange_text,
     target_queue,
     to_amqp_error,
     to_declare,
 )
+from amqp10broker.service.sessions.kept_publisher import Entry, KeptPublisher
+from amqp10broker.service.sessions.tally import Tally, refusal_of
 from amqp10broker.service.sessions.times import PublisherTimes
+from amqp10broker.service.sessions.transactions import Transaction
 
 READERS_MAX: Final = 1024
 """Different targets whose message heads an anonymous terminus remembers."""
@@ -56,7 +68,7 @@ class PublisherLinks(Protocol):
         """Its link has ended: forget it, and let it `leave`."""
 
     def propose(
-        self, link: SenderLink | ReceiverLink, request: DeclareQueue, then: Callable[[Decided], None]
+        self, link: SenderLink | ReceiverLink, request: Request[Any], then: Callable[[Decided], None]
     ) -> Decided | None:
         """Have the declaration of a queue decided for a link.
 
@@ -68,6 +80,15 @@ class PublisherLinks(Protocol):
 
 class Undecided(Exception):
     """A message goes to a queue whose declaration is not decided yet."""
+
+
+class Way(NamedTuple):
+    """Where messages go that need no answer yet."""
+
+    exchange: Exchange
+    queues: Sequence[DeclaredQueue]
+    topic: bool
+    """What no queue takes is accepted: nobody listens."""
 
 
 class Publisher:
@@ -82,6 +103,9 @@ class Publisher:
         address: as the client attached it, None for an anonymous terminus.
         settings: the flow settings in force for it.
         exclusive_queue: delete the queue with the link (a dynamic target).
+        topic: the exchange is a topic's: what no queue takes is accepted.
+        temporary: of a temporary topic: the queue with which it goes.
+        kept: what outlives this end of the link; None: nothing does.
         last_error: of the last message that was rejected.
         counters: what the client sent, and what became of it.
         times: when what happened last.
@@ -93,24 +117,28 @@ class Publisher:
         "_held",
         "_last_queues",
         "_links",
-        "_pending",
         "_permitted_at",
         "_post",
+        "_posting",
         "_read_at",
         "_reader",
         "_readers",
         "_routes",
         "_session",
+        "_tally",
         "address",
         "counters",
         "exchange",
         "exclusive_queue",
+        "kept",
         "last_error",
         "link",
         "queue",
         "ref",
         "settings",
+        "temporary",
         "times",
+        "topic",
     )
 
     def __init__(
@@ -128,6 +156,9 @@ class Publisher:
         context: SessionContext,
         routes: Routes,
         exclusive_queue: bool,
+        topic: bool = False,
+        temporary: DeclaredQueue | None = None,
+        kept: KeptPublisher | None = None,
     ) -> None:
         self._session = session
         self._post = post
@@ -135,11 +166,12 @@ class Publisher:
         self._context = context
         self._routes = routes
         self._default_exchange = context.vhost.topology.lookup_exchange("")
-        # Of deliveries that went to several queues: how many have not answered, and the outcome so far.
-        self._pending: dict[int, tuple[int, Outcome]] = {}
+        self._tally = Tally()
         self._last_queues: Sequence[DeclaredQueue] = ()
         # Deliveries behind a declaration that is not decided; they have the client's credit until then.
         self._held: list[DeliveriesReceived] = []
+        # The transaction in which it posts at present.
+        self._posting: Transaction | None = None
         self._permitted_at = context.access.version
         self.link = link
         self.queue = queue
@@ -148,9 +180,14 @@ class Publisher:
         self.address = address
         self.settings = settings
         self.exclusive_queue = exclusive_queue
+        self.topic = topic
+        self.temporary = temporary
         self.last_error: LastError | None = None
         self.counters = ClientCounters()
         self.times = PublisherTimes(context.moment)
+        self.kept = kept
+        if kept is not None:
+            kept.attached(self, ref, self._tally)
         self._renew_readers()
         if queue is not None:
             post(queue.handle, AttachPublisher(ref))
@@ -192,9 +229,39 @@ class Publisher:
             AmqpSessionError: the user may not publish (any more).
         """
         self.times.received(self.link.credit)
+        if self.kept is not None and not event.settled and event.txn_id is None:
+            credit = self.link.credit.limit
+            ids, tags = event.delivery_ids, event.tags
+            self.kept.began(self.ref, ids, tags, second=self._second, credit=credit)
         if self._held:
             self._held.append(event)
+        elif event.txn_id is None:
+            self._take(event)
+        else:
+            with self._within(event):
+                self._take(event)
+
+    @contextmanager
+    def _within(self, event: DeliveriesReceived) -> Iterator[None]:
+        """What is done meanwhile is part of the transaction that an event names, if it names one.
+
+        Raises:
+            AmqpLinkError: there is no such transaction.
+        """
+        if event.txn_id is None:
+            yield
             return
+        self._posting = posting = self._context.transactions.find(event.txn_id)
+        try:
+            yield
+        except AmqpError as error:
+            if event.settled:
+                posting.fail(f"a message for link '{self.link.name}' was refused: {error.description}")
+            raise
+        finally:
+            self._posting = None
+
+    def _take(self, event: DeliveriesReceived) -> None:
         if self._read_at != self._context.access.version:
             self._renew_readers()
         self._context.moment.measures.message_sizes.count(event.payloads)
@@ -216,15 +283,19 @@ class Publisher:
     def _publish(self, ids: Sequence[int], messages: Sequence[Message], settled: bool) -> None:
         if not messages:
             return
-        if self.queue is not None and not self._reader.has_extra_keys:
+        if self.queue is not None and not self._reader.has_extra_keys and self._posting is None:
             if self._permitted_at != self._context.access.version:
                 self._check_permission()
             self.counters.published += len(ids)
             if settled:
                 self.counters.published_settled += len(ids)
             self._default_exchange.count(len(ids), routed=True)
+            if self.kept is not None:
+                self.kept.posted(self.ref, ids)
             self._post(self.queue.handle, Publish(self.ref, ids, messages, settled))
             return
+        if self.temporary is not None:
+            self._check_there(self.temporary, ids, settled)
         exchange, routing_key = (
             ("", "") if self.exchange is None else (self.exchange.exchange, self.exchange.routing_key)
         )
@@ -241,11 +312,19 @@ class Publisher:
             text = internal_exchange_text(exchange, self._context.vhost.name)
             raise AmqpLinkError(Condition.UNAUTHORIZED_ACCESS, text) from error
         if route.queues is not None and not self._reader.has_extra_keys:
-            self._to_queues(route.exchange, route.queues, ids, messages, settled)
+            self._to_queues(Way(route.exchange, route.queues, self.topic), ids, messages, settled)
             return
         for delivery_id, message in zip(ids, messages, strict=True):
             queues = self._queues_of(route, self._reader, delivery_id, message, settled)
-            self._to_queues(route.exchange, queues, [delivery_id], [message], settled)
+            self._to_queues(Way(route.exchange, queues, self.topic), [delivery_id], [message], settled)
+
+    def _check_there(self, temporary: DeclaredQueue, ids: Sequence[int], settled: bool) -> None:
+        """A temporary topic ends with the link that made it, or its connection."""
+        vhost = self._context.vhost
+        if vhost.find(temporary.name) is not temporary:
+            self._answer(ids, None if settled else RELEASED)
+            text = f"temporary topic '{temporary.name}' in vhost '{vhost.name}' was deleted"
+            raise AmqpLinkError(Condition.RESOURCE_DELETED, text)
 
     def _check_permission(self) -> None:
         """Permissions have changed since the link was attached to a queue."""
@@ -272,30 +351,64 @@ class Publisher:
         except RefusedError as error:
             raise to_amqp_error(error) from error
 
-    def _to_queues(
+    def _to_queues(self, way: Way, ids: Sequence[int], messages: Sequence[Message], settled: bool) -> None:
+        exchange, queues, topic = way
+        self.counters.published += len(ids)
+        if settled:
+            self.counters.published_settled += len(ids)
+        exchange.count(len(ids), routed=bool(queues))
+        if not queues and topic:
+            self._answer(ids, None if settled else ACCEPTED)
+            return
+        if not queues:
+            self.counters.unroutable += len(ids)
+            self._context.on_unroutable(messages)
+            if self._posting is not None and settled:
+                self._posting.fail(f"a message for link '{self.link.name}' could not be routed")
+            self._answer(ids, None if settled else RELEASED)
+            return
+        if self._posting is not None:
+            self._hold(self._posting, queues, ids, messages, settled)
+            return
+        if len(queues) > 1:
+            self.counters.copies += (len(queues) - 1) * len(ids)
+            self._tally.expect(ids, len(queues))
+        self._last_queues = queues
+        if self.kept is not None:
+            self.kept.posted(self.ref, ids)
+        for queue in queues:
+            self._post(queue.handle, Publish(self.ref, ids, messages, settled))
+
+    def _hold(
         self,
-        exchange: Exchange,
+        posting: Transaction,
         queues: Sequence[DeclaredQueue],
         ids: Sequence[int],
         messages: Sequence[Message],
         settled: bool,
     ) -> None:
-        self.counters.published += len(ids)
-        if settled:
-            self.counters.published_settled += len(ids)
-        exchange.count(len(ids), routed=bool(queues))
-        if not queues:
-            self.counters.unroutable += len(ids)
-            self._answer(ids, None if settled else RELEASED)
-            return
-        if len(queues) > 1:
-            count = len(queues)
-            self.counters.copies += (count - 1) * len(ids)
-            for delivery_id in ids:
-                self._pending[delivery_id] = (count, RELEASED)
+        """Keep messages until the commit; the client hears their outcome now (part 4, section 4.4.1)."""
+        context = self._context
         self._last_queues = queues
-        for queue in queues:
-            self._post(queue.handle, Publish(self.ref, ids, messages, settled))
+        assert context.commits is not None, "there are transactions only if they can be committed"
+        unfit = next((queue for queue in queues if not context.commits.takes(queue.handle)), None)
+        if unfit is not None:
+            text = (
+                f"queue '{unfit.name}' in vhost '{unfit.vhost}' takes part in no transaction: "
+                "only queues of this node do, and in a cluster no quorum queues"
+            )
+            if settled:
+                posting.fail(text)
+            refused = self._rejected(AmqpDeliveryError(Condition.NOT_IMPLEMENTED, text), unfit.name)
+            self._answer(ids, None if settled else refused)
+            return
+        context.transactions.post(posting, queues, messages, sum(len(content) for _, content in messages))
+        config = context.config
+        if posting.messages > config.transaction_max_messages:
+            posting.fail(f"it has more messages than transaction_max_messages ({posting.messages})")
+        elif posting.bytes > config.transaction_max_bytes:
+            posting.fail(f"it has more bytes than transaction_max_bytes ({posting.bytes})")
+        self._answer(ids, None if settled else ACCEPTED)
 
     # --- anonymous terminus -----------------------------------------------------------------------
 
@@ -304,7 +417,7 @@ class Publisher:
 
         The first that must wait for its queue to be declared, and those behind it, are held.
         """
-        batch: tuple[Exchange, Sequence[DeclaredQueue], list[int], list[Message]] | None = None
+        batch: tuple[Way, list[int], list[Message]] | None = None
         try:
             for delivery_id, tag, payload in zip(event.delivery_ids, event.tags, event.payloads, strict=True):
                 try:
@@ -314,23 +427,23 @@ class Publisher:
                     break
                 if routed is None:
                     continue
-                exchange, queues, message = routed
-                if batch is None or batch[1] is not queues or batch[0] is not exchange:
+                way, message = routed
+                if batch is None or not _is_same(batch[0], way):
                     if batch is not None:
                         self._to_queues(*batch, event.settled)
-                    batch = (exchange, queues, [], [])
-                batch[2].append(delivery_id)
-                batch[3].append(message)
+                    batch = (way, [], [])
+                batch[1].append(delivery_id)
+                batch[2].append(message)
         finally:
             if batch is not None:
                 self._to_queues(*batch, event.settled)
 
     def _route(
         self, delivery_id: int, tag: bytes, payload: bytes, *, settled: bool
-    ) -> tuple[Exchange, Sequence[DeclaredQueue], Message] | None:
+    ) -> tuple[Way, Message] | None:
         to = self._reader.to_of(payload)
         try:
-            exchange, routing_key = self._target_of(to)
+            exchange, routing_key, topic = self._target_of(to)
             route = self._find(exchange, routing_key)
         except AmqpDeliveryError as error:
             self._refuse(delivery_id, tag, error, settled=settled)
@@ -343,9 +456,14 @@ class Publisher:
             reader = self._readers[key] = self._new_reader(exchange, routing_key)
         message = reader.read(payload)
         queues = self._queues_of(route, reader, delivery_id, message, settled)
-        return route.exchange, queues, message
+        return Way(route.exchange, queues, topic), message
 
     def _refuse(self, delivery_id: int, tag: bytes, error: AmqpDeliveryError, *, settled: bool) -> None:
+        if settled and self._posting is not None:
+            # The commit is refused; the link has done nothing wrong (part 4, section 4.4.4.1).
+            self._posting.fail(f"a message for link '{self.link.name}' was refused: {error.description}")
+            self._answer([delivery_id], None)
+            return
         if settled:
             raise AmqpLinkError(error.condition, error.description, {"delivery-tag": tag}) from error
         self._answer([delivery_id], self._rejected(error))
@@ -361,8 +479,11 @@ class Publisher:
             text = internal_exchange_text(exchange, self._context.vhost.name)
             raise AmqpSessionError(Condition.UNAUTHORIZED_ACCESS, text) from error
 
-    def _target_of(self, to: object) -> tuple[str, str]:
-        """Exchange and routing key that a message names in its `to`: an address as an attach has it."""
+    def _target_of(self, to: object) -> tuple[str, str, bool]:
+        """Exchange and routing key that a message names in its `to`, and whether they are a topic's.
+
+        It is an address as an attach has it.
+        """
         if to is None:
             raise AmqpDeliveryError(
                 Condition.PRECONDITION_FAILED, "anonymous terminus requires 'to' address to be set"
@@ -375,11 +496,18 @@ class Publisher:
             raise AmqpDeliveryError(
                 Condition.PRECONDITION_FAILED, f"bad 'to' address string: {error}"
             ) from error
+        if isinstance(address, QueueAddress):
+            if to_declare(address, self._context):
+                self._declare(address)
+            return "", address.queue, False
         if isinstance(address, ExchangeAddress):
-            return address.exchange, address.routing_key
-        if to_declare(address, self._context):
-            self._declare(address)
-        return "", address.queue
+            return address.exchange, address.routing_key, False
+        try:
+            temporary_topic(self._context.vhost, address.topic)
+        except NotFound as error:
+            raise AmqpDeliveryError(Condition.NOT_FOUND, error.description) from error
+        target = as_exchange(address)
+        return target.exchange, target.routing_key, True
 
     def _declare(self, address: QueueAddress) -> None:
         steps = target_queue(address, self._context)
@@ -401,43 +529,30 @@ class Publisher:
         try:
             _finish(steps, decided)
         except AmqpDeliveryError as error:
-            self._refuse(first.delivery_ids[0], first.tags[0], error, settled=first.settled)
+            with self._within(first):
+                self._refuse(first.delivery_ids[0], first.tags[0], error, settled=first.settled)
             held[0] = _rest(first, 1)
         for event in held:
             if self._held:
                 self._held.append(event)
             else:
-                self._route_each(event)
+                with self._within(event):
+                    self._route_each(event)
 
     # --- from the queue ---------------------------------------------------------------------------
 
     def on_confirmed(self, ids: Sequence[int], *, settled: bool) -> None:
         """A queue has taken responsibility."""
-        if self._pending:
+        if self._tally.left:
             self._count_down(ids, ACCEPTED, settled=settled)
         else:
             self._answer(ids, None if settled else ACCEPTED)
 
-    def on_unconfirmed(self, effect: Unconfirmed) -> None:
-        """A queue does not have the messages: it was deleted before it could take them, or broke down."""
-        outcome: Outcome = RELEASED
-        if effect.failed:
-            unavailable = AmqpDeliveryError(
-                Condition.PRECONDITION_FAILED,
-                f"queue '{effect.queue}' is unavailable",
-                {Symbol("queue"): effect.queue, Symbol("reason"): Symbol("unavailable")},
-            )
-            outcome = self._rejected(unavailable, effect.queue)
-        self._on_refused(effect, outcome)
-
-    def on_rejected(self, effect: Refused) -> None:
-        """A queue is full."""
-        full = AmqpDeliveryError(
-            Condition.RESOURCE_LIMIT_EXCEEDED,
-            f"queue '{effect.queue}' exceeded maximum length",
-            {Symbol("queue"): effect.queue, Symbol("reason"): Symbol("maxlen")},
-        )
-        self._on_refused(effect, self._rejected(full, effect.queue))
+    def on_refused(self, effect: Unconfirmed | Refused) -> None:
+        """A queue is full, was deleted before it could take the messages, or broke down."""
+        refusal = refusal_of(effect)
+        outcome = RELEASED if refusal is None else self._rejected(refusal, effect.queue)
+        self._count_down(effect.ids, outcome, settled=effect.settled)
 
     def _rejected(self, error: AmqpDeliveryError, queue: str | None = None) -> Rejected:
         self.last_error = self._context.log.noted(
@@ -449,30 +564,9 @@ class Publisher:
         )
         return Rejected(error=to_error(error))
 
-    def _on_refused(self, effect: Unconfirmed | Refused, outcome: Outcome) -> None:
-        if self._pending:
-            self._count_down(effect.ids, outcome, settled=effect.settled)
-        else:
-            self._answer(effect.ids, None if effect.settled else outcome)
-
     def _count_down(self, ids: Sequence[int], outcome: Outcome, *, settled: bool) -> None:
-        """Answer deliveries whose last queue has spoken.
-
-        Rejected if one of them was full or broke down, else accepted if one of them took it, else released.
-        """
-        answered: list[tuple[Outcome, list[int]]] = []
-        for delivery_id in ids:
-            left, worst = self._pending.get(delivery_id, (1, RELEASED))
-            if isinstance(outcome, Rejected) or worst is RELEASED:
-                worst = outcome
-            if left > 1:
-                self._pending[delivery_id] = (left - 1, worst)
-                continue
-            self._pending.pop(delivery_id, None)
-            if not answered or answered[-1][0] is not worst:
-                answered.append((worst, []))
-            answered[-1][1].append(delivery_id)
-        for worst, its_ids in answered:
+        """Answer deliveries whose last queue has spoken."""
+        for worst, its_ids in self._tally.count_down(ids, outcome):
             self._answer(its_ids, None if settled else worst)
 
     def release_unsettled(self) -> None:
@@ -489,10 +583,50 @@ class Publisher:
                 self.counters.confirmed += len(ids)
             elif isinstance(outcome, Rejected):
                 self.counters.rejected += len(ids)
-            second = self.link.rcv_settle_mode == ReceiverSettleMode.SECOND
-            self._session.settling.settle_received(ids, outcome, settled=not second)
+            posting = self._posting
+            state = outcome if posting is None else TransactionalState(txn_id=posting.id, outcome=outcome)
+            second = self._second
+            self._session.settling.settle_received(ids, state, settled=not second)
+            if self.kept is not None:
+                most = 2 * self.link.credit.limit
+                self.kept.decided(self.ref, ids, outcome, second=second, most=most)
         self._session.inbound.finish(self.link, len(ids))
         self.times.answered(self.link.credit, outcome)
+
+    @property
+    def _second(self) -> bool:
+        """Whether the client settles what it was told."""
+        return self.link.rcv_settle_mode == ReceiverSettleMode.SECOND
+
+    # --- of before --------------------------------------------------------------------------------
+
+    def on_resumed(self, event: DeliveryResumed) -> None:
+        """The client resumes a delivery of before the link was suspended (part 2, section 2.6.13)."""
+        kept = self.kept
+        entry = None if kept is None else kept.entries.get(event.tag)
+        if kept is None or entry is None:
+            return
+        arrival = on_resumed(entry.outcome, settled=event.settled, aborted=event.aborted)
+        if event.settled or arrival is Arrival.ABORTED:
+            kept.forget(entry)
+            return
+        self._session.inbound.note_unsettled((event.delivery_id,), self.link)
+        if entry.outcome is None:
+            entry.number = event.delivery_id  # its content is at queues by now, which are to speak
+        else:
+            self.tell_late(entry, event.delivery_id)
+
+    def tell_late(self, entry: Entry, number: int) -> None:
+        """See `Teller`."""
+        assert entry.outcome is not None
+        self._session.settling.settle_received([number], entry.outcome, settled=not self._second)
+        if self._second and self.kept is not None:
+            self.kept.told(number, entry)
+
+    def on_settled(self, ids: Sequence[int]) -> None:
+        """The client has settled what it was told."""
+        if self.kept is not None:
+            self.kept.settled(ids)
 
     def on_flow(self, flow: Flow) -> None:
         """The client's flow may have moved the credit: it can give up what it was granted."""
@@ -519,7 +653,13 @@ def _finish(steps: Steps[DeclaredQueue], decided: Decided) -> None:
         raise AmqpDeliveryError(error.condition, error.description) from error
 
 
+def _is_same(one: Way, other: Way) -> bool:
+    return one.queues is other.queues and one.exchange is other.exchange and one.topic is other.topic
+
+
 def _rest(event: DeliveriesReceived, first: int) -> DeliveriesReceived:
     """The deliveries of an event from the one at this place on."""
     ids, tags, payloads = event.delivery_ids[first:], event.tags[first:], event.payloads[first:]
-    return DeliveriesReceived(event.link, ids, tags, payloads, event.settled, event.message_format)
+    return DeliveriesReceived(
+        event.link, ids, tags, payloads, event.settled, event.message_format, event.txn_id
+    )

@@ -17,6 +17,7 @@ from amqp10broker.amqp10.events import (
     DeliveriesSent,
     DeliveriesSettled,
     DeliveriesUpdated,
+    DeliveryResumed,
     LinkAttached,
     LinkAttaching,
     LinkDetached,
@@ -27,7 +28,7 @@ from amqp10broker.amqp10.events import (
     SessionEvent,
 )
 from amqp10broker.amqp10.link import ReceiverLink, SenderLink
-from amqp10broker.amqp10.performatives import Begin
+from amqp10broker.amqp10.performatives import Attach, Begin, Coordinator
 from amqp10broker.amqp10.session import Session
 from amqp10broker.amqp10.session_state import SessionState
 from amqp10broker.amqp10.unfinished import Unfinished
@@ -37,7 +38,7 @@ from amqp10broker.catalog.queue import QueueHandle
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.config import Config
 from amqp10broker.management.caller import Caller
-from amqp10broker.queues.commands import Command
+from amqp10broker.queues.commands import Command, RequestRef
 from amqp10broker.queues.effects import (
     ActiveChanged,
     Answer,
@@ -59,19 +60,24 @@ from amqp10broker.service.counters import ClientCounters
 from amqp10broker.service.mail import (
     AccessChanged,
     AlarmChanged,
+    Committed,
     ConfigChanged,
     Frames,
+    LinkFree,
     LinkStolen,
     SessionLetter,
     Stop,
+    TransactionsDue,
     WriterReady,
 )
 from amqp10broker.service.sessions.consumer import Consumer
+from amqp10broker.service.sessions.coordinator import Coordinator as ControlLink
 from amqp10broker.service.sessions.faults import log_fault, log_operation
 from amqp10broker.service.sessions.link_owner import LinkOwners
 from amqp10broker.service.sessions.links import ClientLinks
 from amqp10broker.service.sessions.management import ManagementLinks, is_management
 from amqp10broker.service.sessions.publisher import Publisher
+from amqp10broker.service.sessions.transactions import ConflictError, Transaction
 
 T = TypeVar("T")
 
@@ -138,6 +144,7 @@ class BrokerSession:
         self._deleted: list[QueueDeleted] = []
         # Attaches to what is not there, while something that this session declares is not decided.
         self._early: list[LinkAttaching] = []
+        self._control_links: list[ControlLink] = []
         self._management = ManagementLinks(
             self.session,
             self._owners,
@@ -170,6 +177,12 @@ class BrokerSession:
                 self.on_access_changed()
             case LinkStolen():
                 self.on_stolen(letter.link)
+            case LinkFree():
+                self._on_free(letter.link)
+            case Committed():
+                self._on_committed(letter.ref)
+            case TransactionsDue():
+                self._end_overdue()
             case Stop():
                 if letter.tell:
                     self.end(letter.error)
@@ -215,6 +228,8 @@ class BrokerSession:
                     publisher = self.links.publishers.get(effect.publisher)
                     if publisher is not None:
                         publisher.on_confirmed(effect.ids, settled=effect.settled)
+                    else:
+                        self.links.on_late(effect)
                 case Deliver():
                     consumer = self.links.consumers.get(effect.consumer)
                     if consumer is not None:
@@ -223,24 +238,26 @@ class BrokerSession:
                     consumer = self.links.consumers.get(effect.consumer)
                     if consumer is not None:
                         consumer.on_reply(effect)
-                case Unconfirmed():
+                case Unconfirmed() | Rejected():
                     publisher = self.links.publishers.get(effect.publisher)
                     if publisher is not None:
-                        publisher.on_unconfirmed(effect)
-                case Rejected():
-                    publisher = self.links.publishers.get(effect.publisher)
-                    if publisher is not None:
-                        publisher.on_rejected(effect)
+                        publisher.on_refused(effect)
+                    else:
+                        self.links.on_late(effect)
                 case ActiveChanged():
                     if self.links.answer_attach(effect.consumer):
                         self._resume()  # a flow that has come meanwhile counts for what the client is told
                     consumer = self.links.consumers.get(effect.consumer)
                     if consumer is not None:
                         consumer.on_effect(effect)
+                    else:
+                        self.links.on_late(effect)
                 case Settled() | TimedOut():
                     consumer = self.links.consumers.get(effect.consumer)
                     if consumer is not None:
                         consumer.on_effect(effect)
+                    else:
+                        self.links.on_late(effect)
                 case QueueDeleted():
                     if self._management.busy:
                         self._deleted.append(effect)
@@ -253,11 +270,18 @@ class BrokerSession:
                 case QueueDown():
                     self.links.on_queue_down(effect)
                 case Subscribed():
-                    raise AssertionError("links do not ask whether they were accepted")
+                    if self.links.answer_attach(effect.consumer):
+                        self._resume()
                 case _:
                     assert_never(effect)
         if self.session.held.by_remote:
             self._resume()
+
+    def hear_last(self, letter: SessionLetter) -> None:
+        """A letter that nobody has taken when the session was over."""
+        if isinstance(letter, list):
+            for effect in letter:
+                self.links.on_late(effect)
 
     def on_decided(self, decided: Decided) -> None:
         """What became of a change of the catalog that the client asked for.
@@ -301,6 +325,13 @@ class BrokerSession:
         """A link's name was attached anew by another session: that attach has the link now."""
         self.links.on_stolen(link)
         self._resume()
+
+    def _on_free(self, link: SenderLink | ReceiverLink) -> None:
+        """A kept link is free, for which an attach has waited."""
+        attach = self.links.take_claimed(link)
+        if attach is not None and not self.session.ended:
+            self._on_attaching(LinkAttaching(link, attach))
+            self._resume()
 
     def on_alarm(self, *, on: bool) -> None:
         """Memory or disk is short, or no longer: hold publishers back, and nobody else."""
@@ -361,6 +392,11 @@ class BrokerSession:
         """Links of clients that publish."""
         return self.links.publishers.values()
 
+    @property
+    def transactions(self) -> Iterable[Transaction]:
+        """Those that are open."""
+        return self._context.transactions
+
     def counted(self) -> ClientCounters:
         """What the links of this session did and got, those that are gone included."""
         return self.links.counted()
@@ -384,7 +420,12 @@ class BrokerSession:
     def close(self) -> None:
         """The session is over, whatever the reason: give everything back. May be called twice."""
         self._early.clear()
+        self._context.transactions.clear()
+        self._control_links.clear()
         self.links.close()
+        for effect in self._deleted:
+            self.links.on_late(effect)
+        self._deleted.clear()
         self._management.close()
         self._owners.clear()
 
@@ -412,8 +453,14 @@ class BrokerSession:
                 self._on_detached(event)
             case DeliveriesSettled():
                 # The client settles what we answered (rcv-settle-mode second), or what we have not:
-                # the engine has forgotten it, and there is nothing more to do.
-                return
+                # the engine has forgotten it, and of a link that is not kept there is nothing more to do.
+                settler = self._owners.receivers.get(event.link)
+                if event.settled and isinstance(settler, Publisher):
+                    settler.on_settled(event.delivery_ids)
+            case DeliveryResumed():
+                resumer = self._owners.receivers.get(event.link)
+                if isinstance(resumer, Publisher):
+                    self._tell(event.link, resumer.on_resumed, event)
             case LinkAttached():
                 raise AssertionError("the broker attaches no links of its own")
             case SessionEnded():
@@ -456,6 +503,9 @@ class BrokerSession:
         if is_management(event.attach):
             self._management.attach(event.link, event.attach)
             return
+        if isinstance(event.attach.target, Coordinator) and isinstance(event.link, ReceiverLink):
+            self._attach_coordinator(event.link, event.attach)
+            return
         try:
             self.links.attach(event.link, event.attach)
         except AmqpLinkError as error:
@@ -464,18 +514,61 @@ class BrokerSession:
             self._early.append(event)
             self.session.held.hold(event.link)
 
+    def _attach_coordinator(self, link: ReceiverLink, attach: Attach) -> None:
+        commits = self._context.commits
+        if commits is None:
+            raise AmqpLinkError(Condition.NOT_IMPLEMENTED, "Transactions not supported")
+        owner = ControlLink(
+            self.session,
+            link,
+            attach,
+            self._context,
+            commits,
+            post=self._post,
+            take_mail=self.take_mail,
+            half_posted=self._half_posted,
+        )
+        self._owners.receivers[link] = owner
+        self._control_links.append(owner)
+
+    def _half_posted(self, txn_id: bytes) -> bool:
+        partials = (publisher.link.partial for publisher in self.links.publishers.values())
+        return any(partial is not None and partial.txn_id == txn_id for partial in partials)
+
+    def _on_committed(self, ref: RequestRef) -> None:
+        any(control.on_committed(ref) for control in self._control_links)
+        self._control_links = [control for control in self._control_links if not control.over]
+
+    def _end_overdue(self) -> None:
+        """Control links end that have declared transactions which are open for too long (4.4, timeout)."""
+        transactions = self._context.transactions
+        for transaction in transactions.overdue():
+            text = (
+                f"transaction 0x{transaction.id.hex()} was open for too long (transaction_timeout_ms), and "
+                "was rolled back: attach the control link anew"
+            )
+            self.links.detach(transaction.control, AmqpLinkError(Condition.TRANSACTION_TIMEOUT, text))
+        transactions.watch()
+
     def _tell(self, link: SenderLink | ReceiverLink, method: Callable[[T], None], news: T) -> None:
         """Tell the owner of a link, or have one made; the link or the session ends with what is raised."""
         try:
             method(news)
         except AmqpLinkError as error:
             self.links.detach(link, error)
+        except ConflictError as error:
+            fault = AmqpLinkError(Condition.TRANSACTION_ROLLBACK, str(error))
+            self.links.detach(error.transaction.control, fault)
         except AmqpSessionError as error:
             self._fail(error)
 
     def _on_detached(self, event: LinkDetached) -> None:
         unsent = event.unsent
         if event.fault is None:
+            if event.closed:
+                self.links.on_closed(event.link)
+            else:
+                self.links.on_left(event.link)
             unsent = self.session.links.detach(event.link, closed=event.closed)
         owner = self._owners.take(event.link)
         if owner is not None:

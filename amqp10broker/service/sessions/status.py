@@ -6,7 +6,7 @@ from collections import Counter
 from operator import itemgetter
 from typing import Any, Final
 
-from amqp10broker.management.snapshot import LinkView, SessionView
+from amqp10broker.management.snapshot import LinkView, SessionView, TransactionView
 from amqp10broker.queues.counters import CONSUMING
 from amqp10broker.service.circumstances import Circumstances
 from amqp10broker.service.counters import PUBLISHING, ClientCounters
@@ -45,6 +45,20 @@ def session_view(broker_session: BrokerSession, around: Circumstances) -> Sessio
         last_error=broker_session.last_error,
         counters=broker_session.counted().document(),
         links=tuple(sorted(links, key=lambda link: link.handle or 0)),
+        remote_outgoing_window=session.outgoing.remote_outgoing_window,
+        handle_max=session.links.handle_max,
+        transactions=tuple(
+            TransactionView(
+                id=transaction.id.hex(),
+                link=transaction.control.name,
+                age_s=max(0, around.now_ms - transaction.began_ms) / 1000,
+                messages=transaction.messages,
+                bytes=transaction.bytes,
+                deliveries=len(transaction.deliveries()),
+                failed=transaction.failed,
+            )
+            for transaction in broker_session.transactions
+        ),
     )
 
 
@@ -72,6 +86,7 @@ def _consumer_view(
         counters=ClientCounters.sum_of([consumer.credit.counted()]).document(CONSUMING),
         wait=waiting.view(),
         snd_settle_mode=link.snd_settle_mode,
+        max_message_size=link.peer_max_message_size,
     )
 
 
@@ -97,6 +112,7 @@ def _publisher_view(broker_session: BrokerSession, publisher: Publisher, around:
         counters=publisher.counters.document(PUBLISHING),
         wait=waiting.view(),
         snd_settle_mode=link.snd_settle_mode,
+        max_message_size=link.max_message_size,
     )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from amqp10broker.amqp10.errors import AmqpLinkError, Condition
+from amqp10broker.amqp10.events import LinkAttaching
 from amqp10broker.amqp10.frames import FrameReader
 from amqp10broker.amqp10.performatives import Attach, Begin, Detach, Source, Target
 from amqp10broker.amqp10.session import Session
@@ -45,3 +47,47 @@ def test_an_attach_with_a_field_no_link_can_have_is_refused_and_the_session_live
     assert detach.error is not None
     assert detach.error.condition == "amqp:invalid-field"
     assert not session.ended
+
+
+@pytest.mark.parametrize(
+    ("unsettled", "condition"),
+    [
+        ({b"x" * 33: None}, "amqp:resource-limit-exceeded"),
+        (dict.fromkeys(at.to_bytes(2, "big") for at in range(5_000)), "amqp:resource-limit-exceeded"),
+        ({b"tag": "no state"}, "amqp:invalid-field"),
+    ],
+)
+def test_an_attach_with_an_unsettled_map_that_is_none_or_too_large_is_refused(
+    unsettled: dict[bytes, object], condition: str
+) -> None:
+    """2.6.13, 2.8.4: and the session lives."""
+    session = serving_session()
+    attach = Attach(name="a", handle=3, role=True, source=Source(address="q"), unsettled=unsettled)
+    assert session.receive([attach]) == []
+    answer, detach = written(session)
+    assert isinstance(answer, Attach)
+    assert answer.source is None
+    assert isinstance(detach, Detach)
+    assert detach.error is not None
+    assert detach.error.condition == condition
+    assert not session.ended
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+def test_an_unsettled_map_is_not_kept_as_long_as_its_link(accepted: bool) -> None:
+    """A client with many links would fill the memory with them; once it is answered, it has said all."""
+    session = serving_session()
+    attach = Attach(name="a", handle=3, role=True, source=Source(address="q"), unsettled={b"tag": None})
+    (event,) = session.receive([attach])
+    assert isinstance(event, LinkAttaching)
+    if accepted:
+        session.links.accept(
+            event.link, source=Source(address="q"), target=None, snd_settle_mode=0, rcv_settle_mode=0
+        )
+    else:
+        session.links.refuse(event.link, AmqpLinkError(Condition.NOT_FOUND, "no queue 'q'"))
+    answer = written(session)[0]
+    assert isinstance(answer, Attach)
+    assert answer.unsettled == ({} if accepted else None)
+    assert event.link.remote_attach is not None
+    assert event.link.remote_attach.unsettled is None

@@ -19,7 +19,8 @@ echo "$@" >>"$0.calls"
 case $1 in
   port) echo $((5000 + $2)) ;;
   pid) echo $((70 + $2)) ;;
-  stop) [ "$2" != 3 ] || { echo it does not end; exit 1; } ;;
+  stop) [ ! -e "$0.hangs" ] || exec sleep 60
+        [ "$2" != 3 ] || { echo it does not end; exit 1; } ;;
 esac
 """
 
@@ -59,8 +60,9 @@ def test_what_was_measured_counts_although_another_brokers_nodes_do_not_end(
         assert [each.name for each in clusters] == ["peer"]
     assert said == [f"peer   does not end: '{program} stop 3' ended with 1: it does not end\n"]
     with cluster._clusters(context):
-        monkeypatch.setattr(cluster, "_COMMAND_S", 0.0)
-    assert said[1:] == [f"peer   does not end: '{program} stop 1' did not end in 0 s"]
+        Path(f"{program}.hangs").touch()
+        monkeypatch.setattr(cluster, "_COMMAND_S", 0.1)
+    assert said[1:] == [f"peer   does not end: '{program} stop 1' did not end in 0.1 s"]
 
 
 def test_idle_queues_are_gone_when_they_have_been_measured(

@@ -37,6 +37,7 @@ OPTIONS = {
     "promise_publish_max": 1000,
     "promise_consume_count": 0,
     "versus_count": 1000,
+    "versus_sizes": [],
     "against": None,
 }
 

@@ -508,7 +508,7 @@ def test_a_fault_of_one_queue_of_a_definitions_file_takes_back_what_was_not_begu
         load(document, catalog)
     check_kept(catalog, kept)
     assert [name for name in "abc" if ("queue", "shop", name) in kept.by_key] == ["a"]
-    assert catalog.users.lookup("ann").tags == {"monitoring"}
+    assert catalog.users.lookup("ann").tags == ("monitoring",)
 
 
 # --- values ---------------------------------------------------------------------------------------

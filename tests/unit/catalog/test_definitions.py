@@ -50,7 +50,7 @@ def test_rabbitmqs_file_is_loaded(catalog: Catalog, document: dict[str, Any]) ->
     assert shop.lookup("orders.dead").arguments["x-overflow"] == "reject-publish"
     assert catalog.vhosts["/"].lookup("tasks").arguments == {"x-max-priority": 10, "x-queue-type": "classic"}
     assert catalog.users.lookup("orders-service").limits == UserLimits(max_connections=20, max_channels=200)
-    assert catalog.users.lookup("legacy").tags == {"monitoring", "policymaker"}
+    assert catalog.users.lookup("legacy").tags == ("monitoring", "policymaker")
     assert catalog.users.lookup("CN=worker,O=Example").password is None
     assert catalog.users.permission("legacy", "/") == Permission("", "", ".*")
     assert catalog.users.topic_permission("orders-service", "shop", "orders.events") is not None

@@ -11,7 +11,14 @@ import pytest
 from amqp10broker.catalog.effective import alternate_exchange, effective, max_age_ms
 from amqp10broker.catalog.policies import Policies, Policy
 from amqp10broker.catalog.queue import Effective
-from amqp10broker.queues.settings import DEFAULTS, DeadLetterStrategy, Overflow, QueueSettings, RetryType
+from amqp10broker.queues.settings import (
+    DEFAULTS,
+    ConfirmWhen,
+    DeadLetterStrategy,
+    Overflow,
+    QueueSettings,
+    RetryType,
+)
 
 DAY_MS = 86_400_000
 
@@ -37,6 +44,16 @@ def settings(kind: str, *definitions: Mapping[str, Any] | None, **arguments: Any
     return effect(kind, *definitions, **arguments).settings
 
 
+def test_a_queue_of_jms_has_ten_priorities_and_4_is_that_of_a_message_without_one() -> None:
+    """What `x-max-priority` says goes before; to other kinds of queue the argument means nothing."""
+    of_jms = settings("classic", jms_priority=True)
+    assert (of_jms.max_priority, of_jms.default_priority) == (9, 4)
+    both = settings("classic", jms_priority=True, max_priority=2)
+    assert (both.max_priority, both.default_priority) == (2, 2)
+    for nothing in (settings("classic", jms_priority="yes"), settings("quorum", jms_priority=True)):
+        assert nothing == DEFAULTS
+
+
 def test_without_anything_the_defaults_count() -> None:
     """And no policy is named."""
     assert effect("classic") == Effective()
@@ -57,6 +74,7 @@ def test_every_argument_of_a_classic_queue_acts() -> None:
         dead_letter_routing_key="k",
         max_priority=5,
         single_active_consumer=True,
+        confirm_when="written",
     ) == QueueSettings(
         expires_ms=1,
         message_ttl_ms=2,
@@ -67,7 +85,18 @@ def test_every_argument_of_a_classic_queue_acts() -> None:
         dead_letter_routing_key="k",
         max_priority=5,
         single_active_consumer=True,
+        confirm_when=ConfirmWhen.WRITTEN,
     )
+
+
+def test_the_argument_says_when_a_queue_confirms_before_the_policy_does() -> None:
+    """Without both it is as the broker is configured; other kinds have no choice."""
+    written = {"confirm-when": "written"}
+    assert settings("classic").confirm_when is None
+    assert settings("classic", written).confirm_when is ConfirmWhen.WRITTEN
+    assert settings("classic", written, confirm_when="synced").confirm_when is ConfirmWhen.SYNCED
+    assert effect("quorum", written).ineffective == ("confirm-when",)
+    assert settings("quorum", written).confirm_when is None
 
 
 def test_every_argument_of_a_quorum_queue_acts() -> None:

@@ -137,8 +137,9 @@ def test_maintenance_and_the_name_of_the_cluster(catalog: Catalog) -> None:
     assert catalog.cluster == ClusterFacts("id", "shop")
     with pytest.raises(InvalidArgument):
         catalog.propose(SetClusterName(""))
-    with pytest.raises(PreconditionFailed, match="--cluster-nodes"):
-        Catalog(Host()).propose(SetClusterName("shop"))
+    alone = Catalog(Host())
+    alone.propose(SetClusterName("shop"))
+    assert alone.cluster_name("alone") == "shop"
 
 
 def test_all_of_it_is_kept() -> None:

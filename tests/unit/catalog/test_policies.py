@@ -23,7 +23,7 @@ from amqp10broker.errors import InvalidArgument, NotFound
         ({"definition": {"overflow": 1}}, "policy 'p': 'overflow' is 1; must be a string"),
         (
             {"definition": {"dead-letter-exchange": "x"}, "operator": True},
-            "operator policy 'p': 'dead-letter-exchange' is no setting of operator policies; known are",
+            "operator policy 'p': 'dead-letter-exchange' is not recognised as a setting of operator",
         ),
     ],
 )
@@ -76,6 +76,8 @@ GOOD_AND_BAD: list[tuple[str, list[Any], list[Any], str]] = [
         "must be one of client-local, balanced, random, least-leaders, min-masters",
     ),
     ("queue-master-locator", ["min-masters", "random"], ["balanced"], "must be one of min-masters, "),
+    ("confirm-when", ["synced", "written"], ["sent"], "must be one of synced, written"),
+    ("confirm-when", [], [True], "must be a string"),
     ("queue-mode", ["default", "lazy"], ["eager"], "must be one of default, lazy"),
     ("queue-version", [1, 2], [3], "must be one of 1, 2"),
     ("queue-version", [], ["2", True], "must be an integer"),

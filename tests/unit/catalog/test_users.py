@@ -40,7 +40,7 @@ def test_a_user_is_added_once(users: Users) -> None:
     """A second one of the name is refused and the first stays."""
     with pytest.raises(PreconditionFailed, match="user 'a' exists; change or delete it"):
         add_user(users, "a", None)
-    assert users.lookup("a") == User("a", SECRET, frozenset({"administrator"}))
+    assert users.lookup("a") == User("a", SECRET, ("administrator",))
     assert "a" in users
     assert [user.name for user in users] == ["a"]
 

@@ -111,6 +111,12 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
             {"name": "q"},
             {"size": 1},
         ),
+        (
+            ["force_all_queues_shrink_member_to_current_member", "--vhost-pattern", "^v$"],
+            "force-all-queues-shrink-member-to-current-member",
+            {"vhost_pattern": "^v$", "queue_pattern": ".*", "errors_only": False},
+            [{"vhost": "v", "name": "q", "size": 1, "result": "ok"}],
+        ),
     ],
 )
 def test_a_command_is_spelt_as_in_rabbitmq(

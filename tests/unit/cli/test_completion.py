@@ -58,7 +58,10 @@ def complete(tmp_path: Path, *words: str) -> list[str]:
     [
         (["list-q"], ["list-queues"]),
         (["no"], []),
-        (["list-queues", "messages_"], ["messages_ready", "messages_unacknowledged", "messages_dlx"]),
+        (
+            ["list-queues", "messages_"],
+            ["messages_ready", "messages_unacknowledged", "messages_delayed", "messages_dlx"],
+        ),
         (["list-queues", "name", "ty"], ["type"]),
         (["list-queues", "--format", ""], ["table", "json", "csv", "plain"]),
         (["list-queues", "--format", "json", "lea"], ["leader"]),

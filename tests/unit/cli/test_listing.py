@@ -48,6 +48,17 @@ SESSION: dict[str, Any] = {
     "counters": COUNTERS,
     "last_error": None,
     "links": [LINK, {**LINK, "role": "sender", "name": "out"}],
+    "transactions": [
+        {
+            "id": "0000000100000002",
+            "link": "control",
+            "age_s": 75.5,
+            "messages": 3,
+            "bytes": 2048,
+            "deliveries": 2,
+            "failed": None,
+        }
+    ],
 }
 NO_WAIT = {"waits": None, "waits_why": None, "waits_for_s": None}
 CHANNEL: dict[str, Any] = {
@@ -87,21 +98,19 @@ CONNECTION: dict[str, Any] = {
     "last_error": ERROR,
     "sessions": [SESSION],
 }
-STATUS: dict[str, Any] = {
-    "connections": [
-        CONNECTION,
-        {
-            **CONNECTION,
-            "id": 2,
-            "protocol": "AMQP 0-9-1",
-            "vhost": "v",
-            "container_id": None,
-            "client": {"connection_name": "billing", "product": "pika"},
-            "sessions": [],
-            "channels": [CHANNEL],
-        },
-    ]
-}
+CONNECTIONS: list[dict[str, Any]] = [
+    CONNECTION,
+    {
+        **CONNECTION,
+        "id": 2,
+        "protocol": "AMQP 0-9-1",
+        "vhost": "v",
+        "container_id": None,
+        "client": {"connection_name": "billing", "product": "pika"},
+        "sessions": [],
+        "channels": [CHANNEL],
+    },
+]
 QUEUE = {
     "name": "q",
     "vhost": "/",
@@ -112,6 +121,7 @@ QUEUE = {
     "arguments": {"x-queue-type": "quorum"},
     "message_count": 3,
     "messages_unsettled": 4,
+    "messages_delayed": 0,
     "messages_dlx": 2,
     "delivery_limit": 20,
     "single_active_consumer_tag": "ctag1",
@@ -145,7 +155,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     def ask(place: admin.Place, request: Any) -> Any:
         requests.append(request)
-        return STATUS if request["op"] == "status" else [QUEUE] if request["op"] == "list-queues" else []
+        return {"connections": CONNECTIONS, "list-queues": [QUEUE]}.get(request["op"], [])
 
     monkeypatch.setattr(admin, "ask", ask)
     return requests
@@ -176,12 +186,12 @@ def test_default_columns_are_columns(each: listing.Listing) -> None:
 
 
 @pytest.mark.parametrize(
-    "each", [each for each in listing.LISTINGS if each.from_status], ids=lambda each: each.noun
+    "each", [each for each in listing.LISTINGS if each.from_connections], ids=lambda each: each.noun
 )
-def test_rows_of_the_status_document_have_every_column(each: listing.Listing) -> None:
+def test_rows_of_connections_have_every_column(each: listing.Listing) -> None:
     """A column that no row has would be an empty one for ever."""
-    assert each.from_status is not None
-    found = list(each.from_status(STATUS))
+    assert each.from_connections is not None
+    found = list(each.from_connections(CONNECTIONS))
     assert found
     for row in found:
         assert set(each.columns) <= set(row)
@@ -215,14 +225,14 @@ def test_consumers_are_receivers_and_channels_consumers() -> None:
     """Both protocols in one table; links on which the client sends are none."""
     found = [
         (row["connection"], row["channel"], row["tag"], row["queue"], row["prefetch"], row["unacknowledged"])
-        for row in rows.consumer_rows(STATUS)
+        for row in rows.consumer_rows(CONNECTIONS)
     ]
     assert found == [(1, 3, "in", "q", 5, 2), (2, 1, "ctag", "r", 10, 1)]
 
 
 def test_a_client_is_named_by_container_id_or_by_its_own_words() -> None:
     """AMQP 1.0 has the one, AMQP 0-9-1 the other."""
-    assert [row["client"] for row in rows.connection_rows(STATUS)] == ["c", "billing pika"]
+    assert [row["client"] for row in rows.connection_rows(CONNECTIONS)] == ["c", "billing pika"]
 
 
 @pytest.mark.rabbitmq("bindings_SUITE", "info_all")

@@ -47,6 +47,17 @@ def test_a_json_entry_is_one_object_a_line() -> None:
     assert entry["timestamp"].endswith("Z")
 
 
+def test_whatever_a_field_is_a_json_entry_is_one_line() -> None:
+    """Clients choose texts; bytes, halves of characters and objects have no form in JSON of their own."""
+    stream = io.StringIO()
+    logs.configure("info", "json", stream=stream)
+    fields = {"a": "\ud800", "b": b"\xff\n", "c": object(), "d": {1: ("x\u2028y", None)}, "e": "\r\n\0"}
+    structlog.get_logger().info("attached", **fields)
+    (line,) = stream.getvalue().splitlines()
+    entry = json.loads(line)
+    assert (entry["a"], entry["e"], entry["d"]) == ("\ud800", "\r\n\0", {"1": ["x\u2028y", None]})
+
+
 @pytest.mark.parametrize("form", ["console", "json"])
 def test_a_traceback_shows_no_local_variables(form: str) -> None:
     stream = io.StringIO()

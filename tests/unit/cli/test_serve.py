@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import errno
 import gc
+import json
+import logging
+import sys
+import threading
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -31,6 +36,7 @@ def run(
     *,
     before: BaseException | None = None,
     after: BaseException | None = None,
+    during: Callable[[], object] = lambda: None,
     **settings: Any,
 ) -> int:
     """Run `serve` with a broker that fails before or after it has come up, or not at all."""
@@ -39,6 +45,7 @@ def run(
         if before is not None:
             raise before
         on_up([("127.0.0.1", 5672), ("::1", 5672)])
+        during()
         await trio.lowlevel.checkpoint()
         if after is not None:
             raise after
@@ -100,6 +107,66 @@ def test_a_fault_of_the_broker_is_logged_whole(
     shown = capsys.readouterr().err
     assert "ValueError: one" in shown
     assert "KeyError: 'two'" in shown
+
+
+def fails_in_a_thread() -> None:
+    thread = threading.Thread(target=lambda: 1 // 0, name="worker")
+    thread.start()
+    thread.join()
+
+
+class FailsAtItsEnd:
+    """Python says so, and goes on."""
+
+    def __del__(self) -> None:
+        raise ValueError("in a finalizer\nof two lines")
+
+
+NOISE: dict[str, Callable[[], object]] = {
+    "a thread failed": fails_in_a_thread,
+    "failed where it cannot be raised": FailsAtItsEnd,
+    "library": lambda: logging.getLogger("a.library").warning("two\nlines of %s", "it"),
+    "warning": lambda: warnings.warn("old\nand new", RuntimeWarning, stacklevel=1),
+}
+
+
+@pytest.mark.parametrize(
+    ("ends", "last"),
+    [
+        ({}, "stopped"),
+        ({"before": OSError(errno.EADDRINUSE, "x")}, "cannot start"),
+        ({"after": AdminSocketError("lost\nor so")}, "failed"),
+        (
+            {"after": ExceptionGroup("both", [ValueError("one"), KeyError("two\nlines")])},
+            "failed by a fault in the broker; please report it",
+        ),
+    ],
+    ids=["stopped", "refused", "failed", "fault"],
+)
+def test_for_programs_every_line_is_one_json_object(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ends: dict[str, Any], last: str
+) -> None:
+    """However it ends; tracebacks, and what Python itself has to say, included."""
+    hooks = sys.unraisablehook, threading.excepthook, warnings.showwarning
+
+    def make_noise() -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            for noise in NOISE.values():
+                noise()
+
+    # As in the process, where nobody else listens: pytest does.
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    run(monkeypatch, log_format="json", during=make_noise, **ends)
+    lines = capsys.readouterr().err.splitlines()
+    entries = [json.loads(line) for line in lines]
+    assert all({"event", "level", "timestamp"} <= set(entry) for entry in entries)
+    wanted = [last] if "before" in ends else ["listening", *NOISE, last]
+    assert [entry["event"] for entry in entries] == wanted
+    for entry in entries:
+        if entry["event"] not in ("listening", "warning", "library", "stopped", "cannot start", "failed"):
+            assert entry["exception"].startswith(("Traceback", "  + Exception Group Traceback"))
+    assert hooks == (sys.unraisablehook, threading.excepthook, warnings.showwarning)
 
 
 def test_an_os_error_of_a_running_broker_keeps_its_traceback(

@@ -254,6 +254,28 @@ def test_no_line_is_wider_than_asked_for_however_long_the_names(width: int) -> N
     assert sum("evidence" in line for line in lines) > 1
 
 
+def test_open_transactions_are_shown() -> None:
+    """Below their session; one that cannot be committed says why."""
+    transaction = {
+        "id": "0000000100000002",
+        "link": "control",
+        "age_s": 75.5,
+        "messages": 3,
+        "bytes": 2048,
+        "deliveries": 2,
+        "failed": None,
+    }
+    document = deepcopy(DOCUMENT)
+    document["connections"][0]["sessions"][0]["transactions"] = [
+        transaction,
+        {**transaction, "failed": "it has become too large"},
+    ]
+    found = [line for line in status_view.render(document) if "Transaction" in line]
+    shown = "    Transaction 0000000100000002  open for 1 min 15 s  posted 3, 2.0 KiB  decided on 2"
+    assert found == [shown] * 2
+    assert "can only be rolled back: it has become too large" in "\n".join(status_view.render(document))
+
+
 def test_dead_letters_are_shown_by_reason_for_queues_that_have_some() -> None:
     document = deepcopy(DOCUMENT)
     document["queues"].append({**document["queues"][0], "name": "q2", "dead_lettered": {}})
@@ -455,6 +477,20 @@ def test_a_recording_is_summed_up(changes: dict[str, Any], line: str) -> None:
     assert line in "\n".join(status_view.render(document))
     document["broker"]["recording"] = None
     assert "recording" not in "\n".join(status_view.render(document))
+
+
+def test_suspended_links_are_shown() -> None:
+    """Ten of them, with what they keep and for how long."""
+    document = deepcopy(DOCUMENT)
+    link: dict[str, Any] = {"name": "mine", "container_id": "c", "user": "guest", "vhost": "/"}
+    link |= {"role": "receiver", "unsettled": 4, "age_s": 12.0, "left_s": 48.0}
+    document["broker"]["suspended_links"] = [link, link | {"left_s": None}] + [link] * 9
+    document["broker"]["kept_links"] = 12
+    text = " ".join("\n".join(status_view.render(document)).split())
+    shown = "suspended link mine of container c user guest in / receiver, 4 unsettled for 12 s ends in 48 s"
+    assert text.count(shown) == 9
+    assert text.count("until its session or connection ends") == 1
+    assert "... more links are suspended; 12 are kept" in text
 
 
 def test_a_recording_that_failed_is_shown() -> None:

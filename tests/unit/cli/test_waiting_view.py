@@ -47,6 +47,15 @@ def wait(**changes: Any) -> dict[str, Any]:
     }
 
 
+def test_in_a_cluster_it_says_of_which_node_a_connection_is_and_of_which_it_knows_nothing() -> None:
+    """Numbers of connections are those of one node."""
+    rows = [wait(to_do="do it", node=node) for node in ("a", "b")]
+    shown = waiting_view.page({"summary": summary(), "waiting": rows, "nodes": 3, "unreached": ["c"]}, 200)
+    assert "not known of clients of c: not reached" in shown
+    for node in ("a", "b"):
+        assert any(f"connection 7 session 0 of node {node}, user ann" in line for line in shown)
+
+
 def test_the_page_of_waiting_says_of_each_what_to_do() -> None:
     """Behind the sum, an entry for each, and what helps at its end."""
     found = {"summary": summary(), "waiting": [wait(to_do="the client must send another flow.")]}

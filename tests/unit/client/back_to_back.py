@@ -74,7 +74,7 @@ class BrokerEnd:
                 self.engine.open(
                     "broker",
                     idle_time_out_ms=30_000,
-                    properties=open_properties("broker", "broker", "9.9", "test"),
+                    properties=open_properties(event.performative, "broker", "broker", "9.9", "test"),
                 )
             case BeginReceived():
                 self._reply_to[event.channel] = new_asker(str(event.channel))

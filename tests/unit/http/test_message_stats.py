@@ -36,7 +36,8 @@ def test_what_was_published_and_what_was_delivered_are_groups() -> None:
         "get": 3,
         "get_no_ack": 4,
         "redeliver": 5,
-        "ack": 6,
+        "get_empty": 6,
+        "ack": 7,
         "deliver_get": 1 + 2 + 3 + 4,
     }
 
@@ -50,6 +51,7 @@ def test_what_clients_published_was_confirmed_returned_or_dropped() -> None:
         "drop_unroutable": 2,
     }
     assert message_stats.of_clients({"got": 1})["deliver_get"] == 1
+    assert message_stats.of_clients({"got_nothing": 2})["get_empty"] == 2
 
 
 def test_what_an_exchange_routed_went_on() -> None:

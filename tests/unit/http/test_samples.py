@@ -67,6 +67,13 @@ def test_a_history_has_the_samples_newest_first() -> None:
     }
 
 
+def test_an_object_is_idle_since_the_first_look_that_saw_it_as_it_is() -> None:
+    series = looked((0, 1), (5_000, 2), (10_000, 2), (15_000, 2))
+    assert series.unchanged_since({"x": 2}) == 5_000
+    assert series.unchanged_since({"x": 3}) is None
+    assert looked((0, 1), (5_000, 2)).unchanged_since({"x": 2}) is None
+
+
 def test_samples_are_bounded_and_lie_farther_apart_the_older_they_are() -> None:
     looks = 4 * SAMPLES_MAX
     series = looked(*((number * INTERVAL_MS, number) for number in range(looks)))

@@ -10,7 +10,7 @@ import trio
 
 from amqp10broker.errors import NotFound, NotSupported, PreconditionFailed, Unavailable
 from amqp10broker.management.caller import Job
-from amqp10broker.management.members import TIMED_OUT, change_not_permitted, last_node
+from amqp10broker.management.members import LAST_NODE, TIMED_OUT, change_not_permitted, last_node
 from amqp10broker.replication.ids import node_of
 from tests.support.cluster_node import FakeNode
 from tests.support.declaring import add_vhost, declare
@@ -91,6 +91,11 @@ def test_members_are_added_where_they_can_be(given: dict[str, str], error: Any, 
 
 
 @pytest.mark.rabbitmq(
+    "quorum_queue_SUITE",
+    "delete_member_not_running",
+    differs="of a node that the cluster does not know it says so; of one that is down it is removed",
+)
+@pytest.mark.rabbitmq(
     "quorum_queue_SUITE", "delete_member_classic", "delete_member_queue_not_found", "delete_member_wrong_type"
 )
 @pytest.mark.parametrize(
@@ -154,6 +159,33 @@ def test_a_queue_is_shrunk_by_force_to_the_member_that_is_here() -> None:
     assert world.nodes("q") == [2]
     with pytest.raises(PreconditionFailed, match="not_a_member"):
         world.run("force-shrink-member-to-current-member", name="elsewhere")
+
+
+@pytest.mark.rabbitmq(
+    "quorum_queue_SUITE",
+    "force_all_queues_shrink_member_to_current_member",
+    "force_vhost_queues_shrink_member_to_current_member",
+)
+def test_all_queues_are_shrunk_by_force_to_the_members_that_are_here() -> None:
+    world = World(number=2)
+    add_vhost(world.catalog, "v")
+    world.cluster.declare("q", 1, 2, 3)
+    world.cluster.declare("one", 2)
+    world.cluster.declare("elsewhere", 1, 3)
+    world.cluster.declare("q", 1, 2, 3, vhost="v")
+    world.cluster.declare("r", 2, 3, vhost="v")
+    world.cluster.down = {1, 3}
+    operation = "force-all-queues-shrink-member-to-current-member"
+    assert world.run(operation, vhost_pattern="^v$") == [
+        {"vhost": "v", "name": "q", "size": 1, "result": "ok"},
+        {"vhost": "v", "name": "r", "size": 1, "result": "ok"},
+    ]
+    assert world.nodes("q") == [1, 2, 3]
+    world.cluster.refusals = [Unavailable("queue 'q'", "the member does not run here")]
+    assert [(row["size"], row["result"]) for row in world.run(operation)] == [("?", f"error: {TIMED_OUT}")]
+    assert world.run(operation, errors_only=True) == []
+    assert (world.nodes("q"), world.nodes("elsewhere")) == ([2], [1, 3])
+    assert world.run(operation) == []
 
 
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "status")
@@ -249,6 +281,16 @@ def test_queues_grow_to_a_count() -> None:
     assert world.nodes("one") == [1, 4, 5]
     with pytest.raises(PreconditionFailed, match="node_not_running"):
         world.run("grow-to-count", count=6, strategy="all")
+
+
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "delete_members")
+def test_queues_are_shrunk_node_by_node_to_their_last_members() -> None:
+    world = World()
+    for name in ("q", "r"):
+        world.cluster.declare(name, 1, 2, 3)
+    told = [[(row["size"], row["result"]) for row in world.run("shrink", node=node)] for node in "cba"]
+    assert told == [[(2, "ok")] * 2, [(1, "ok")] * 2, [(1, f"error: {LAST_NODE}")] * 2]
+    assert (world.nodes("q"), world.nodes("r")) == ([1], [1])
 
 
 def test_shrink_removes_what_is_on_a_node_but_the_last() -> None:

@@ -17,6 +17,7 @@ from amqp10broker.management.arguments import Argument
 from amqp10broker.management.operations import RUN, perform
 from amqp10broker.management.table import OPERATIONS, Operation
 from amqp10broker.routing.registry import Registry
+from amqp10broker.service.faults.table import FaultKind
 from tests.support.declaring import add_vhost, declare
 from tests.support.managing import Broker
 
@@ -50,6 +51,7 @@ def test_what_the_table_says_of_values_is_what_the_rooms_say() -> None:
     """It imports nothing, so that the command line starts fast; so it is held against them here."""
     assert _argument("set", "name").choices == tuple(FLOW_SETTINGS)
     assert set(_argument("alarm", "name").choices) == set(Resource)
+    assert _argument("inject-fault", "kind").choices == tuple(FaultKind)
     assert _argument("set-policy", "apply_to").choices == APPLY_TO
     assert _argument("add-vhost", "default_queue_type").choices == tuple(QueueType)
     assert set(_argument("declare-exchange", "type").known) == set(Registry(lambda: ()).names())

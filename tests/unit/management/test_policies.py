@@ -106,14 +106,19 @@ def test_what_does_not_act_is_said(broker: Broker) -> None:
 @pytest.mark.parametrize(
     ("operation", "given", "error", "text"),
     [
-        ("set-policy", policy({"max-priority": 5}), InvalidArgument, "'max-priority' is no setting of polic"),
+        ("set-policy", policy({"max-priority": 5}), InvalidArgument, "'max-priority' is not recognised"),
         ("set-policy", policy({"max-length": -1}), InvalidArgument, "'max-length' is -1; must not be neg"),
         ("set-policy", policy({}), InvalidArgument, "the definition is empty"),
         ("set-policy", policy({"max-length": 1}, pattern="("), InvalidArgument, "not a regular expression"),
         ("set-policy", policy({"max-length": 1}, apply_to="q"), BadRequest, "it must be one of all, queues"),
         ("set-policy", policy({"max-length": 1}, priority=True), BadRequest, "it must be an integer"),
         ("set-policy", policy({"max-length": 1}, name=""), BadRequest, "the policy has no name"),
-        ("set-operator-policy", policy({"max-age": "1D"}), InvalidArgument, "no setting of operator polic"),
+        (
+            "set-operator-policy",
+            policy({"max-age": "1D"}),
+            InvalidArgument,
+            "not recognised as a setting of operator",
+        ),
         ("clear-policy", {"name": "p"}, NotFound, "no policy 'p'"),
         ("clear-operator-policy", {"name": "p"}, NotFound, "no operator policy 'p'"),
     ],

@@ -22,7 +22,7 @@ from amqp10broker.message.death_history import Death
 from amqp10broker.message.message import acquired
 from amqp10broker.message.redelivery import redelivered
 from amqp10broker.message.routing_headers import routing_headers
-from amqp10broker.message.traits import traits_of
+from amqp10broker.message.traits import Traits, traits_of
 
 BODY = b"\x00\x53\x75\xa0\x01a"
 """Of AMQP 1.0; of AMQP 0-9-1 any bytes are a body."""
@@ -134,8 +134,8 @@ def test_the_time_to_live_goes_into_the_record(head: bytes, reason: str) -> None
     dead = dead_lettered(head, replace(EXPIRED, reason=reason))
     assert dead.deaths[0].ttl_ms == 60
     assert deaths_of(dead.head)[0].ttl_ms == 60
-    assert traits_of(head) == (True, 7, 60)
-    assert traits_of(dead.head) == (True, 7, None)
+    assert traits_of(head) == Traits(True, 7, 60)
+    assert traits_of(dead.head) == Traits(True, 7, None)
 
 
 @TIMED

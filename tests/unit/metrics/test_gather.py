@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import ClassVar
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -28,6 +29,7 @@ class Host:
 class Source:
     """A node that leads the queue ``here``, and not ``elsewhere``."""
 
+    attempts: ClassVar = {"amqp091": (3, 2)}
     coordination = MemberState("leader", "voter", 9, 8, 7, 6, 5, 4)
 
     def __init__(self) -> None:
@@ -84,6 +86,13 @@ def test_the_group_of_the_metadata_is_there_once(form: Form) -> None:
     group = ({"module": "metadata_store", "ra_system": "coordination"}, 6.0)
     queue = ({"vhost": "/", "queue": "here"}, 2.0)
     assert rows == ([group] if form is Form.AGGREGATED else [queue, group])
+
+
+def test_logins_that_were_tried_are_counted_by_protocol() -> None:
+    names = found(Form.AGGREGATED)
+    for name, count in (("total", 5.0), ("succeeded_total", 3.0), ("failed_total", 2.0)):
+        rows = {labels["protocol"]: value for labels, value in names[f"rabbitmq_auth_attempts_{name}"]}
+        assert rows == {"amqp091": count, "amqp10": 0.0, "http": 0.0}
 
 
 def test_what_is_not_known_is_left_out() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,6 +14,7 @@ from amqp10broker.persistence.keeper import Keeper
 from amqp10broker.persistence.quorum_keeper import GroupMember, QuorumInLog, QuorumInMemory
 from amqp10broker.persistence.quorum_records import APPLIED, COMMANDS, decode_places
 from amqp10broker.persistence.quorum_store import QuorumStore
+from amqp10broker.persistence.stream_commits import StreamCommits
 from amqp10broker.persistence.stream_keeper import RETRY_MS, StreamKeeper
 from amqp10broker.queues.commands import (
     AttachPublisher,
@@ -154,7 +155,9 @@ def quorum(settings: QueueSettings = DEFAULTS) -> tuple[Bench, Journal]:
         groups.add(member)
         return member
 
-    return Bench(QuorumInLog(queue, journal, store, begin)), journal  # type: ignore[arg-type]
+    keeper = QuorumInLog(queue, journal, store, begin)  # type: ignore[arg-type]
+    keeper.usable = lambda: 1  # no entry raises the version
+    return Bench(keeper), journal
 
 
 def opened(settings: QueueSettings = DEFAULTS) -> tuple[Bench, Journal]:
@@ -389,6 +392,32 @@ def test_a_stream_without_room_says_when_it_tries_again_and_does_not_before() ->
     bench.wake(now_ms=NOW_MS + RETRY_MS)
     assert len(syncs.asked) == 1
     assert full == [True, False]
+
+
+def test_a_part_of_a_commit_is_written_to_a_stream_when_the_journal_has_the_commit() -> None:
+    """Before, a loss of power would leave it without the other queues' parts. It is one chunk of its own."""
+    log, syncs, journal = StreamLog(MemoryShelf()), Syncs(), Journal()
+    commits = StreamCommits(7, journal)
+    keeper = StreamKeeper(
+        StreamQueue("s", log), log, syncs, lambda _, error: None, cast("Any", journal), commits
+    )
+    bench = Bench(keeper)
+    keeper.carry_out_part([Publish(PUBLISHER, [1, 2], [MESSAGE, MESSAGE], True)], NOW_MS)
+    journal.ticket += 1  # the end of the commit
+    keeper.tell()
+    bench.wake()
+    assert (keeper.busy, log.next_offset, syncs.asked) == (True, 0, [])
+    journal.sync(journal.ticket - 1)
+    bench.wake()
+    assert log.next_offset == 0
+    journal.sync(journal.ticket)
+    bench.wake()
+    assert (log.next_offset, log.committed, log.number) == (2, 0, 1)
+    assert commits.bytes > 0
+    syncs.asked.pop()()
+    bench.wake()
+    assert (log.committed, commits.bytes, keeper.busy) == (2, 0, False)
+    assert bench.told == [("Confirmed", [1, 2])]
 
 
 def test_a_stream_that_ends_while_the_disk_is_full_takes_the_alarm_with_it_and_no_sync_is_heard() -> None:

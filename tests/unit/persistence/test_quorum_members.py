@@ -21,6 +21,7 @@ from amqp10broker.queues.commands import (
     RequestRef,
     Settle,
     Subscribe,
+    Unsubscribe,
     Verdict,
 )
 from amqp10broker.queues.effects import QueueDeleted, Unconfirmed
@@ -305,6 +306,39 @@ def test_a_member_that_was_away_gets_entries_and_one_that_was_away_for_long_gets
         world.settle_down(world.even)
         assert (world.nodes[away].keeper.queue is not queue) is long, "another was installed"
         assert numbers(world, world.nodes[away]) == list(range(world.published))
+
+
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "gh_12635")
+def test_a_member_that_was_away_takes_a_state_behind_what_was_held_and_purged() -> None:
+    """It has a consumer with credit in the middle, which its node never heard of."""
+    world = World(9)
+    leader = opened(world)
+    world.settle_down(world.even)
+    away = next(node.number for node in world.nodes.values() if node is not leader)
+    world.crash(away)
+    world.publish(leader, 2)
+    world.settle_down(lambda: world.confirmed == {0, 1})
+    consumer = world.client.consumer()
+    leader.work(Subscribe(consumer, False), Credit(consumer, 0, 100, False, 0))
+    world.publish(leader)
+    world.settle_down(world.even)
+    assert leader.keeper.queue.figures().messages_unsettled == 3
+    leader.work(Unsubscribe(consumer, [], [], 3, Verdict.REQUEUE))
+    for _ in range(30):
+        world.publish(leader, 2)
+        leader.work(Purge(world.client.request()))
+        world.settle_down(world.even)
+        leader.journal.clean(leader.store, lambda: None)
+    world.start(away)
+    before = world.nodes[away].keeper.queue
+    world.settle_down(world.even)
+    assert world.nodes[away].keeper.queue is not before, "no state was taken"
+    assert [numbers(world, node) for node in world.nodes.values()] == [[], [], []]
+    world.crash(next(number for number in world.nodes if number not in (away, leader.number)))
+    world.publish(leader)
+    last = world.published - 1
+    world.settle_down(lambda: last in world.confirmed and world.even())
+    assert numbers(world, world.nodes[away]) == [last]
 
 
 def test_a_new_member_begins_with_the_leaders_state(monkeypatch: pytest.MonkeyPatch) -> None:

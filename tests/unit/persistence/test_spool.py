@@ -38,7 +38,7 @@ def test_a_file_goes_with_its_last_page(monkeypatch: pytest.MonkeyPatch) -> None
     places = [spool.write([b"12345", b"6789"]) for _ in range(5)]
     assert spool.bytes_used == 45
     assert [spool.peek(place) for place in places] == [b"123456789"] * 5
-    assert spool.read(places[0]) == b"123456789"
+    spool.drop(places[0])
     spool.drop(places[1])
     assert [each.closed for each in files.made] == [True, False, False]
     for place in places[2:]:

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from amqp10broker.amqp10.performatives import Header
+from amqp10broker.amqp10.types import Long
+from amqp10broker.message.delay import X_OPT_DELIVERY_TIME
 from amqp10broker.message.message import Message, make_head
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import (
@@ -36,16 +38,22 @@ START_MS = 1_000_000
 
 
 def message(
-    body: object, *, priority: int | None = None, ttl: int | None = None, durable: bool = False
+    body: object,
+    *,
+    priority: int | None = None,
+    ttl: int | None = None,
+    durable: bool = False,
+    due: int | None = None,
 ) -> Message:
-    """A message of AMQP 1.0 with this text as its content."""
+    """A message of AMQP 1.0 with this text as its content; due: its x-opt-delivery-time."""
     header = Header(durable=durable, priority=priority, ttl=ttl)
-    return make_head(header, None, "", "q"), str(body).encode()
+    annotations = None if due is None else {X_OPT_DELIVERY_TIME: Long(due)}
+    return make_head(header, annotations, "", "q"), str(body).encode()
 
 
 def text(given: Message) -> str:
-    """The content of a message."""
-    return given[1].decode()
+    """The content of a message, octet by octet."""
+    return given[1].decode("latin-1")
 
 
 class Client:

@@ -23,6 +23,12 @@ class CountingStore(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
         self.paged = 0
+        self.looks = 0
+
+    def look(self, handle: Handle, ranks: Sequence[int]) -> tuple[Sequence[Message], Sequence[int] | None]:
+        """See `Store`."""
+        self.looks += 1
+        return super().look(handle, ranks)
 
     def page_out(
         self, level: int, first: int, messages: Sequence[Message], expiries: Sequence[int] | None
@@ -67,6 +73,40 @@ def test_pages_come_back_in_order_and_one_at_a_time() -> None:
         assert MANY - len(taken) - store.paged <= MOST
     assert taken == [b"%d" % number for number in range(MANY)]
     assert store.paged == 0
+
+
+def test_a_page_is_read_once_while_it_is_looked_through() -> None:
+    """Who looks for something goes through windows; a page stays where it is, and is unpacked once."""
+    store = CountingStore()
+    backlog = fill(store)
+    position = seen = 0
+    while (window := backlog.window(position, 100)) is not None:
+        assert window.positions == range(position, position + len(window.messages))
+        position += len(window.messages)
+        seen += len(window.messages)
+    assert seen == MANY
+    assert store.looks == len(backlog._pages) > 0
+    assert backlog.count == MANY
+
+
+def test_what_is_taken_from_the_middle_leaves_room() -> None:
+    """A page of which little is left is packed anew, and what is left is in order."""
+    store = CountingStore()
+    backlog = fill(store)
+    kept = range(0, MANY, 50)
+    position = 0
+    while (window := backlog.window(position, 100)) is not None:
+        position = window.positions[-1] + 1
+        backlog.take_out(window, [at for at, each in enumerate(window.positions) if each % 50])
+    assert backlog.count == len(kept)
+    stored = [page.stored for page in backlog._pages]
+    assert max(stored) <= 4 * PAGE_MESSAGES_MAX // 50
+    taken: list[int] = []
+    while backlog.count:
+        positions, messages, _, _ = backlog.take(1_000)
+        assert [content for _, content in messages] == [b"%d" % each for each in positions]
+        taken += positions
+    assert taken == list(kept)
 
 
 def test_where_pages_are_in_memory_too_a_backlog_is_longer_before_it_is_packed() -> None:

@@ -155,3 +155,17 @@ def test_an_exclusive_consumer_is_alone() -> None:
     assert [type(each) for each in second.told] == [SubscribeRefused]
     first.leave()
     assert bench.consumer(exclusive=True).told == []
+
+
+def test_a_message_without_priority_has_the_queues_default() -> None:
+    """Above those that give a smaller one; also on the short ways: what is plain, and what is passed on."""
+    bench = Bench(QueueSettings(max_priority=9, default_priority=4))
+    bench.publish("a", message("low", priority=0), message("high", priority=5), message("b", priority=4), "c")
+    bench.publish("d")
+    consumer = bench.consumer(10)
+    assert consumer.got == ["high", "a", "b", "c", "d", "low"]
+    bench.publish("e")
+    consumer.settle("e", "a", verdict=Verdict.REQUEUE)
+    consumer.leave()
+    bench.publish(message("top", priority=9), message("bottom", priority=1))
+    assert bench.consumer(10).got == ["top", "high", "a", "b", "c", "d", "e", "bottom", "low"]

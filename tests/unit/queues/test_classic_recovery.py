@@ -7,14 +7,18 @@ from collections.abc import Sequence
 import pytest
 
 from amqp10broker.amqp10.performatives import Header
-from amqp10broker.message.message import make_head
+from amqp10broker.amqp10.types import Long
+from amqp10broker.message.delay import X_OPT_DELIVERY_TIME
+from amqp10broker.message.message import Message, make_head
 from amqp10broker.persistence.classic_store import ClassicStore
 from amqp10broker.persistence.spool import Spool
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import (
+    TICK,
     ConsumerRef,
     Credit,
     Publish,
+    Purge,
     Settle,
     Subscribe,
     Verdict,
@@ -35,6 +39,11 @@ def opened(log: FakeLog) -> tuple[ClassicQueue, ClassicStore]:
     queue = ClassicQueue("q", durable=True, store=store)
     queue.recover(store.backlogs())
     return queue, store
+
+
+def later(body: bytes, due_ms: int) -> Message:
+    """A persistent message that is due then."""
+    return make_head(Header(durable=True), {X_OPT_DELIVERY_TIME: Long(due_ms)}, "", "q"), body
 
 
 def publish(queue: ClassicQueue, *bodies: bytes) -> None:
@@ -136,3 +145,48 @@ def test_nothing_is_appended_again_of_a_queue_that_is_deleted_while_it_is_cleane
     store.delete()
     assert list(cleaning) == []
     assert not any(log.live.values())
+
+
+def test_a_delayed_message_comes_back_delayed_and_one_whose_time_has_come_in_its_level() -> None:
+    log = FakeLog()
+    queue, store = opened(log)
+    queue.apply(Publish(PUBLISHER, range(3), [later(b"a", 20), later(b"b", 10), (SAFE, b"c")], False), 0)
+    assert not store.flush()
+    queue.apply(TICK, 10)
+    assert store.flush(), "that it is ready now was appended, and nobody waits for it: it is written soon"
+    assert not store.flush()
+
+    log = log.reopened()
+    queue, store = opened(log)
+    assert (queue.ready, queue.delayed.count, queue.deadline(), store.live) == (2, 1, 10, 3)
+    queue.apply(TICK, 10)
+    assert (queue.ready, queue.deadline()) == (2, 20), "of a record the first one's time is remembered"
+    queue.apply(TICK, 20)
+    assert bodies_in(queue) == [b"c", b"b", b"a"]
+
+
+def test_what_is_cleaned_of_delayed_messages_stays_delayed() -> None:
+    """Of a record of which a part is gone, too."""
+    log = FakeLog(records_max=2)
+    queue, store = opened(log)
+    queue.apply(Publish(PUBLISHER, range(3), [later(b"%d" % due, due) for due in (10, 20, 30)], False), 0)
+    publish(queue, b"x")
+    queue.apply(TICK, 10)
+    for _ in store.relocate(1):
+        pass
+    log.drop_oldest()
+    queue, store = opened(log.reopened())
+    assert (queue.ready, queue.delayed.count) == (2, 2)
+    queue.apply(TICK, 25)
+    queue.apply(TICK, 40)
+    assert bodies_in(queue) == [b"x", b"10", b"20", b"30"]
+
+
+def test_purged_delayed_messages_do_not_come_back() -> None:
+    log = FakeLog()
+    queue, store = opened(log)
+    queue.apply(Publish(PUBLISHER, range(2), [later(b"a", 20), (SAFE, b"c")], False), 0)
+    queue.apply(Purge(HERE.request()), 0)
+    store.flush()
+    queue, store = opened(log.reopened())
+    assert (queue.ready, queue.delayed.count, store.live) == (0, 0, 0)

@@ -39,12 +39,14 @@ from amqp10broker.queues.quorum.command_codec import (
 from amqp10broker.queues.quorum.commands import (
     DlxSettle,
     Letters,
+    Look,
     NodeBack,
     NodeGone,
     NodeSuspect,
     QuorumChange,
     QuorumCommand,
     RaiseVersion,
+    Selected,
     SessionGone,
 )
 from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
@@ -91,6 +93,9 @@ COMMANDS: list[QuorumCommand] = [
     NodeSuspect(3, 2**32 - 1),
     NodeBack(2**32 - 1, 4),
     RaiseVersion(2**32 - 1),
+    Subscribe(CONSUMER, True, priority=-3, name="ü", filters=b"which"),
+    Selected([]),
+    Selected([Look(CONSUMER, (0, 1, 2, 3, BIG), []), Look(SETTLING, (9,) * 5, [(2, BIG), (0, 7), (2, 8)])]),
     Letters(3, 4, 1, 0, BIG, []),
     Letters(3, 4, 7, BIG, 5, [FIRST[0], Publish(PUBLISHER, [4, 7], [message("a"), message("b")], True)]),
 ]

@@ -120,3 +120,74 @@ def test_who_waits_for_its_letters_is_answered_when_it_asks_again_and_not_when_i
         server.follow()
     node.carry_out()
     assert not node.answers()
+
+
+def with_a_consumer() -> Node:
+    """Of the other node, with a lane that has resumed."""
+    node = Node()
+    node.server.resume(2, Resume(1, 1, 0, 1, {}))
+    node.server.received(2, LetterBatch(1, 1, 0, [Subscribe(SESSION.consumer(), False)]))
+    node.carry_out()
+    return node
+
+
+def see(node: Node, *, suspected: bool) -> None:
+    """The queue's node suspects the other one, or hears it again."""
+    node.suspected = frozenset({2} if suspected else ())
+    node.server.node_changed(2)
+
+
+@pytest.mark.parametrize("suspected", [False, True])
+def test_what_is_seen_of_a_node_last_is_what_the_queue_ends_with(suspected: bool) -> None:
+    """Also if it changes before what was seen first is committed, as with a leader that nobody heard."""
+    node = with_a_consumer()
+    if suspected:
+        see(node, suspected=True)
+        node.carry_out()
+    see(node, suspected=not suspected)
+    see(node, suspected=suspected)
+    node.carry_out()
+    assert set(node.machine.suspects) == ({(2, 1)} if suspected else set())
+
+
+def test_a_lane_that_resumes_ends_a_suspicion_that_is_not_carried_out_yet() -> None:
+    node = with_a_consumer()
+    see(node, suspected=True)
+    node.suspected = frozenset()
+    node.server.resume(2, Resume(2, 1, 0, 2, {SESSION.consumer(): 0}))
+    node.carry_out()
+    assert not node.machine.suspects
+
+
+def test_the_next_leader_puts_right_what_the_one_before_saw() -> None:
+    node = with_a_consumer()
+    see(node, suspected=True)
+    node.carry_out()
+    node.server.follow()
+    node.suspected = frozenset()
+    node.server.lead(4)
+    node.carry_out()
+    assert not node.machine.suspects
+
+
+def test_a_node_that_was_suspected_has_a_lane_again_when_its_consumers_go_on() -> None:
+    """With an open lane and a consumer that the queue passes over nobody there could say why it waits."""
+    node = with_a_consumer()
+    server, (ref,) = node.server, node.machine.outlook().parts
+    server.received(2, LetterBatch(1, 2, 0, [Credit(ref, 0, 5, False, 0)]))
+    node.carry_out()
+    see(node, suspected=True)
+    node.carry_out()
+    server.node_down(2)
+    node.carry_out(Publish(ReplyTo(PeerId(1, 1, 1), "p").publisher(), [1], [message("a")], False))
+    node.answers()
+    server.node_up(2)
+    for _ in range(2):
+        server.resume(2, Resume(2, 1, 0, 3, {ref: 0}))
+        assert not node.answers(), "it is suspected still"
+    see(node, suspected=False)
+    assert not node.answers(), "the end of the suspicion is not carried out"
+    node.carry_out()
+    (answer,) = node.answers()
+    assert [len(each.keys) for each in answer.deliveries] == [1]
+    assert not node.machine.outlook().parts[ref].away

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from amqp10broker.replication.liveness import (
     FACTS_BYTES_MAX,
-    HEARTBEAT_MS,
     HUNG_MS,
     BadHeartbeat,
     Heard,
@@ -35,7 +34,9 @@ def knowing(*nodes: int) -> Liveness:
 
 def ticks(liveness: Liveness, start_ms: int, end_ms: int) -> list[tuple[int, News]]:
     """What it says at each tick, with the time."""
-    return [(now, news) for now in range(start_ms, end_ms + 1, HEARTBEAT_MS) for news in liveness.tick(now)]
+    return [
+        (now, news) for now in range(start_ms, end_ms + 1, liveness.beat_ms) for news in liveness.tick(now)
+    ]
 
 
 def test_node_is_suspected_until_it_is_heard_and_hears_us() -> None:
@@ -53,7 +54,24 @@ def test_silence_of_a_second_is_suspicion() -> None:
     """Not earlier; told once."""
     liveness = knowing(2)
     list(liveness.received(2, beat(1), 0))
-    assert ticks(liveness, 100, 3_000) == [(1_000, Suspected(2))]
+    assert ticks(liveness, 200, 3_000) == [(1_000, Suspected(2))]
+    assert liveness.hears == frozenset()
+
+
+@pytest.mark.parametrize(("suspect_ms", "beat_ms"), [(200, 40), (900, 180), (1_000, 200), (60_000, 200)])
+def test_five_heartbeats_go_within_the_time_of_suspicion(suspect_ms: int, beat_ms: int) -> None:
+    """Or more, so that what nodes tell each other with them is never older than 200 ms."""
+    assert Liveness(1, suspect_ms).beat_ms == beat_ms
+
+
+def test_what_else_comes_of_a_node_is_no_silence() -> None:
+    """Heartbeats stand behind what is worked off; one that was lost is not heard by that."""
+    liveness = knowing(2)
+    list(liveness.received(2, beat(1), 0))
+    liveness.seen(2, 900)
+    assert ticks(liveness, 200, 1_800) == []
+    assert ticks(liveness, 2_000, 3_000) == [(2_000, Suspected(2))]
+    liveness.seen(2, 3_000)
     assert liveness.hears == frozenset()
 
 
@@ -97,9 +115,9 @@ def test_own_stall_is_not_the_silence_of_others() -> None:
     """After a loop that hung for 5 s the others have what was left of their second, and not more."""
     liveness = knowing(2)
     list(liveness.received(2, beat(1), 0))
-    assert list(liveness.tick(100)) == []
-    assert list(liveness.tick(5_100)) == []
-    assert ticks(liveness, 5_200, 8_000) == [(5_900, Suspected(2))]
+    assert list(liveness.tick(200)) == []
+    assert list(liveness.tick(5_200)) == []
+    assert ticks(liveness, 5_400, 8_000) == [(5_800, Suspected(2))]
 
 
 def test_heartbeat_read_after_a_stall_is_not_moved_into_the_future() -> None:

@@ -189,6 +189,24 @@ def test_a_request_that_is_faster_than_the_news_is_answered(net: Net) -> None:
     assert net.nodes[2].vhost.find(queue.name) is net.nodes[2].vhost.queues[queue.name]
 
 
+@pytest.mark.parametrize("news", ["none", "opened", "closed"])
+def test_a_link_that_is_faster_than_the_news_hears_of_the_end(net: Net, news: str) -> None:
+    """Of the queue, or of its node; whether the news came meanwhile or not."""
+    queue, _ = net.nodes[1].requester()
+    publisher = c.PublisherRef(c.PeerId(2, 1, 7), 1)
+    (early,) = net.nodes[2].route(queue.name)
+    early.handle.post(c.AttachPublisher(publisher))
+    if news != "none":
+        net.carry()
+    if news == "closed":
+        net.nodes[1].leave(queue)
+        net.carry()
+    else:
+        net.cut(1, 2)
+    assert told(early)[-1:] == [e.QueueDeleted(publisher, queue.name)]
+    assert not net.nodes[2].route(queue.name)
+
+
 @pytest.mark.parametrize(
     "name",
     [

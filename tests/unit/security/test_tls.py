@@ -41,6 +41,7 @@ CERTIFICATE: dict[str, Any] = {
 def files(certificates: Certificates) -> Path:
     """A folder with a certificate, its key, and something else."""
     certificates.file("empty.pem", "nothing")
+    certificates.client("other")
     return Path(certificates.ca).parent
 
 
@@ -84,6 +85,14 @@ def test_a_context_asks_for_certificates_as_set(files: Path, verify: Verify, mod
         ),
         ({"certificate_file": "empty.pem"}, "tls_certificate and its key cannot be used: "),
         ({"key_file": "empty.pem"}, "tls_certificate and its key cannot be used: "),
+        (
+            {"key_file": None},
+            "tls_certificate and its key cannot be used: not in PEM format, or without a key; must be a PEM",
+        ),
+        (
+            {"key_file": "client-other-True.key"},
+            "tls_certificate and its key cannot be used: KEY_VALUES_MISMATCH; must be a PEM certificate",
+        ),
         ({"ca_file": "empty.pem"}, "tls_ca holds no certificate: "),
         ({"key_file": "missing.pem"}, "tls_key names {files}/missing.pem, which cannot be read: No such"),
         ({"ca_file": "missing.pem"}, "tls_ca names {files}/missing.pem, which cannot be read: No such"),
@@ -92,7 +101,7 @@ def test_a_context_asks_for_certificates_as_set(files: Path, verify: Verify, mod
 def test_bad_settings_name_the_one_to_mend(files: Path, others: dict[str, Any], text: str) -> None:
     """At start, not at the first connection."""
     given = {
-        key: str(files / value) if isinstance(value, str) and value.endswith(".pem") else value
+        key: str(files / value) if isinstance(value, str) and value.endswith((".pem", ".key")) else value
         for key, value in others.items()
     }
     with pytest.raises(ConfigError) as caught:

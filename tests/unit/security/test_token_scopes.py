@@ -87,7 +87,7 @@ def test_a_key_may_name_the_virtual_host_and_claims() -> None:
 
 
 def test_tags_are_those_of_scopes() -> None:
-    assert grants("tag:administrator", "tag:monitoring").account.tags == {"administrator", "monitoring"}
+    assert grants("tag:administrator", "tag:monitoring").account.tags == ("administrator", "monitoring")
     assert not grants("read:v/q").account.tags
 
 

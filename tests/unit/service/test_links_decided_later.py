@@ -19,6 +19,8 @@ from tests.support.scene import ACCEPTED, Scene, content, detached, disposition,
 
 TEMPORARY = "source=dynamic capabilities=temporary-queue"
 REPLIES = "target=dynamic capabilities=temporary-queue"
+TOPIC = "target=dynamic capabilities=temporary-topic"
+SUBSCRIPTION = "name=sub capabilities=topic durable=2 expiry-policy=never"
 
 
 class SlowScene(Scene):
@@ -101,6 +103,19 @@ FRAMES = {
         "ATTACH h=0 target=new",
         "ATTACH h=1 source=/queues/none",
         "FLOW h=1 dc=0 cr=5",
+    ),
+    "a topic to consume from": ("ATTACH h=0 source=/topics/t", "FLOW h=0 dc=0 cr=5 echo=true"),
+    "a temporary topic": (f"ATTACH h=0 {TOPIC}", "TRANSFER h=0", "DETACH h=0 closed=true"),
+    "a durable subscription": (
+        f"ATTACH h=0 {SUBSCRIPTION} source=/topics/t",
+        "FLOW h=0 dc=0 cr=5 echo=true",
+        "ATTACH h=1 target=/topics/t",
+    ),
+    "a durable subscription for another topic": (
+        f"ATTACH h=0 {SUBSCRIPTION} source=/topics/t",
+        "DETACH h=0 closed=false",
+        f"ATTACH h=0 {SUBSCRIPTION} source=/topics/u",
+        "DETACH h=0 closed=true",
     ),
     "an anonymous terminus": ("ATTACH h=0 target=anonymous", to("new", "m0")),
     "and neighbours": (
@@ -361,3 +376,24 @@ def test_a_link_that_is_ended_while_it_waits_answers_its_clients_detach() -> Non
     assert not scene.held.by_remote
     assert scene.counts("new") == [0]
     assert scene.receiver("/queues/old", 0)[0].startswith("B> ATTACH name=link-0 h=0")
+
+
+def test_a_subscription_that_is_made_again_before_its_end_is_decided() -> None:
+    """The old one is deleted first: whoever subscribes anew is not detached when its end is decided."""
+    scene = SlowScene()
+    scene.do(f"C> ATTACH h=0 {SUBSCRIPTION} source=/topics/t")
+    scene.decide_all()
+    catalog = scene.world.catalog
+    ref = scene.service._context.reply_to.request()
+    catalog.decide = lambda request: scene.slow.proposed.append((request, ref))
+    assert scene.do("C> DETACH h=0 closed=true") == ["B> DETACH h=0 closed=true"]
+    (old,) = catalog
+    assert scene.do(f"C> ATTACH h=1 {SUBSCRIPTION} source=/topics/t") == []
+    catalog.decide = None
+    came = scene.decide_all()
+    assert came == ["B> ATTACH name=sub h=1 role=sender source=/topics/t idc=0"]
+    (new,) = catalog
+    assert new is not old
+    scene.do("C> ATTACH h=2 target=/topics/t")
+    scene.do("C> FLOW h=1 dc=0 cr=1")
+    assert "B> TRANSFER h=1 did=0 tag=0 body=m0" in scene.publish(handle=2)

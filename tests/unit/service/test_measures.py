@@ -22,6 +22,9 @@ def test_sizes_of_messages_are_counted_exactly_however_many_different_ones_there
     assert sizes.histogram.sum == 2 * sum(range(1_000))
     sizes.count([b"one more"])
     assert sum(sizes.histogram.counts) == 2_001
+    sizes.count([b"x", b"x" * 150, b"x"])
+    sizes.count([])
+    assert sizes.histogram.counts[:2] == [205, 1_799]
 
 
 def test_measures_of_connections_that_have_ended_are_added() -> None:

@@ -236,3 +236,87 @@ def test_a_closed_window_leaves_messages_in_the_queue() -> None:
     client = scene.world.clients["C"]
     assert client.mine[0].received == [f"m{number}" for number in range(1000)]
     assert scene.counts("q") == [0]
+
+
+# --- links that are kept --------------------------------------------------------------------------
+
+KEPT = "name=mine source=/queues/q timeout=60 rcv-settle-mode=second"
+
+
+def kept_scene(messages: int, **arguments: Any) -> QuorumScene:
+    """A client that has so many deliveries on a link that is kept, and has lost its connection."""
+    scene = QuorumScene(**arguments)
+    scene.put(messages)
+    scene.do(f"C> ATTACH h=1 {KEPT}", f"C> FLOW h=1 dc=0 cr={messages}")
+    scene.world.lose("C")
+    return scene
+
+
+def come_back(scene: QuorumScene, unsettled: str) -> list[str]:
+    """The client attaches again."""
+    return scene.do("connect C", "C> BEGIN", f"C> ATTACH h=1 {KEPT} unsettled={{{unsettled}}}")
+
+
+def test_what_was_decided_before_is_told_once_it_is_durable() -> None:
+    """And what is new comes behind it."""
+    scene = kept_scene(3)
+    scene.put(1)
+    scene.do("mute q")
+    assert "unsettled={#0:null,#1:null,#2:null}" in come_back(scene, "#0:accepted,#1:null,#2:accepted")[-1]
+    assert scene.do("C> FLOW h=1 dc=0 cr=10") == ["B> TRANSFER h=1 did=0 tag=1 resume=true body=m1"]
+    assert scene.do("speak q") == [
+        "B> TRANSFER h=1 did=1 tag=0 settled=true state=accepted resume=true body=",
+        "B> TRANSFER h=1 did=2 tag=2 settled=true state=accepted resume=true body=",
+        "B> TRANSFER h=1 did=3 tag=3 body=m3",
+    ]
+    assert scene.world.queues["q"].queue.unsettled == 2
+
+
+def test_an_answer_to_a_decision_of_before_is_not_taken_for_another() -> None:
+    """It comes when the link has its next end."""
+    scene = QuorumScene()
+    scene.put(2)
+    scene.do(f"C> ATTACH h=1 {KEPT}", "C> FLOW h=1 dc=0 cr=2", "mute q")
+    scene.do("C> DISPOSITION role=receiver first=0 state=accepted", "lose C")
+    come_back(scene, "#0:accepted,#1:accepted")
+    scene.do("C> FLOW h=1 dc=0 cr=10")
+    assert scene.do("speak q") == [
+        "B> TRANSFER h=1 did=0..1 tag=0..1 settled=true state=accepted resume=true body= (2 frames)"
+    ]
+    assert scene.world.queues["q"].queue.unsettled == 0
+
+
+def test_a_suspended_link_has_failed_when_its_time_is_over() -> None:
+    """And not before."""
+    scene = kept_scene(2)
+    come_back(scene, "#0:null,#1:null")
+    assert scene.do("C> FLOW h=1 dc=0 cr=1") == ["B> TRANSFER h=1 did=0 tag=0 resume=true body=m0"]
+    scene.do("lose C", "pass 60")
+    assert "unsettled={} " in come_back(scene, "#0:null,#1:null")[-1]
+    lines = scene.script.do_plainly("C> FLOW h=1 dc=0 cr=2")
+    assert [line.partition(" body=")[2] for line in lines] == [
+        "m0 first-acquirer=false delivery-count=1",
+        "m1 first-acquirer=false delivery-count=1",
+    ]
+
+
+def test_what_a_suspended_link_holds_too_long_is_not_its_own_any_more() -> None:
+    """The queue's consumer time-out counts for it as for any."""
+    scene = kept_scene(2, consumer_timeout=60_000)
+    assert scene.counts("q") == [0]
+    scene.wait(61_000)
+    assert scene.counts("q") == [2]
+    assert "unsettled={} " in come_back(scene, "#0:accepted,#1:null")[-1]
+    assert scene.counts("q") == [2]
+
+
+def test_a_suspended_link_stays_the_active_consumer_and_hears_so_when_it_is_back() -> None:
+    """With a single active consumer the next one waits for it."""
+    scene = kept_scene(1, single_active_consumer=True)
+    scene.do("D> BEGIN", "D> ATTACH h=1 source=/queues/q", "D> FLOW h=1 dc=0 cr=10")
+    assert scene.put(1) == []
+    (_, _, flow) = words(come_back(scene, "#0:null"))
+    assert flow == "B> FLOW h=1 dc=0 cr=0 available=0 properties={rabbitmq:active:true}"
+    scene.do("C> FLOW h=1 dc=0 cr=10")
+    (transfer,) = [line for line in scene.do("C> DETACH h=1 closed=true") if "TRANSFER" in line]
+    assert transfer.startswith("B>D TRANSFER h=1 did=0..1 ")

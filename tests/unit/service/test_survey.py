@@ -141,6 +141,7 @@ def test_what_waits_longest_stands_first_and_who_is_idle_is_counted_apart() -> N
         "user": "bob",
         "vhost": "/",
         "peer": "p4",
+        "local": "",
         "channel": 1,
         "name": "t",
         "role": None,

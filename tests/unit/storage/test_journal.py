@@ -95,6 +95,66 @@ def test_what_is_appended_during_a_sync_waits_for_the_next() -> None:
     assert journal.write() == 2
 
 
+def test_what_is_written_early_is_there_after_a_kill_and_counts_for_the_next_sync() -> None:
+    """Also while a sync is under way, which began before."""
+    disk = new_disk()
+    journal, _ = _open(disk)
+    _append(journal, 1)
+    ticket = journal.write()
+    assert ticket is not None
+    fds = journal.fds_to_sync()
+    _append(journal, 2)
+    assert journal.write_early() == 2
+    assert (journal.collected_bytes, journal.unsynced_bytes) == (0, 2 * (RECORD_BYTES + 10))
+    assert [record.index for record in _open(disk.after_kill())[1]] == [1, 2]
+    for fd in fds:
+        disk.sync(fd)
+    journal.synced(ticket)
+    # Whether that sync took it along is not known.
+    assert (journal.durable, journal.unsynced_bytes) == (1, RECORD_BYTES + 10)
+    assert journal.write_early() == 2
+    _sync(disk, journal, journal.write())
+    assert (journal.durable, journal.unsynced_bytes) == (2, 0)
+    assert journal.write() is None
+
+
+def test_what_belongs_into_the_next_file_is_not_written_early() -> None:
+    """A header and its name are durable before anything stands behind them."""
+    disk = new_disk()
+    journal, _ = _open(disk, 150)
+    first = [_append(journal, index, 60)[1] for index in range(4)]
+    assert first == [1, 1, 2, 2]
+    assert journal.write_early() == 2
+    assert _names(disk) == [1]
+    _commit(disk, journal)
+    assert journal.write_early() == 4
+
+
+def test_a_group_is_not_written_early() -> None:
+    """It counts when its end is there, so nothing of it is told to be."""
+    disk = new_disk()
+    journal, _ = _open(disk)
+    _append(journal, 1)
+    before = journal.write_early()
+    with journal.together():
+        _append(journal, 2)
+        assert journal.write_early() == before
+    assert journal.write_early() == journal.ticket
+    assert [record.index for record in _open(disk.after_kill())[1]] == [1, 2]
+
+
+def test_an_early_write_that_fails_leaves_all_collected() -> None:
+    disk = new_disk()
+    journal, _ = _open(disk)
+    _append(journal, 1)
+    disk.fail = {len(disk.calls): errno.ENOSPC}
+    with pytest.raises(DiskFull):
+        journal.write_early()
+    assert journal.collected_bytes == RECORD_BYTES + 10
+    _commit(disk, journal)
+    assert [record.index for record in _open(disk.after_power_loss(1))[1]] == [1]
+
+
 def test_a_full_file_is_followed_by_the_next_when_it_is_durable() -> None:
     disk = new_disk()
     journal, _ = _open(disk, 150)
@@ -601,3 +661,79 @@ def test_the_same_disk_seed_gives_the_same_walk() -> None:
         return world.disk.calls
 
     assert calls() == calls()
+
+
+def test_records_of_a_group_are_all_there_after_a_loss_of_power_or_none() -> None:
+    """Whatever is left of what was not synced: what is before the group, all of it, and what is behind."""
+    seen = set()
+    for seed in range(60):
+        disk = new_disk()
+        journal, _ = _open(disk)
+        _append(journal, 1)
+        _commit(disk, journal)
+        with journal.together():
+            for index in (2, 3, 4):
+                _append(journal, index, 3_000)
+        _append(journal, 5)
+        journal.write()
+        again = disk.after_power_loss(seed)
+        later, records = _open(again)
+        found = [record.index for record in records]
+        assert found in ([1], [1, 2, 3, 4], [1, 2, 3, 4, 5])
+        seen.add(len(found))
+        _append(later, 6)
+        _commit(again, later)
+        _, records = _open(again.after_power_loss(seed))
+        assert [record.index for record in records] == [*found, 6]
+    assert seen >= {1, 5}
+
+
+def test_a_group_whose_end_was_not_written_does_not_count_and_takes_nothing_with_it() -> None:
+    """At every length that the file may have: what is appended after the start counts again."""
+    whole = new_disk()
+    journal, _ = _open(whole)
+    _append(journal, 1)
+    with journal.together():
+        _append(journal, 2)
+        _append(journal, 3)
+    journal.write()
+    name = f"{FOLDER}/{file_name(1)}"
+    data = whole.contents(name)
+    for length in range(HEADER_BYTES, len(data) + 1):
+        disk = new_disk()
+        _open(disk)
+        disk.overwrite(name, data[:length])
+        again, records = _open(disk)
+        found = [record.index for record in records]
+        assert found in ([], [1], [1, 2, 3])
+        assert (found == [1, 2, 3]) == (length == len(data))
+        _append(again, 4)
+        with again.together():
+            _append(again, 5)
+        _commit(disk, again)
+        assert [record.index for record in _open(disk)[1]] == [*found, 4, 5]
+
+
+def test_a_group_lies_in_one_file() -> None:
+    disk = new_disk()
+    journal, _ = _open(disk, 150)
+    with journal.together():
+        places = [_append(journal, index, 60) for index in range(5)]
+    assert {file for _, file, _ in places} == {1}
+    assert _append(journal, 6)[1] == 2
+
+
+def test_a_group_that_fails_half_way_does_not_count() -> None:
+    disk = new_disk()
+    journal, _ = _open(disk)
+
+    def fail_half_way() -> None:
+        with journal.together():
+            _append(journal, 1)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail_half_way()
+    _append(journal, 2)
+    _commit(disk, journal)
+    assert [record.index for record in _open(disk)[1]] == [2]

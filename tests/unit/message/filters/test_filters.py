@@ -20,6 +20,8 @@ from amqp10broker.message.filters.filters import (
     OFFSET_SPEC,
     PROPERTIES,
     SEARCHED_BYTES_MAX,
+    SELECTOR,
+    SELECTOR_CODE,
     SQL,
     STREAM_FILTER,
     Filters,
@@ -111,7 +113,7 @@ def test_an_offset_is_of_any_form() -> None:
         ("first", "not described"),
         (None, "not described"),
         (described("unknown:filter", "x"), "no filter has the descriptor"),
-        (described("apache.org:selector-filter:string", "TRUE"), "no filter has the descriptor"),
+        (described(SELECTOR, None), "must be a string"),
         (described(0x999, "x"), "no filter has the descriptor"),
         (Described("amqp:sql-filter", "TRUE"), "no filter has the descriptor"),
         (Described([1], "TRUE"), "no filter has the descriptor"),
@@ -178,6 +180,30 @@ def test_sql_and_property_filters_exclude_each_other() -> None:
     assert in_place(p=properties, sql_filter=TRUE) == {"p"}
     assert in_place(sql_filter=described(SQL, "?"), p=properties) == {"p"}
     assert in_place(p=described(PROPERTIES, {}), sql_filter=TRUE) == {"sql_filter"}
+
+
+@pytest.mark.parametrize("descriptor", [SELECTOR, SELECTOR_CODE])
+def test_a_selector_is_in_place_under_any_name(descriptor: str | int) -> None:
+    """With its words of JMS."""
+    found = read(jms_selector=described(descriptor, "JMSPriority between 5 and 9"))
+    assert set(found.in_place) == {"jms-selector"}
+    assert found.filters.matches(message(priority=5), NOW_MS)
+    assert not found.filters.matches(message(), NOW_MS)
+
+
+def test_a_selector_that_is_refused_is_known_as_one() -> None:
+    """Its client does not look at the reply."""
+    (refused,) = read(s=described(SELECTOR, "n ==")).refused
+    assert refused.selects
+    assert refused.reason == "'=' cannot be here (at character 4)"
+    assert not read(sql_filter=described(SQL, "?")).refused[0].selects
+
+
+def test_a_selector_excludes_other_filters_of_messages() -> None:
+    """The first one stays."""
+    selector, properties = described(SELECTOR, "TRUE"), described(PROPERTIES, SUBJECT)
+    assert in_place(s=selector, p=properties, sql_filter=TRUE) == {"s"}
+    assert in_place(sql_filter=TRUE, s=selector) == {"sql_filter"}
 
 
 @pytest.mark.rabbitmq("amqp_filter_sql_SUITE", "sql_and_bloom_filter")

@@ -1,8 +1,11 @@
-"""What `trace` shows of AMQP 0-9-1."""
+"""Frames of AMQP 0-9-1 as readable lines, by the specification's names.
+
+What lets somebody in is left out: responses, challenges and new secrets.
+"""
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, fields, replace
 from struct import Struct
 from typing import Any, Final
 
@@ -22,20 +25,41 @@ from amqp10broker.amqp091.methods import (
 )
 from amqp10broker.amqp091.properties import decode_properties
 
-BODY_SHOWN_BYTES: Final = 32
-
 _HEADER: Final = Struct(">BHI")
 _PROPERTIES_AT: Final = 12
-_SECRETS: Final = {
+SECRETS: Final = {
     (ConnectionStartOk, "response"),
     (ConnectionSecure, "challenge"),
     (ConnectionSecureOk, "response"),
     (ConnectionUpdateSecret, "new_secret"),
 }
+SECRET: Final = frozenset(kind for kind, _ in SECRETS)
+"""Methods that have them."""
 
 
-def next_frame(buf: bytes, pos: int) -> tuple[str, int, Method | None, int] | None:
-    """One frame as a line, its channel and method, and where the next begins; None if it is not whole yet.
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A frame among bytes.
+
+    Attributes:
+        channel: its channel.
+        end: where the next one begins.
+        method: of a frame that has one which can be read.
+        content: where the content of a body frame begins; None of other frames.
+        said: what is shown of a frame with neither.
+        readable: it means something.
+    """
+
+    channel: int
+    end: int
+    method: Method | None = None
+    content: int | None = None
+    said: str | None = None
+    readable: bool = True
+
+
+def next_frame(buf: bytes, pos: int) -> Found | None:
+    """The frame that begins here; None if it is not whole yet.
 
     Raises:
         ValueError: these bytes are no frame.
@@ -52,32 +76,33 @@ def next_frame(buf: bytes, pos: int) -> tuple[str, int, Method | None, int] | No
         raise ValueError(f"frame ends with {buf[end]}")
     if kind == FRAME_METHOD:
         try:
-            method = decode_method(buf[start:end])
+            return Found(channel, end + 1, decode_method(buf[start:end]))
         except AmqpHardError as error:
             # The reason may repeat what stands there, and before the client is in that may be a password.
             why = error.text if channel else f"a method of {size} bytes"
-            return f"ch {channel} undecodable: {why}", channel, None, end + 1
-        return f"ch {channel} {describe(method)}", channel, method, end + 1
-    return _describe(kind, channel, buf[start:end]), channel, None, end + 1
-
-
-def _describe(kind: int, channel: int, payload: bytes) -> str:
+            return Found(channel, end + 1, said=f"ch {channel} undecodable: {why}", readable=False)
     if kind == FRAME_HEARTBEAT:
-        return "heartbeat"
+        return Found(channel, end + 1, said="heartbeat")
+    if kind == FRAME_BODY:
+        return Found(channel, end + 1, content=start)
     try:
-        if kind == FRAME_HEADER:
-            size = int.from_bytes(payload[4:_PROPERTIES_AT], "big")
-            properties = _fields(decode_properties(payload[_PROPERTIES_AT:]))
-            return f"ch {channel} header body-size={size} {' '.join(properties)}".rstrip()
+        body_size = int.from_bytes(buf[start + 4 : start + _PROPERTIES_AT], "big")
+        properties = _fields(decode_properties(buf[start + _PROPERTIES_AT : end]))
     except AmqpHardError as error:
-        return f"ch {channel} undecodable: {error.text}"
-    shown = payload[:BODY_SHOWN_BYTES].hex() + ("..." if len(payload) > BODY_SHOWN_BYTES else "")
-    return f"ch {channel} body({len(payload)} bytes)={shown}"
+        return Found(channel, end + 1, said=f"ch {channel} undecodable: {error.text}", readable=False)
+    said = f"ch {channel} header body-size={body_size} {' '.join(properties)}".rstrip()
+    return Found(channel, end + 1, said=said)
 
 
 def describe(method: Method) -> str:
     """A method with the fields that are set, by the specification's names."""
     return f"{method.NAME} {' '.join(_fields(method))}".rstrip()
+
+
+def without_secrets(method: Method) -> Method:
+    """A method whose secrets are empty."""
+    given: dict[str, Any] = {name: b"" for kind, name in SECRETS if kind is type(method)}
+    return replace(method, **given)
 
 
 def _fields(record: Any) -> list[str]:
@@ -87,7 +112,7 @@ def _fields(record: Any) -> list[str]:
         if content is None or content is False or content in ({}, "", b""):
             continue
         name = field.name.rstrip("_").replace("_", "-")
-        text = "(hidden)" if (type(record), field.name) in _SECRETS else _show(content)
+        text = "(hidden)" if (type(record), field.name) in SECRETS else _show(content)
         shown.append(f"{name}={text}")
     return shown
 

@@ -15,8 +15,8 @@ from amqp10broker.amqp10.performatives import (
     SaslResponse,
 )
 from amqp10broker.amqp10.types import Symbol
+from amqp10broker.frames.reader import FrameReader
 from amqp10broker.greeting import AMQP_091_HEADER, AMQP_10_HEADER, SASL_HEADER, Protocol
-from amqp10broker.tasks.trace import FrameTracer
 from tests.support.rawframes import frame
 
 CONVERSATION = b"".join(
@@ -51,36 +51,36 @@ LINES = [
 ]
 
 
-def texts(tracer: FrameTracer, data: bytes) -> list[str]:
-    return [shown.text for shown in tracer.feed(data)]
+def texts(reader: FrameReader, data: bytes) -> list[str]:
+    return [shown.text for shown in reader.feed(data)]
 
 
 @pytest.mark.parametrize("step", [1, 5, 64, 4096])
 def test_a_line_a_frame_however_the_bytes_come(step: int) -> None:
     """And passwords are hidden."""
-    tracer = FrameTracer()
+    reader = FrameReader()
     lines = [
         line
         for start in range(0, len(CONVERSATION), step)
-        for line in texts(tracer, CONVERSATION[start : start + step])
+        for line in texts(reader, CONVERSATION[start : start + step])
     ]
     assert lines == LINES
 
 
 def test_bytes_that_are_no_frame_end_the_trace_and_nothing_else() -> None:
     """One line says so; what follows cannot be read any more."""
-    tracer = FrameTracer(Protocol.AMQP_091, logged_in=True)
-    assert texts(tracer, b"\x09" * 16) == [
+    reader = FrameReader(Protocol.AMQP_091, logged_in=True)
+    assert texts(reader, b"\x09" * 16) == [
         "not a frame (no frame type 9): 09 09 09 09 09 09 09 09; what follows is not shown"
     ]
-    assert texts(tracer, CONVERSATION) == []
+    assert texts(reader, CONVERSATION) == []
 
 
 @pytest.mark.parametrize("header", [AMQP_091_HEADER, SASL_HEADER])
 def test_bytes_that_are_no_frame_are_not_shown_before_login(header: bytes) -> None:
     """They may be a password behind a wrong length."""
-    tracer = FrameTracer()
-    shown = texts(tracer, header + b"\x00\x00\x00\x01guest\0secret")
+    reader = FrameReader()
+    shown = texts(reader, header + b"\x00\x00\x00\x01guest\0secret")
     assert len(shown) == 2
     assert shown[1].startswith("not a frame")
     assert b"secret".hex(" ") not in shown[1]
@@ -90,8 +90,8 @@ def test_bytes_that_are_no_frame_are_not_shown_before_login(header: bytes) -> No
 
 def test_a_method_that_cannot_be_decoded_is_shown_as_such() -> None:
     """The frame itself is whole."""
-    tracer = FrameTracer(Protocol.AMQP_091)
-    shown = texts(tracer, b"\x01\x00\x01\x00\x00\x00\x04\x00\x3c\x00\x28\xce" + HEARTBEAT)
+    reader = FrameReader(Protocol.AMQP_091)
+    shown = texts(reader, b"\x01\x00\x01\x00\x00\x00\x04\x00\x3c\x00\x28\xce" + HEARTBEAT)
     assert shown[0].startswith("ch 1 undecodable: ")
     assert shown[1] == "heartbeat"
 
@@ -104,8 +104,8 @@ def test_nothing_that_lets_somebody_in_is_shown_of_amqp_10() -> None:
         SaslResponse(response=b"\0guest\0secret"),
         SaslOutcome(code=SaslCode.OK, additional_data=b"v=secret"),
     )
-    tracer = FrameTracer()
-    assert texts(tracer, SASL_HEADER + b"".join(frame(0, each, kind=1) for each in frames)) == [
+    reader = FrameReader()
+    assert texts(reader, SASL_HEADER + b"".join(frame(0, each, kind=1) for each in frames)) == [
         "AMQP 3 1 0 0",
         "ch 0 SASL-INIT mechanism=PLAIN initial-response=(hidden)",
         "ch 0 SASL-CHALLENGE challenge=(hidden)",
@@ -122,8 +122,8 @@ def test_nothing_that_lets_somebody_in_is_shown_of_amqp_091() -> None:
         methods.ConnectionSecureOk(b"\0guest\0secret"),
         methods.ConnectionUpdateSecret(new_secret=b"secret", reason="a token has expired"),
     )
-    tracer = FrameTracer(Protocol.AMQP_091)
-    assert texts(tracer, b"".join(method_frame(0, each) for each in frames)) == [
+    reader = FrameReader(Protocol.AMQP_091)
+    assert texts(reader, b"".join(method_frame(0, each) for each in frames)) == [
         "ch 0 connection.start-ok mechanism=PLAIN response=(hidden) locale=en_US",
         "ch 0 connection.secure challenge=(hidden)",
         "ch 0 connection.secure-ok response=(hidden)",
@@ -134,14 +134,14 @@ def test_nothing_that_lets_somebody_in_is_shown_of_amqp_091() -> None:
 def test_a_frame_of_sasl_that_cannot_be_decoded_says_nothing_of_what_is_in_it() -> None:
     """The reason of a fault may repeat it."""
     body = b"\x00\x53\x41\xc0\x10\x02\xa3\x05PLAIN\xa1\x06secret"
-    tracer = FrameTracer()
-    shown = texts(tracer, SASL_HEADER + (8 + len(body)).to_bytes(4, "big") + b"\x02\x01\0\0" + body)
+    reader = FrameReader()
+    shown = texts(reader, SASL_HEADER + (8 + len(body)).to_bytes(4, "big") + b"\x02\x01\0\0" + body)
     assert shown[1] == f"ch 0 undecodable: a SASL frame of {len(body)} bytes"
 
 
-def test_a_tracer_that_begins_between_two_frames_begins_with_what_has_come_of_the_next() -> None:
+def test_a_reader_that_begins_between_two_frames_begins_with_what_has_come_of_the_next() -> None:
     """The rest that the engine holds is its beginning."""
     whole = frame(3, SaslResponse(response=b"x"))
-    tracer = FrameTracer(rest=whole[:11], logged_in=True)
-    assert texts(tracer, whole[11:]) == ["ch 3 SASL-RESPONSE response=(hidden)"]
-    assert texts(tracer, AMQP_10_HEADER) == ["AMQP 0 1 0 0"]
+    reader = FrameReader(rest=whole[:11], logged_in=True)
+    assert texts(reader, whole[11:]) == ["ch 3 SASL-RESPONSE response=(hidden)"]
+    assert texts(reader, AMQP_10_HEADER) == ["AMQP 0 1 0 0"]

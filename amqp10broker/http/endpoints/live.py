@@ -1,0 +1,25 @@
+"""Paths of the API as they change, as server-sent events: see `http.live`."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Final
+
+from amqp10broker.http.calls import Call, RunEndpoint
+from amqp10broker.http.live import EVENT_HEADERS, EVENT_TYPES, Following
+from amqp10broker.http.messages import Answer
+from amqp10broker.http.rights import Tag
+from amqp10broker.http.routes import Endpoint, Route
+
+
+async def get_live(call: Call) -> Answer:
+    """What stands at paths, and then what changes there; each needs the rights that it always needs."""
+    following = Following.read(call.request, call.door.interval_ms)
+    if call.request.method == "HEAD":
+        return Answer(HTTPStatus.OK, EVENT_HEADERS)
+    return Answer(HTTPStatus.OK, EVENT_HEADERS, feed=call.door.follow(following, call.granted))
+
+
+ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (
+    Route("/api/live", {"GET": Endpoint(Tag.MANAGEMENT, get_live, EVENT_TYPES)}),
+)

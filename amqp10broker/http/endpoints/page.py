@@ -1,0 +1,51 @@
+"""The page: files that anybody may read, without a login. What they show comes from the API, with one.
+
+Paths within the page are relative, so that it works below a prefix, and behind a proxy that adds one.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from amqp10broker.http.calls import Call, RunEndpoint
+from amqp10broker.http.front import not_found
+from amqp10broker.http.messages import Answer
+from amqp10broker.http.page import FOLDERS, INDEX, answer_of, to_folder
+from amqp10broker.http.routes import Endpoint, Route
+
+
+async def get_index(call: Call) -> Answer:
+    """The page itself."""
+    return await _answer(call, INDEX) if call.request.slash else to_folder(call.request)
+
+
+async def get_file(folder: str, call: Call) -> Answer:
+    """A file that the page loads.
+
+    Args:
+        folder: with its slash.
+        call: asks for it.
+    """
+    return await _answer(call, folder + call.values["file"])
+
+
+async def _answer(call: Call, path: str) -> Answer:
+    found = await call.door.page_file(path)
+    if found is None:
+        raise not_found()
+    return answer_of(call.request, found)
+
+
+_TEXT: Final = ("text/html", "text/*", "*/*")
+_ANY: Final = ("text/javascript", "text/css", "text/html", "image/svg+xml", "text/*", "image/*", "*/*")
+
+
+def _folder(folder: str) -> Route[RunEndpoint]:
+    return Route(f"/{folder}{{file}}", {"GET": Endpoint(None, partial(get_file, folder), _ANY)})
+
+
+ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (
+    Route("/", {"GET": Endpoint(None, get_index, _TEXT)}),
+    *map(_folder, FOLDERS),
+)

@@ -1,0 +1,550 @@
+"""What one client of AMQP 1.0 does, watched frame by frame."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from amqp10broker.amqp10.performatives import (
+    Accepted,
+    Attach,
+    Begin,
+    Close,
+    Coordinator,
+    Detach,
+    Disposition,
+    End,
+    Error,
+    Flow,
+    Modified,
+    Open,
+    Rejected,
+    Released,
+    Role,
+    Transfer,
+)
+from amqp10broker.amqp10.serial import add, diff, limit_left
+from amqp10broker.frames.records import Known, Recorded
+from amqp10broker.lint import rules
+from amqp10broker.lint.findings import Book, Evidence, Rule, evidence_of
+from amqp10broker.lint.habits import Confirms, Settling, seconds
+from amqp10broker.lint.rules import SECOND_NS
+
+_CONDITIONS: Final = {
+    "amqp:link:transfer-limit-exceeded": rules.BEYOND_CREDIT,
+    "amqp:session:window-violation": rules.BEYOND_WINDOW,
+}
+_FORCED: Final = "amqp:connection:forced"
+"""Not of the client's doing: the broker stops, or an operator has closed it."""
+_MANAGEMENT: Final = "/management"
+_BACK: Final = (Released, Modified, Rejected)
+
+
+@dataclass(slots=True, eq=False)
+class _Link:
+    """What both kinds of link have.
+
+    Attributes:
+        name, address: its own.
+        began_ns: when it was attached.
+        last: the last frame that was about it.
+        carried: messages.
+        known: its attach was seen, so all of its frames were.
+    """
+
+    name: str
+    address: str
+    began_ns: int
+    last: Evidence
+    carried: int = 0
+    known: bool = True
+
+
+@dataclass(slots=True, eq=False)
+class _Receiver(_Link):
+    """A link on which the client receives.
+
+    Attributes:
+        attached: the broker's attach was sent.
+        delivery_count: the broker's; counts what it sent.
+        granted: delivery-count and link-credit of the last flow; None: there was none.
+        grants: flows that gave credit.
+        flow: what the last flow said.
+        granted_one: messages that a credit of 1 was granted for.
+        in_vain: flows that said nothing new.
+        drains: that brought nothing, in a row.
+        draining: messages when the drain that is under way began; None: none is.
+        sized: it says how large a message may be.
+        settling: of what it got.
+        idle_ns: when it had used its credit and settled all; None: it has not.
+    """
+
+    attached: bool = False
+    delivery_count: int = 0
+    granted: tuple[int, int] | None = None
+    grants: int = 0
+    flow: tuple[object, ...] = ()
+    granted_one: int = 0
+    in_vain: int = 0
+    drains: int = 0
+    draining: int | None = None
+    sized: bool = False
+    settling: Settling = field(default_factory=Settling)
+    idle_ns: int | None = None
+    size: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Sender(_Link):
+    """A link on which the client sends.
+
+    Attributes:
+        confirms: of its messages.
+        tags: of unsettled deliveries.
+        settled: messages that were sent settled.
+        refused: messages in a row that no queue took.
+        whole: no delivery is under way.
+        of_transactions: its target is a coordinator.
+    """
+
+    confirms: Confirms = field(default_factory=Confirms)
+    tags: set[bytes] = field(default_factory=set)
+    settled: int = 0
+    refused: int = 0
+    whole: bool = True
+    of_transactions: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Session:
+    """One session; `incoming`: links by the client's handle, `outgoing`: by the broker's."""
+
+    channel: int
+    incoming: dict[int, _Link] = field(default_factory=dict)
+    outgoing: dict[int, _Link] = field(default_factory=dict)
+    asked: dict[tuple[str, bool], _Link] = field(default_factory=dict)
+    sent: dict[int, _Receiver] = field(default_factory=dict)
+    came: dict[int, tuple[_Sender, bytes]] = field(default_factory=dict)
+    next_outgoing: int | None = None
+    window: tuple[int, int] | None = None
+    shut_ns: int | None = None
+    shut: Evidence | None = None
+    carried: int = 0
+    sending: _Receiver | None = None
+
+
+class Client10:
+    """One connection.
+
+    Attributes:
+        carried: messages, in both directions.
+    """
+
+    def __init__(self, number: int, book: Book, *, begins: bool) -> None:
+        self._number = number
+        self._book = book
+        self._begins = begins
+        self._sessions: dict[int, _Session] = {}
+        self._answered: dict[int, _Session] = {}
+        self._short_links: dict[tuple[str, str], int] = {}
+        self._short_sessions = 0
+        self._echoes: list[int] = []
+        self._now_ns = 0
+        self.carried = 0
+
+    def know(self, known: Known) -> None:
+        """A link that was there already."""
+        session = self._sessions.setdefault(known.channel, _Session(known.channel))
+        self._answered.setdefault(known.channel, session)
+        evidence = Evidence(known.at_ns, f"the {known.role} '{known.name}' was there already")
+        kind = _Sender if known.role == "sender" else _Receiver
+        link = kind(known.name, known.address or "", known.at_ns, evidence, known=False)
+        if isinstance(link, _Receiver):
+            link.attached = True
+        if known.handle is not None:
+            session.outgoing[known.handle] = link
+        if known.remote_handle is not None:
+            session.incoming[known.remote_handle] = link
+
+    def take(self, record: Recorded) -> None:
+        """Look at a frame."""
+        self._now_ns = record.at_ns
+        frame = record.frame
+        if record.direction == "in":
+            self._received(frame.channel, frame.body, record)
+        else:
+            self._sent(frame.channel, frame.body, record)
+
+    def finish(self, now_ns: int) -> None:
+        """The connection has ended, or the recording."""
+        self._now_ns = max(now_ns, self._now_ns)
+        for session in list(self._sessions.values()):
+            self._end_session(session)
+
+    # --- of the client ----------------------------------------------------------------------------
+
+    def _received(self, channel: int, body: object, record: Recorded) -> None:
+        if isinstance(body, Open):
+            if not body.idle_time_out:
+                self._note(rules.NO_HEARTBEAT, "", "its open has no idle-time-out", record)
+            return
+        if isinstance(body, Begin):
+            session = _Session(channel)
+            session.window = 0, body.incoming_window
+            self._sessions[channel] = session
+            return
+        found = self._sessions.get(channel)
+        if found is None:
+            return
+        match body:
+            case Attach():
+                self._attach(found, body, record)
+            case Flow():
+                self._flow(found, body, record)
+            case Transfer():
+                self._transfer(found, body, record)
+            case Disposition() if body.role == Role.RECEIVER:
+                self._settle(found, body, record)
+            case Detach():
+                link = found.incoming.get(body.handle)
+                self._end_link(found, link)
+                self._note_short(link)
+            case End():
+                self._end_session(found)
+            case _:
+                pass
+
+    def _attach(self, session: _Session, attach: Attach, record: Recorded) -> None:
+        evidence = evidence_of(record)
+        if _MANAGEMENT in (_address(attach.source), _address(attach.target)):
+            return  # requests and replies, one at a time
+        if attach.role == Role.SENDER:
+            target = attach.target
+            sender = _Sender(attach.name, _address(target), record.at_ns, evidence)
+            sender.of_transactions = isinstance(target, Coordinator)
+            link: _Link = sender
+        else:
+            receiver = _Receiver(attach.name, _address(attach.source), record.at_ns, evidence)
+            receiver.sized = bool(attach.max_message_size)
+            link = receiver
+        session.incoming[attach.handle] = link
+        session.asked[attach.name, bool(attach.role)] = link
+
+    def _flow(self, session: _Session, flow: Flow, record: Recorded) -> None:
+        opened = flow.next_incoming_id or 0, flow.incoming_window
+        moved = opened != session.window
+        session.window = opened
+        if session.shut_ns is not None and self._window_left(session):
+            session.shut_ns = session.shut = None
+        if flow.echo:
+            self._echo(record)
+        link = None if flow.handle is None else session.incoming.get(flow.handle)
+        if not isinstance(link, _Receiver) or flow.link_credit is None:
+            return
+        where = self._where(session, link)
+        link.last = evidence_of(record)
+        if flow.delivery_count is not None and not link.attached:
+            said = f"delivery-count {flow.delivery_count} before the broker's attach"
+            self._note(rules.FLOW_BEFORE_ATTACH, where, said, record)
+        told = (flow.delivery_count, flow.link_credit, flow.drain)
+        if told == link.flow and not moved and not flow.echo and not flow.drain:
+            link.in_vain += 1
+            if link.in_vain >= rules.OFTEN and link.in_vain > link.carried:
+                said = f"{link.in_vain} flows that change nothing, {link.carried} messages"
+                self._note(rules.FLOWS_IN_VAIN, where, said, record)
+        link.flow = told
+        counted_from = flow.delivery_count if flow.delivery_count is not None else link.delivery_count
+        if flow.link_credit == 1 and self._left(link) == 0:
+            link.granted_one += 1
+        elif flow.link_credit > 1:
+            link.granted_one = 0
+        link.granted = counted_from, flow.link_credit
+        link.grants += flow.link_credit > 0
+        if link.draining is not None and link.carried > link.draining:
+            link.drains, link.draining = 0, None  # messages have used up the credit
+        if flow.drain and link.draining is None and flow.link_credit:
+            link.draining = link.carried
+        if flow.link_credit:
+            link.idle_ns = None
+
+    def _echo(self, record: Recorded) -> None:
+        self._echoes = [at for at in self._echoes if record.at_ns - at < SECOND_NS]
+        self._echoes.append(record.at_ns)
+        if len(self._echoes) >= rules.OFTEN:
+            said = f"{len(self._echoes)} flows with echo in a second"
+            self._note(rules.ECHO_STORM, "", said, record)
+            self._echoes.clear()
+
+    def _transfer(self, session: _Session, transfer: Transfer, record: Recorded) -> None:
+        link = session.incoming.get(transfer.handle)
+        if not isinstance(link, _Sender) or link.of_transactions:
+            return
+        link.last = evidence_of(record)
+        if link.whole:
+            self._begin_delivery(session, link, transfer, record)
+        link.whole = not transfer.more or transfer.aborted
+
+    def _begin_delivery(self, session: _Session, link: _Sender, transfer: Transfer, record: Recorded) -> None:
+        where = self._where(session, link)
+        self._carry(session, link)
+        if link.refused >= rules.FEW:
+            said = f"{link.refused} in a row were refused, and it goes on"
+            self._note(rules.SENDS_REFUSED, where, said, record)
+        if transfer.settled:
+            link.settled += 1
+            if link.settled >= rules.FEW:
+                said = f"{link.settled} of {link.carried} messages were sent settled"
+                self._note(rules.SENDS_SETTLED, where, said, record)
+            return
+        if link.confirms.sent():
+            said = f"{link.confirms.alone} messages, one at a time"
+            self._note(rules.ONE_IN_FLIGHT, where, said, record)
+        tag, number = transfer.delivery_tag, transfer.delivery_id
+        if tag is not None and not transfer.resume:
+            if tag in link.tags:
+                said = f"the tag {tag.hex()} is that of an unsettled delivery"
+                self._note(rules.TAG_REUSED, where, said, record)
+            link.tags.add(tag)
+        if number is not None:
+            session.came[number] = link, tag or b""
+
+    def _settle(self, session: _Session, disposition: Disposition, record: Recorded) -> None:
+        """A disposition about what the client received."""
+        last = disposition.first if disposition.last is None else disposition.last
+        count = diff(last, disposition.first) + 1
+        touched: set[_Receiver] = set()
+        numbers: Iterator[int] = (add(disposition.first, step) for step in range(count))
+        if count > len(session.sent):  # of a range nearly all may be settled long since
+            numbers = (each for each in list(session.sent) if 0 <= diff(each, disposition.first) < count)
+        outcome = type(disposition.state)
+        for number in numbers:
+            link = session.sent.get(number)
+            if link is None or not disposition.settled:
+                continue
+            del session.sent[number]
+            touched.add(link)
+            link.settling.settled(number, record.at_ns, gives_back=outcome in _BACK)
+        for link in touched:
+            link.last = evidence_of(record)
+            where = self._where(session, link)
+            link.settling.came(disposition.first, last, record.at_ns, outcome)
+            self._judge_settling(link.settling, where, record)
+            if not link.settling.held and self._left(link) == 0:
+                link.idle_ns = record.at_ns
+
+    def _judge_settling(self, settling: Settling, where: str, record: Recorded) -> None:
+        for rule, said in settling.faults():
+            self._note(rule, where, said, record)
+
+    # --- of the broker ----------------------------------------------------------------------------
+
+    def _sent(self, channel: int, body: object, record: Recorded) -> None:
+        if isinstance(body, Begin):
+            session = self._sessions.get(channel if body.remote_channel is None else body.remote_channel)
+            if session is not None:
+                self._answered[channel] = session
+                session.next_outgoing = body.next_outgoing_id
+                if session.window is not None:
+                    # The client's window counts from the broker's first transfer-id.
+                    session.window = body.next_outgoing_id, session.window[1]
+            return
+        if isinstance(body, Close):
+            self._ended("", body.error, record)
+            return
+        found = self._answered.get(channel)
+        if found is None:
+            return
+        match body:
+            case Attach():
+                self._attached(found, body)
+            case Transfer():
+                self._delivered(found, body, record)
+            case Flow():
+                self._told(found, body, record)
+            case Disposition() if body.role == Role.RECEIVER:
+                self._confirmed(found, body)
+            case Detach():
+                link = found.outgoing.get(body.handle)
+                if link is not None:
+                    self._ended(self._where(found, link), body.error, record)
+                    self._end_link(found, link)
+            case End():
+                self._ended(f"session {found.channel}", body.error, record)
+                self._end_session(found)
+            case _:
+                pass
+
+    def _attached(self, session: _Session, attach: Attach) -> None:
+        link = session.asked.pop((attach.name, not attach.role), None)
+        if link is None:
+            return
+        session.outgoing[attach.handle] = link
+        if isinstance(link, _Receiver):
+            link.attached = True
+            link.address = link.address or _address(attach.source)
+            link.delivery_count = attach.initial_delivery_count or 0
+        else:
+            link.address = link.address or _address(attach.target)
+
+    def _delivered(self, session: _Session, transfer: Transfer, record: Recorded) -> None:
+        if session.next_outgoing is not None:
+            session.next_outgoing = add(session.next_outgoing, 1)
+            if session.shut_ns is None and not self._window_left(session):
+                session.shut_ns, session.shut = record.at_ns, evidence_of(record)
+        link = session.outgoing.get(transfer.handle)
+        if not isinstance(link, _Receiver):
+            return
+        if session.sending is not link:
+            session.sending = link
+            self._carry(session, link)
+            link.size = 0
+            left = self._left(link)
+            if left == 1 and link.granted_one >= rules.OFTEN:
+                said = f"{link.granted_one} messages, a credit of 1 for each"
+                self._note(rules.CREDIT_ONE, self._where(session, link), said, record)
+            link.delivery_count = add(link.delivery_count, 1)
+            if not transfer.settled and transfer.delivery_id is not None:
+                session.sent[transfer.delivery_id] = link
+                link.settling.delivered(transfer.delivery_id, record.at_ns)
+            elif left == 1:
+                link.idle_ns = record.at_ns
+        link.size += record.frame.payload_bytes
+        if not transfer.more or transfer.aborted:
+            session.sending = None
+            if link.size >= rules.LARGE_BYTES and not link.sized and link.known:
+                said = f"a message of {link.size} bytes"
+                self._note(rules.NO_MESSAGE_LIMIT, self._where(session, link), said, record)
+
+    def _told(self, session: _Session, flow: Flow, record: Recorded) -> None:
+        link = None if flow.handle is None else session.outgoing.get(flow.handle)
+        if not isinstance(link, _Receiver) or flow.delivery_count is None:
+            return
+        link.delivery_count = flow.delivery_count
+        if link.draining is None or flow.link_credit:
+            return
+        link.drains = link.drains + 1 if link.draining == link.carried else 0
+        link.draining = None
+        if link.drains >= rules.OFTEN:
+            said = f"{link.drains} drains in a row without a message"
+            self._note(rules.DRAINS_IN_VAIN, self._where(session, link), said, record)
+
+    def _confirmed(self, session: _Session, disposition: Disposition) -> None:
+        """A disposition about what the client sent."""
+        last = disposition.first if disposition.last is None else disposition.last
+        refused = isinstance(disposition.state, Rejected | Released)
+        for step in range(diff(last, disposition.first) + 1):
+            found = session.came.pop(add(disposition.first, step), None)
+            if found is None:
+                continue
+            link, tag = found
+            link.tags.discard(tag)
+            link.confirms.confirmed()
+            if refused:
+                link.refused += 1
+            elif isinstance(disposition.state, Accepted):
+                link.refused = 0
+
+    # --- ends -------------------------------------------------------------------------------------
+
+    def _ended(self, where: str, error: Error | None, record: Recorded) -> None:
+        if error is None or error.condition == _FORCED:
+            return
+        rule = _CONDITIONS.get(error.condition, rules.ENDED_BY_ERROR)
+        text = f": {error.description}" if error.description else ""
+        self._note(rule, where, f"{error.condition}{text}", record)
+
+    def _end_link(self, session: _Session, link: _Link | None) -> None:
+        if link is None:
+            return
+        for links in (session.incoming, session.outgoing):
+            for handle in [handle for handle, each in links.items() if each is link]:
+                del links[handle]
+        where = self._where(session, link)
+        if isinstance(link, _Receiver):
+            self._end_receiver(where, link)
+            session.sent = {number: each for number, each in session.sent.items() if each is not link}
+
+    def _note_short(self, link: _Link | None) -> None:
+        """A link that the client has detached may have been one for a message."""
+        if link is None or not link.known or link.carried > 1:
+            return
+        if isinstance(link, _Sender) and link.of_transactions:
+            return
+        role = "sender" if isinstance(link, _Sender) else "receiver"
+        key = role, link.address
+        times = self._short_links[key] = self._short_links.get(key, 0) + 1
+        if times >= rules.OFTEN:
+            where = f"{role}s of {link.address or 'no address'}"
+            said = f"{times} {role}s for at most one message each"
+            self._book.note(rules.LINK_PER_MESSAGE, self._number, where, said, link.last)
+
+    def _end_receiver(self, where: str, link: _Receiver) -> None:
+        for rule, said in link.settling.at_the_end(self._now_ns):
+            self._book.note(rule, self._number, where, said, link.last)
+        idle_ns = link.idle_ns
+        once = link.grants == 1 and link.known
+        if idle_ns is not None and once and self._now_ns - idle_ns >= rules.LONG_S * SECOND_NS:
+            said = f"all credit was used and all settled for {seconds(self._now_ns - idle_ns)}"
+            self._book.note(rules.CREDIT_NEVER_RENEWED, self._number, where, said, link.last)
+
+    def _end_session(self, session: _Session) -> None:
+        if self._sessions.get(session.channel) is not session:
+            return
+        links = {id(each): each for each in (*session.incoming.values(), *session.outgoing.values())}
+        old = rules.LONG_S * SECOND_NS
+        idle = [each for each in links.values() if not each.carried and self._now_ns - each.began_ns >= old]
+        if len(idle) >= rules.IDLE_LINKS:
+            said = f"{len(idle)} links carried nothing"
+            self._book.note(
+                rules.IDLE_LINKS_RULE, self._number, f"session {session.channel}", said, idle[0].last
+            )
+        if session.shut_ns is not None and session.shut is not None and self._now_ns - session.shut_ns >= old:
+            said = f"no incoming-window for {seconds(self._now_ns - session.shut_ns)}"
+            where = f"session {session.channel}"
+            self._book.note(rules.WINDOW_NOT_REOPENED, self._number, where, said, session.shut)
+        for link in links.values():
+            self._end_link(session, link)
+        del self._sessions[session.channel]
+        self._answered = {number: each for number, each in self._answered.items() if each is not session}
+        if self._begins and session.carried <= 1:
+            self._short_sessions += 1
+            if self._short_sessions >= rules.OFTEN:
+                said = f"{self._short_sessions} sessions for at most one message each"
+                self._book.note(rules.SESSION_PER_MESSAGE, self._number, "", said)
+
+    # --- helpers ----------------------------------------------------------------------------------
+
+    def _carry(self, session: _Session, link: _Link) -> None:
+        link.carried += 1
+        session.carried += 1
+        self.carried += 1
+
+    @staticmethod
+    def _left(link: _Receiver) -> int:
+        """Its credit; of a link whose flows are not known some is taken for granted."""
+        if link.granted is None:
+            return 0 if link.known else 1
+        return limit_left(*link.granted, link.delivery_count)
+
+    @staticmethod
+    def _window_left(session: _Session) -> int:
+        """Transfers that the client takes; where that is not known some are taken for granted."""
+        if session.window is None or session.next_outgoing is None:
+            return 1
+        return limit_left(*session.window, session.next_outgoing)
+
+    @staticmethod
+    def _where(session: _Session, link: _Link) -> str:
+        role = "sender" if isinstance(link, _Sender) else "receiver"
+        return f"{role} '{link.name}' of {link.address or 'no address'}, session {session.channel}"
+
+    def _note(self, rule: Rule, where: str, said: str, record: Recorded) -> None:
+        self._book.note(rule, self._number, where, said, evidence_of(record))
+
+
+def _address(terminus: object) -> str:
+    if isinstance(terminus, Coordinator):
+        return "the coordinator"
+    address = getattr(terminus, "address", None)
+    return address if isinstance(address, str) else ""

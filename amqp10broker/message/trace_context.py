@@ -1,0 +1,75 @@
+"""The trace that a message belongs to: W3C Trace Context, as its publisher wrote it into the message.
+
+AMQP 1.0: the application-properties ``traceparent`` and ``tracestate``. AMQP 0-9-1: headers of these names.
+Message-annotations cannot have them: the broker takes none whose names do not begin with ``x-``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from amqp10broker.amqp091.properties import decode_properties
+from amqp10broker.message import amqp091
+from amqp10broker.message.amqp10 import X_EXCHANGE, X_ROUTING_KEY, decode_head
+from amqp10broker.message.bare import body_start, read_properties
+from amqp10broker.message.message import Message, is_amqp091
+from amqp10broker.message.routing_headers import routing_headers
+
+NAMES: Final = ("traceparent", "tracestate")
+LOOKED_THROUGH_BYTES: Final = 4096
+"""Of a message of AMQP 1.0: application-properties behind that are not found."""
+
+_MARK: Final = b"traceparent"
+# Between name and value are the value's type and length: two bytes in AMQP 1.0, five in AMQP 0-9-1.
+_FLAGS: Final = re.compile(
+    rb"traceparent.{2,5}?[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]([0-9a-f])", re.DOTALL
+)
+_SAMPLED: Final = 1
+
+
+def trace_fields(message: Message) -> dict[str, str] | None:
+    """The fields by name; empty if the message has no ``traceparent``.
+
+    Returns:
+        None: it has one whose trace is not sampled, which is seen without reading all the others.
+    """
+    head, content = message
+    where = head if is_amqp091(message) else content
+    at = where.find(_MARK, 0, len(head) if where is head else LOOKED_THROUGH_BYTES)
+    if at < 0:
+        return {}
+    flags = _FLAGS.match(where, at)
+    if flags is not None and not int(flags[1], 16) & _SAMPLED:
+        return None
+    found = routing_headers(message)
+    fields = {name: text for name in NAMES if isinstance(text := found.get(name), str)}
+    return fields if NAMES[0] in fields else {}
+
+
+def destination(message: Message) -> tuple[str, str]:
+    """Exchange and routing key that the message was published to."""
+    if is_amqp091(message):
+        names, _, _ = amqp091.split_head(message[0])
+        size = names[0]
+        return names[1 : 1 + size].decode(errors="replace"), names[2 + size :].decode(errors="replace")
+    annotations = decode_head(message[0])[1]
+    return str(annotations.get(X_EXCHANGE, "")), str(annotations.get(X_ROUTING_KEY, ""))
+
+
+def ids(message: Message) -> tuple[str | None, str | None]:
+    """The message-id and the correlation-id, as texts; None: it has none."""
+    if is_amqp091(message):
+        properties = decode_properties(amqp091.split_head(message[0])[1])
+        return properties.message_id, properties.correlation_id
+    start = body_start(message[1])
+    found = read_properties(message[1][:start])[0] if start else None
+    if found is None:
+        return None, None
+    return _text(found.message_id), _text(found.correlation_id)
+
+
+def _text(value: object) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    return bytes(value).hex() if isinstance(value, bytes | memoryview) else str(value)

@@ -1,0 +1,175 @@
+/** Nodes: memory, disk, alarms and what to do about them; members of quorum queues on a node. */
+
+import { path } from "../api.js";
+import { ask, show } from "../dialogs.js";
+import { h, name, put, visible } from "../dom.js";
+import { bytes, count, duration } from "../format.js";
+import { badge, button, facts, heading, meter, missing, panel, refresh, stateBadge } from "../parts.js";
+import { href } from "../router.js";
+
+const ADVICE = {
+  memory: "let consumers catch up, shorten or purge long queues, close clients that hold much; or raise vm_memory_high_watermark if the machine has more.",
+  disk: "free room below the data folder, let consumers catch up, move the folder to a larger disk, or lower disk_free_limit.",
+};
+
+/** @type {import("./index.js").View} */
+export const view = {
+  title: ([node]) => (node === undefined ? "Nodes" : `Node ${node}`),
+  draw(host, [node], context) {
+    const head = h("div");
+    const below = h("div", { class: "stack" });
+    const certificates = h("div");
+    const attempts = h("div");
+    put(host, head, certificates, below, attempts);
+    put(
+      head,
+      node === undefined
+        ? heading("Nodes", {
+            actions: [
+              button("Checklist of production", () => checklist(context), { refused: context.refused("administrator") }),
+              button("Rebalance leaders", () => rebalance(context), { refused: context.refused("administrator") }),
+            ],
+          })
+        : heading(name(node), { above: h("a", { href: href("nodes") }, "Nodes"), actions: membersActions(node, context) }),
+    );
+    context.watch(node === undefined ? "/nodes" : path("nodes", node), (value, error) => {
+      if (error) {
+        put(below, missing(error, node === undefined ? "This view" : "This node"));
+        return;
+      }
+      const nodes = Array.isArray(value) ? value : [value];
+      refresh(below, nodes.map((each) => ({ ...each, uptime: Math.floor((each.uptime ?? 0) / 5000) })), () =>
+        nodes.map((each) => panel(null, nodeOf(each, node === undefined))),
+      );
+    });
+    context.watch("/health/checks/certificate-expiration/1/months", (value, error) => {
+      const told = error?.status === 503 ? error.reason : null;
+      refresh(certificates, told, () => told && h("p", { class: "fault" }, h("b", null, "Soon: "), visible(told), ". Put a new one in its place; the broker takes it at its next start."));
+    });
+    if (node === undefined) return;
+    // Another node than the one that is asked has its own.
+    context.watch(path("auth", "attempts", node), (rows) => refresh(attempts, rows, () => rows?.length && panel("Attempts to log in", attemptTable(rows))));
+  },
+};
+
+function nodeOf(each, linked) {
+  const alarms = [each.mem_alarm && "memory", each.disk_free_alarm && "disk"].filter(Boolean);
+  const known = each.uptime !== undefined;
+  return [
+    h(
+      "div",
+      { class: "line" },
+      linked ? h("a", { class: "strong", href: href("nodes", each.name) }, name(each.name)) : null,
+      stateBadge(each.running ? (each.being_drained ? "in maintenance" : "running") : "down"),
+      alarms.map((alarm) => badge(`${alarm} alarm`, "bad")),
+    ),
+    alarms.map((alarm) => h("p", { class: "fault advice" }, h("b", null, "What to do: "), ADVICE[alarm])),
+    known
+      ? facts([
+          ["Up for", duration(each.uptime / 1000)],
+          ["Memory", each.mem_limit ? meter(each.mem_used, each.mem_limit, `${bytes(each.mem_used)} of ${bytes(each.mem_limit)}`, each.mem_alarm) : `${bytes(each.mem_used)}, no limit`],
+          ["Disk free", bytes(each.disk_free)],
+          ["Disk alarm below", each.disk_free_limit ? bytes(each.disk_free_limit) : "none"],
+          ["Connections", meter(each.sockets_used, each.sockets_total, `${count(each.sockets_used)} of ${count(each.sockets_total)}`, each.sockets_used >= each.sockets_total)],
+          ["Process", each.os_pid],
+          ["Version", each.applications?.[0]?.version],
+          ["Data folder", each.db_dir ? name(each.db_dir) : "none: nothing outlives the broker"],
+        ])
+      : h("p", { class: "muted" }, each.running ? "Its own page says more: every node serves one." : "It does not run, or cannot be reached from this node."),
+  ];
+}
+
+function attemptTable(rows) {
+  return h(
+    "table",
+    { class: "small-table" },
+    h("thead", null, h("tr", null, ["Protocol", "Attempts", "Succeeded", "Failed"].map((each, place) => h("th", { scope: "col", class: place ? "number" : null }, each)))),
+    h(
+      "tbody",
+      null,
+      rows.map((each) =>
+        h(
+          "tr",
+          null,
+          h("td", null, name(each.protocol)),
+          h("td", { class: "number" }, count(each.auth_attempts)),
+          h("td", { class: "number" }, count(each.auth_attempts_succeeded)),
+          h("td", { class: "number" }, each.auth_attempts_failed ? badge(count(each.auth_attempts_failed), "warn") : "0"),
+        ),
+      ),
+    ),
+  );
+}
+
+const STATES = { bad: "bad", warn: "warn", unknown: "", ok: "accent" };
+
+/** What `amqp10broker doctor` says of the node that is asked. */
+async function checklist(context) {
+  const said = await context.api.get("/doctor");
+  show(
+    `Checklist of production: ${visible(said.node)}`,
+    h(
+      "table",
+      { class: "small-table" },
+      h("thead", null, h("tr", null, ["Check", "State", "What was found"].map((each) => h("th", { scope: "col" }, each)))),
+      h(
+        "tbody",
+        null,
+        said.checks.map((each) =>
+          h(
+            "tr",
+            null,
+            h("td", null, each.check),
+            h("td", null, badge(each.state, STATES[each.state])),
+            h("td", null, visible(each.evidence), each.to_do ? h("div", null, h("b", null, "Do: "), visible(each.to_do)) : null),
+          ),
+        ),
+      ),
+    ),
+  ).classList.add("broad");
+}
+
+function membersActions(node, context) {
+  const refused = context.refused("administrator");
+  return [
+    button("Grow: add members here", () => grow(node, context), { refused }),
+    button("Shrink: remove members here", () => shrink(node, context), { kind: "danger", refused }),
+  ];
+}
+
+async function grow(node, context) {
+  const done = await ask({
+    title: "Add members of quorum queues here",
+    text: ["Every quorum queue that fits and has no member on ", name(node), " gets one."],
+    fields: [
+      { name: "strategy", label: "Queues", type: "select", options: [{ value: "all", label: "all that fit" }, { value: "even", label: "those with an even number of members" }] },
+      { name: "vhost_pattern", label: "Virtual hosts (regular expression)", value: ".*" },
+      { name: "queue_pattern", label: "Queues (regular expression)", value: ".*" },
+    ],
+    label: "Grow",
+    run: (values) => context.api.post(path("queues", "quorum", "replicas", "on", node, "grow"), values),
+  });
+  if (done) context.tell("Members are being added.");
+}
+
+async function shrink(node, context) {
+  const done = await ask({
+    title: "Remove all members of quorum queues here?",
+    text: ["The members on ", name(node), " go with their data: do it before a node leaves the cluster. Queues whose only member is here stay."],
+    label: "Shrink",
+    danger: true,
+    typed: node,
+    run: () => context.api.delete(path("queues", "quorum", "replicas", "on", node, "shrink")),
+  });
+  if (done) context.tell("The members were removed.");
+}
+
+async function rebalance(context) {
+  const done = await ask({
+    title: "Rebalance leaders?",
+    text: "Leaderships of queues are handed over until no node has more than its share. Clients notice a moment's pause.",
+    label: "Rebalance",
+    run: () => context.api.post("/rebalance/queues"),
+  });
+  if (done) context.tell("Leaders are being handed over; the log says how it goes.");
+}

@@ -1,0 +1,142 @@
+/** Virtual hosts: what they are, who may enter them, their limits. */
+
+import { path } from "../api.js";
+import { ask } from "../dialogs.js";
+import { h, name, put } from "../dom.js";
+import { badge, button, facts, heading, missing, panel, refresh } from "../parts.js";
+import { href } from "../router.js";
+import { link, table } from "../table.js";
+import { limitsPanel } from "./users.js";
+
+const LIMITS = { "max-connections": "Connections", "max-queues": "Queues" };
+
+/** @type {import("./index.js").View} */
+export const view = {
+  title: ([vhost]) => (vhost === undefined ? "Virtual hosts" : `Virtual host ${vhost}`),
+  draw(host, [vhost], context) {
+    if (vhost !== undefined) {
+      drawOne(host, vhost, context);
+      return;
+    }
+    const rows = table(context, {
+      id: "vhosts",
+      label: "Virtual hosts",
+      path: "/vhosts",
+      paged: true,
+      fields: ["name"],
+      rowKey: (row) => row.name,
+      rowHref: (row) => (context.can("administrator") ? href("vhosts", row.name) : null),
+      empty: "No virtual host is here for you.",
+      columns: [
+        { key: "name", title: "Virtual host", cell: (row) => (context.can("administrator") ? link(href("vhosts", row.name), row.name) : name(row.name)) },
+        { key: "description", title: "Description", cell: (row) => (row.description ? name(row.description) : null) },
+        { key: "tags", title: "Tags", sort: false, cell: (row) => (row.tags.length ? name(row.tags.join(", ")) : null) },
+        { key: "default_queue_type", title: "Default queue type", cell: (row) => row.default_queue_type },
+        { key: "protected_from_deletion", title: "Protected", cell: (row) => (row.protected_from_deletion ? badge("protected", "accent") : null) },
+      ],
+      tools: button("Add a virtual host", () => edit(context, null), { kind: "primary small", refused: context.refused("administrator") }),
+    });
+    put(host, heading("Virtual hosts"), rows.element);
+  },
+};
+
+function drawOne(host, vhost, context) {
+  const head = h("div");
+  const about = h("div");
+  const limits = h("div");
+  const where = path("vhosts", vhost);
+  const users = table(context, {
+    id: "permissions-of-vhost",
+    label: "Users with permissions",
+    plain: true,
+    path: `${where}/permissions`,
+    rowKey: (row) => row.user,
+    rowHref: (row) => href("users", row.user),
+    empty: "No user may enter it.",
+    columns: [
+      { key: "user", title: "User", cell: (row) => link(href("users", row.user), row.user) },
+      ...["configure", "write", "read"].map((key) => ({ key, title: key, cell: (row) => name(row[key], "nothing") })),
+    ],
+  });
+  put(host, head, about, panel("Who may enter", users.element), limits);
+  context.watch(where, (value, error) => {
+    if (error) {
+      put(host, missing(error, "This virtual host"));
+      return;
+    }
+    refresh(head, value, () =>
+      heading(name(value.name), {
+        above: h("a", { href: href("vhosts") }, "Virtual hosts"),
+        badges: [value.protected_from_deletion ? badge("protected from deletion", "accent") : null],
+        actions: [
+          button("Change", () => edit(context, value)),
+          button(value.protected_from_deletion ? "Let it be deleted" : "Protect from deletion", () => protect(context, value)),
+          button("Delete", () => remove(context, value), { kind: "danger", refused: value.protected_from_deletion && "it is protected from deletion" }),
+        ],
+      }),
+    );
+    refresh(about, value, () =>
+      panel(
+        null,
+        facts([
+          ["Description", value.description ? name(value.description) : h("span", { class: "muted" }, "none")],
+          ["Tags", value.tags.length ? name(value.tags.join(", ")) : h("span", { class: "muted" }, "none")],
+          ["Default queue type", value.default_queue_type],
+        ]),
+      ),
+    );
+  });
+  context.watch(path("vhost-limits", vhost), (rows) => {
+    if (!rows) return;
+    const values = rows[0]?.value ?? {};
+    refresh(limits, values, () => limitsPanel(LIMITS, values, (key) => path("vhost-limits", vhost, key), context));
+  });
+}
+
+async function edit(context, vhost) {
+  let made = vhost?.name;
+  const done = await ask({
+    title: vhost ? "Change the virtual host" : "Add a virtual host",
+    label: vhost ? "Save" : "Add",
+    fields: [
+      { name: "name", label: "Name", value: vhost?.name, fixed: Boolean(vhost), required: true },
+      { name: "description", label: "Description", value: vhost?.description },
+      { name: "tags", label: "Tags", value: vhost?.tags.join(", "), help: "With commas between." },
+      { name: "default_queue_type", label: "Default queue type", type: "select", value: vhost?.default_queue_type ?? context.broker.default_queue_type, options: ["classic", "quorum", "stream"] },
+    ],
+    run: async ({ name: own, tags, ...values }) => {
+      await context.api.put(path("vhosts", own), { ...values, tags: tags.split(",").map((each) => each.trim()).filter(Boolean) });
+      made = own;
+    },
+  });
+  if (!done) return;
+  context.tell(vhost ? "The virtual host was changed." : `Virtual host ${made} was added, and you may enter it.`);
+  if (vhost) context.again();
+  else context.go(href("vhosts", made));
+}
+
+async function protect(context, vhost) {
+  const where = `${path("vhosts", vhost.name)}/deletion/protection`;
+  try {
+    await (vhost.protected_from_deletion ? context.api.delete(where) : context.api.post(where));
+  } catch (error) {
+    context.tell(error.reason);
+    return;
+  }
+  context.tell(vhost.protected_from_deletion ? "It can be deleted now." : "It cannot be deleted now.");
+  context.again();
+}
+
+async function remove(context, vhost) {
+  const done = await ask({
+    title: "Delete the virtual host?",
+    text: h("b", null, "All its queues with their messages, exchanges, bindings, policies and permissions are lost, and its connections are closed."),
+    label: "Delete",
+    danger: true,
+    typed: vhost.name,
+    run: () => context.api.delete(path("vhosts", vhost.name)),
+  });
+  if (!done) return;
+  context.tell(`Virtual host ${vhost.name} was deleted.`);
+  context.go(href("vhosts"));
+}

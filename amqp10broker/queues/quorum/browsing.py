@@ -1,0 +1,302 @@
+"""Consumers that browse a quorum queue: they are shown messages, and are no part of its state.
+
+What they ask is in no entry of the log (`commands.Browsing`): it is carried out where the queue leads,
+between two entries. So no other member knows them, and a queue with members at several nodes has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Final
+
+from amqp10broker.amqp10.serial import MASK, limit_left
+from amqp10broker.queues.commands import (
+    NO_BOUND,
+    Cancel,
+    ConsumerRef,
+    Credit,
+    GiveBack,
+    PeerId,
+    Settle,
+    Subscribe,
+    Unsubscribe,
+)
+from amqp10broker.queues.effects import CreditReply, QueueDeleted, Settled, Subscribed
+from amqp10broker.queues.outbox import Outbox
+from amqp10broker.queues.outlook import Looking, Part
+from amqp10broker.queues.quorum.commands import Browsing, QuorumCommand
+from amqp10broker.queues.quorum.lane import NEVER
+from amqp10broker.queues.quorum.messages import Messages
+from amqp10broker.queues.turns import SCAN_MAX
+
+if TYPE_CHECKING:
+    from amqp10broker.message.filters.filters import MessageFilter
+
+LANES: Final = 4
+WINDOW_MAX: Final = 128
+"""Messages that are looked at in one go."""
+
+_OF_CONSUMERS: Final = (Credit, Settle, GiveBack, Cancel, Unsubscribe)
+
+
+class Browser:
+    """One of them.
+
+    Attributes:
+        wanted: which messages it wants; None: all.
+        credit: messages that it may be shown now.
+        room: bytes of contents that it may be shown now.
+        delivery_count: messages that it was shown, as `Credit` counts them; a drain jumps ahead.
+        epoch: of its last `GiveBack`.
+        at: by lane of waiting messages (`Ready.in_order`): everything before this key was looked at.
+        behind: (lane, key) of what it is shown again, as a heap.
+        on_its_way: index -> (lane, key) of what its session may not have.
+        handed_out: messages that it was shown, all of them.
+        ends: of a drain: what it must have looked through; None: no drain is under way.
+        looked_at: messages that it has gone over.
+    """
+
+    __slots__ = (
+        "at",
+        "behind",
+        "credit",
+        "delivery_count",
+        "ends",
+        "epoch",
+        "handed_out",
+        "looked_at",
+        "name",
+        "on_its_way",
+        "ref",
+        "room",
+        "wanted",
+    )
+
+    def __init__(self, ref: ConsumerRef, wanted: MessageFilter | None, name: str) -> None:
+        self.ref = ref
+        self.wanted = wanted
+        self.name = name
+        self.credit = 0
+        self.room = NO_BOUND
+        self.delivery_count = 0
+        self.epoch = 0
+        self.handed_out = 0
+        self.at = [0] * LANES
+        self.behind: list[tuple[int, int]] = []
+        self.on_its_way: dict[int, tuple[int, int]] = {}
+        self.ends: list[int] | None = None
+        self.looked_at = 0
+
+
+class Browsers:
+    """All of a queue.
+
+    Attributes:
+        by_ref: all, as sessions know them.
+        scan_max: `SCAN_MAX`, or another number.
+        unfinished: there was more to look at than that.
+    """
+
+    __slots__ = ("_messages", "_name", "_outbox", "by_ref", "scan_max", "unfinished")
+
+    def __init__(self, name: str, messages: Messages, outbox: Outbox) -> None:
+        self._name = name
+        self._messages = messages
+        self._outbox = outbox
+        self.by_ref: dict[ConsumerRef, Browser] = {}
+        self.scan_max = SCAN_MAX
+        self.unfinished = False
+
+    def __bool__(self) -> bool:
+        return bool(self.by_ref)
+
+    def marked(self, commands: Iterable[QuorumCommand]) -> list[QuorumCommand]:
+        """The same commands, with those of browsers as such."""
+        found: list[QuorumCommand] = []
+        coming = dict.fromkeys(self.by_ref)
+        for command in commands:
+            if isinstance(command, Subscribe) and command.browse:
+                coming[command.consumer] = None
+                found.append(Browsing(command))
+            elif isinstance(command, _OF_CONSUMERS) and command.consumer in coming:
+                found.append(Browsing(command))
+            else:
+                found.append(command)
+        return found
+
+    def parts(self) -> dict[ConsumerRef, Part]:
+        """What others may know of them."""
+        parts: dict[ConsumerRef, Part] = {}
+        for ref, each in self.by_ref.items():
+            rests = each.credit > 0 and not self._has_more(each)
+            looking = Looking(each.wanted is not None, each.looked_at, each.handed_out, rests)
+            parts[ref] = Part(ref, each.credit, name=each.name, looking=looking, browses=True)
+        return parts
+
+    def carry_out(self, command: Browsing) -> None:
+        """What a browser asks."""
+        asked = command.command
+        if isinstance(asked, Subscribe):
+            self._subscribe(asked)
+            return
+        browser = self.by_ref.get(asked.consumer)
+        if browser is None:
+            return
+        match asked:
+            case Credit():
+                self._credit(browser, asked)
+            case GiveBack():
+                self._give_back(browser, asked)
+            case Settle():
+                if asked.answer:
+                    self._outbox.tell(asked.consumer.reply_to, Settled(asked.consumer, asked.keys))
+            case Cancel() | Unsubscribe():
+                self._outbox.withdraw(browser)
+                del self.by_ref[asked.consumer]
+
+    def _subscribe(self, command: Subscribe) -> None:
+        wanted = None
+        if command.filters is not None:
+            # Not before somebody selects: a broker starts sooner without filters.
+            from amqp10broker.message.filters.filters import Filters
+
+            assert isinstance(command.filters, Filters)
+            wanted = command.filters.messages
+        ref = command.consumer
+        self.by_ref[ref] = Browser(ref, wanted, command.name)
+        if command.answer:
+            self._outbox.tell(ref.reply_to, Subscribed(ref))
+
+    def _credit(self, browser: Browser, command: Credit) -> None:
+        if browser.ends is not None:
+            self._answer(browser, drain=True)
+        waiting = browser.handed_out - command.seen
+        for index in list(browser.on_its_way)[: len(browser.on_its_way) - waiting]:
+            del browser.on_its_way[index]
+        browser.credit = limit_left(command.delivery_count, command.credit, browser.delivery_count)
+        browser.room = command.room
+        if command.drain:
+            # Where the queue ends now: what comes while it is looked through is not waited for.
+            browser.ends = self._messages.ready.ends(self._messages.next_index)
+        self.show()
+        if not command.drain:
+            self._answer(browser, drain=False)
+
+    def _give_back(self, browser: Browser, command: GiveBack) -> None:
+        """What was not sent is shown again."""
+        self._outbox.withdraw(browser)
+        if browser.ends is not None:
+            self._answer(browser, drain=True)
+        waiting = browser.handed_out - command.seen
+        missed = dict.fromkeys(command.keys)
+        missed |= dict.fromkeys(list(browser.on_its_way)[len(browser.on_its_way) - waiting :])
+        for index, place in browser.on_its_way.items():
+            if index in missed:
+                heappush(browser.behind, place)
+        browser.on_its_way.clear()
+        browser.handed_out = command.seen
+        browser.delivery_count = command.delivery_count
+        browser.epoch = command.epoch
+        browser.credit = 0
+
+    def _answer(self, browser: Browser, *, drain: bool) -> None:
+        browser.ends = None
+        if drain:
+            browser.delivery_count = (browser.delivery_count + browser.credit) & MASK
+            browser.credit = 0
+        self._outbox.flush(browser)
+        ready = self._messages.ready.length if self._has_more(browser) else 0
+        reply = CreditReply(browser.ref, browser.delivery_count, browser.credit, ready, drain, browser.epoch)
+        self._outbox.tell(browser.ref.reply_to, reply)
+
+    # --- looking ------------------------------------------------------------------------------------
+
+    def show(self) -> None:
+        """Show all of them what they have not seen, as far as their credit goes."""
+        left = self.scan_max
+        self.unfinished = False
+        for browser in self.by_ref.values():
+            before = browser.looked_at
+            if browser.credit and left > 0:
+                self._look(browser, left)
+            left -= browser.looked_at - before
+            if browser.credit and self._has_more(browser):
+                self.unfinished = True
+            if browser.ends is not None and (not browser.credit or self._has_passed(browser)):
+                self._answer(browser, drain=True)
+
+    def _has_more(self, browser: Browser) -> bool:
+        if browser.behind:
+            return True
+        lanes = self._messages.ready.in_order()
+        return any(lane.look(at, 1)[0] for lane, at in zip(lanes, browser.at, strict=True))
+
+    def _has_passed(self, browser: Browser) -> bool:
+        if not self._has_more(browser):
+            return True
+        assert browser.ends is not None
+        return not browser.behind and all(at >= end for at, end in zip(browser.at, browser.ends, strict=True))
+
+    def _look(self, browser: Browser, budget: int) -> None:
+        ready = self._messages.ready
+        ends = browser.looked_at + budget
+        while browser.behind and browser.credit and browser.looked_at < ends:
+            number, key = heappop(browser.behind)
+            keys, expiries = ready.in_order()[number].look(key, 1)
+            if keys == [key]:
+                self._look_through(browser, number, keys, expiries)
+        for number, lane in enumerate(ready.in_order()):
+            step = max(1, browser.credit)
+            while browser.credit and browser.looked_at < ends:
+                most = min(step, WINDOW_MAX, ends - browser.looked_at)
+                keys, expiries = lane.look(browser.at[number], most)
+                if not keys:
+                    break
+                browser.at[number] = keys[-1] + 1
+                found = self._look_through(browser, number, keys, expiries)
+                step = max(1, browser.credit) if found else 2 * step
+
+    def _look_through(self, browser: Browser, number: int, keys: list[int], expiries: list[int]) -> bool:
+        """Whether the browser wants any of these messages; it is shown what it may have."""
+        messages = self._messages
+        browser.looked_at += len(keys)
+        indexes = messages.ready.indexes_of(number, keys)
+        found = messages.read(indexes)
+        places: Iterable[int] = range(len(keys))
+        if browser.wanted is not None:
+            places = browser.wanted.matching(found, messages.now_ms)
+        alive = [at for at in places if not NEVER < expiries[at] <= messages.expired_at]
+        shown: list[int] = []
+        for at in alive:
+            if browser.credit and browser.room > 0:
+                shown.append(at)
+                browser.credit -= 1
+                browser.room -= len(found[at][1])
+                browser.on_its_way[indexes[at]] = number, keys[at]
+            else:
+                heappush(browser.behind, (number, keys[at]))
+        if shown:
+            browser.handed_out += len(shown)
+            browser.delivery_count = (browser.delivery_count + len(shown)) & MASK
+            if browser.room <= 0:
+                browser.credit = 0
+            self._outbox.deliver(browser, [indexes[at] for at in shown], [found[at] for at in shown])
+            if messages.counts:
+                self._outbox.deliver_again(browser)
+        return bool(alive)
+
+    # --- they go ------------------------------------------------------------------------------------
+
+    def lose(self, is_gone: Callable[[PeerId], bool]) -> None:
+        """Sessions are gone."""
+        for ref in [each for each in self.by_ref if is_gone(each.reply_to)]:
+            self._outbox.withdraw(self.by_ref.pop(ref))
+
+    def delete(self) -> None:
+        """The queue is gone: tell all of them."""
+        for browser in self.by_ref.values():
+            self._outbox.flush(browser)
+            self._outbox.tell(browser.ref.reply_to, QueueDeleted(browser.ref, self._name))
+        self.by_ref.clear()
+        self.unfinished = False

@@ -1,0 +1,410 @@
+"""Consumers that select from a quorum queue: how far each has looked, and what the leader looks at next.
+
+Who takes a message from the middle is part of the state, and who wants it is not: the leader looks through
+the queue for those who select, and proposes what it found (`commands.Selected`). Every member moves the
+cursors and hands out what is said there, and none has to evaluate anything. A cursor is exact: before it
+waits no message that its consumer wants and was not offered (docs/adr/0085). So another leader goes on where
+this one was, and a consumer that selects nothing makes others wait for one look only.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from amqp10broker.queues.commands import ConsumerRef
+from amqp10broker.queues.outlook import Looking, Part
+from amqp10broker.queues.quorum.commands import Look, Selected
+from amqp10broker.queues.quorum.consumer import Consumer, Selection
+from amqp10broker.queues.quorum.lane import NEVER
+from amqp10broker.queues.quorum.messages import Messages
+from amqp10broker.queues.quorum.ready import HIGH, NORMAL, RETURNS, TAIL, Place
+
+LINES: Final = 4
+AGAIN: Final = 4
+"""Behind the lines of `Ready.in_order`, in a cursor: places where something stands again."""
+
+AGAIN_MAX: Final = 4096
+"""Such places that are remembered. Of more, consumers that have not looked at them begin anew there."""
+
+WINDOW_MAX: Final = 128
+"""Messages that are looked at in one go."""
+
+
+def encoded(filters: object | None) -> bytes | None:
+    """Which messages a consumer wants, as the log has it; None: all.
+
+    Args:
+        filters: of a `Subscribe`: as its session has them, or as they stood in the log.
+    """
+    if filters is None or isinstance(filters, bytes):
+        return filters
+    # Not before somebody selects: a broker starts sooner without filters.
+    from amqp10broker.message.filters.filters import Filters
+    from amqp10broker.message.filters.wanted import encode_wanted
+
+    assert isinstance(filters, Filters)
+    return None if filters.messages is None else encode_wanted(filters)
+
+
+class Again:
+    """Places where messages stand again: given back unseen, or offered to somebody who could not have them.
+
+    They are numbered, and a cursor has a number of these too. So each is looked at again by everybody whose
+    cursor is beyond it.
+
+    Attributes:
+        first: number of the first that is remembered.
+        places: those from there on.
+    """
+
+    __slots__ = ("first", "places")
+
+    def __init__(self) -> None:
+        self.first = 0
+        self.places: deque[Place] = deque()
+
+    @property
+    def next(self) -> int:
+        """The number of the next one."""
+        return self.first + len(self.places)
+
+    def since(self, number: int) -> Iterator[Place]:
+        """Those from this number on."""
+        if number < self.next:
+            for at in range(number - self.first, len(self.places)):
+                yield self.places[at]
+
+
+class Selecting:
+    """All consumers of a queue that select.
+
+    Attributes:
+        by_ref: all that have not gone.
+        able: those that can take a message now.
+        again: see there.
+    """
+
+    __slots__ = ("_messages", "able", "again", "by_ref")
+
+    def __init__(self, messages: Messages) -> None:
+        self._messages = messages
+        self.by_ref: dict[ConsumerRef, Consumer] = {}
+        self.able: dict[ConsumerRef, Consumer] = {}
+        self.again = Again()
+
+    def __bool__(self) -> bool:
+        return bool(self.by_ref)
+
+    def parts(self) -> dict[ConsumerRef, Part]:
+        """What others may know of them."""
+        parts: dict[ConsumerRef, Part] = {}
+        for ref, each in self.by_ref.items():
+            selection = each.selection
+            assert selection is not None
+            rests = each.credit > 0 and not self.has_more(each)
+            looking = Looking(True, selection.looked_at, selection.passed, rests)
+            parts[ref] = each.part._replace(looking=looking)
+        return parts
+
+    # --- the state --------------------------------------------------------------------------------
+
+    def add(self, consumer: Consumer, wanted: bytes) -> None:
+        """A consumer comes, which has looked at nothing."""
+        consumer.selection = Selection(wanted, [*[0] * LINES, self.again.next])
+        self.by_ref[consumer.ref] = consumer
+
+    def forget(self, ref: ConsumerRef) -> None:
+        """It has gone."""
+        self.able.pop(ref, None)
+        if self.by_ref.pop(ref, None) is not None:
+            self._forget_passed()
+
+    def clear(self) -> None:
+        """All have gone."""
+        self.by_ref.clear()
+        self.able.clear()
+        self._forget_passed()
+
+    def stand_again(self, places: Iterable[Place]) -> None:
+        """Messages wait where consumers may have looked already."""
+        if not self.by_ref:
+            return
+        again = self.again
+        again.places.extend(places)
+        while len(again.places) > AGAIN_MAX:
+            line, key = again.places.popleft()
+            again.first += 1
+            for consumer in self.by_ref.values():
+                at = _at(consumer)
+                if at[AGAIN] < again.first:
+                    at[AGAIN] = again.first
+                    at[line] = min(at[line], key)
+
+    def advance(self, consumer: Consumer, at: Sequence[int]) -> None:
+        """A consumer was offered all before this.
+
+        Unless more has come to stand again since the leader looked than is remembered: then some was not.
+        """
+        assert consumer.selection is not None
+        if at[AGAIN] >= self.again.first:
+            consumer.selection.at = list(at)
+
+    def passed(self, consumer: Consumer) -> bool:
+        """Whether the consumer has looked through what was there when it asked for a drain."""
+        assert consumer.selection is not None
+        at, ends = consumer.selection.at, consumer.selection.ends
+        assert ends is not None
+        if any(place[1] < at[place[0]] for place in _until(self.again, at[AGAIN], ends[AGAIN])):
+            return False
+        for line, start, end in zip(self._messages.ready.in_order(), at, ends, strict=False):
+            keys, _ = line.look(start, 1)
+            if keys and keys[0] < end:
+                return False
+        return True
+
+    def ends(self) -> list[int]:
+        """The cursor of somebody who has looked at everything."""
+        return [*self._messages.ready.ends(self._messages.next_index), self.again.next]
+
+    def bounds(self, priority: int) -> list[int] | None:
+        """Keys below which consumers of a priority may have messages, one a line; None: all.
+
+        What is not below has yet to be looked at for one that selects, of that priority or a higher one.
+        """
+        ats = [_at(each) for each in self.able.values() if each.priority >= priority]
+        return self._below(ats) if ats else None
+
+    def _below(self, ats: Sequence[Sequence[int]]) -> list[int]:
+        *bounds, again = map(min, zip(*ats, strict=True))
+        for line, key in self.again.since(again):
+            bounds[line] = min(bounds[line], key)
+        return bounds
+
+    def forget_passed(self) -> None:
+        """What everybody has looked at again need not be remembered."""
+        if self.again.places:
+            self._forget_passed()
+
+    def _forget_passed(self) -> None:
+        again = self.again
+        if not self.by_ref:
+            # As in a state that nobody has ever selected from: it says nothing of this.
+            again.first = 0
+            again.places.clear()
+            return
+        first = min(_at(each)[AGAIN] for each in self.by_ref.values())
+        while again.first < first:
+            again.places.popleft()
+            again.first += 1
+
+    # --- the leader -------------------------------------------------------------------------------
+
+    def has_more(self, consumer: Consumer) -> bool:
+        """Whether there is something that the consumer has not looked at."""
+        at = _at(consumer)
+        lines = self._messages.ready.in_order()
+        return at[AGAIN] < self.again.next or any(
+            line.look(start, 1)[0] for line, start in zip(lines, at, strict=False)
+        )
+
+    def look(self, budget: int) -> Selected | None:
+        """Look through the queue, and say what was found; nothing is changed.
+
+        Args:
+            budget: messages that may be looked at.
+
+        Returns:
+            None: there is nothing to look at for anybody who could have it.
+        """
+        waiting: dict[int, list[_Sight]] = {}
+        taken: dict[Place, None] = {}
+        for consumer in self.able.values():
+            assert consumer.selection is not None
+            if consumer.selection.ends is not None or self.has_more(consumer):
+                sight = _Sight(self._messages, self.again, consumer, taken)
+                waiting.setdefault(consumer.priority, []).append(sight)
+        if not waiting:
+            return None
+        ends = self.ends()
+        looks: list[Look] = []
+        for _, group in sorted(waiting.items(), reverse=True):
+            # If any of it is left for those of lower priority, the others have seen all or have no credit.
+            budget = _look_in_turns(group, ends, budget)
+            looks += [each.found for each in group if each.had_turn]
+        # Who was first may have left nothing of the budget: next time it is the last.
+        for group in waiting.values():
+            first = group[0].consumer.ref
+            self.able[first] = self.able.pop(first)
+        return Selected(looks)
+
+
+def _look_in_turns(group: Sequence[_Sight], ends: Sequence[int], budget: int) -> int:
+    """Look for consumers of one priority; how many messages may still be looked at then."""
+    ring = deque(group)
+    while ring and budget > 0:
+        sight = ring.popleft()
+        turn = sight.consumer.turn if ring else sight.credit
+        looked_at, more = sight.look(turn, ends, budget)
+        budget -= looked_at
+        if more:
+            ring.append(sight)
+    return budget
+
+
+class _Sight:
+    """One consumer's look through a queue: where it would be, and what it would have.
+
+    Attributes:
+        consumer: which; it is left as it is.
+        at: its cursor then.
+        credit: that it would have.
+        found: what is to be proposed for it.
+        had_turn: it has looked.
+    """
+
+    __slots__ = (
+        "_again",
+        "_budget",
+        "_chosen",
+        "_messages",
+        "_room",
+        "_step",
+        "_taken",
+        "_wanted",
+        "at",
+        "consumer",
+        "credit",
+        "found",
+        "had_turn",
+    )
+
+    def __init__(
+        self, messages: Messages, again: Again, consumer: Consumer, taken: dict[Place, None]
+    ) -> None:
+        assert consumer.selection is not None
+        self._messages = messages
+        self._again = again
+        self._taken = taken
+        self._wanted = consumer.selection.filter
+        self._room = consumer.room
+        self._step = self._budget = 0
+        self.consumer = consumer
+        self.at = list(consumer.selection.at)
+        self.credit = consumer.credit
+        self._chosen: list[Place] = []
+        self.found = Look(consumer.ref, self.at, self._chosen)
+        self.had_turn = False
+
+    def look(self, turn: int, ends: Sequence[int], budget: int) -> tuple[int, bool]:
+        """Look on.
+
+        Args:
+            turn: messages that it may have.
+            ends: where the lines end.
+            budget: messages that may be looked at.
+
+        Returns:
+            Messages that were looked at, and whether there may be more for it.
+        """
+        self.had_turn = True
+        self._budget = budget
+        self._step = max(1, turn)
+        left = self.credit - turn
+        self.credit = turn
+        through = (
+            self._look_again()
+            and self._line(RETURNS, ends[RETURNS])
+            and self._line(HIGH, ends[HIGH])
+            and self._normal_and_tail(ends)
+        )
+        self.credit += left
+        selection = self.consumer.selection
+        assert selection is not None
+        selection.looked_at += budget - self._budget
+        return budget - self._budget, not through and self.credit > 0 and self._room > 0
+
+    @property
+    def _goes_on(self) -> bool:
+        return self.credit > 0 and self._room > 0 and self._budget > 0
+
+    def _look_again(self) -> bool:
+        """Look at what stands again; whether all of it was."""
+        for line, key in self._again.since(self.at[AGAIN]):
+            if key < self.at[line]:
+                if not self._goes_on:
+                    return False
+                self._budget -= 1
+                entries = self._messages.ready.find(line, [key])
+                if entries and self._choose(line, [key], [entries[0][2]])[0] is not None:
+                    return False
+            self.at[AGAIN] += 1
+        return True
+
+    def _line(self, number: int, end: int) -> bool:
+        """Look through a line, to this key; whether it came there."""
+        line = self._messages.ready.in_order()[number]
+        while self.at[number] < end:
+            if not self._goes_on:
+                return False
+            keys, expiries = line.look(self.at[number], min(self._step, WINDOW_MAX, self._budget))
+            if not keys or keys[-1] >= end:
+                keys = keys[: bisect_left(keys, end)]
+            if not keys:
+                self.at[number] = end
+                break
+            self._budget -= len(keys)
+            stopped, found = self._choose(number, keys, expiries)
+            if stopped is not None:
+                self.at[number] = stopped
+                return False
+            self.at[number] = keys[-1] + 1
+            self._step = max(1, self.credit) if found else 2 * self._step
+        return True
+
+    def _normal_and_tail(self, ends: Sequence[int]) -> bool:
+        """Both, in the order in which they are served."""
+        ready = self._messages.ready
+        while (keys := ready.tail.look(self.at[TAIL], 1)[0]) != []:
+            if not (self._line(NORMAL, ready.behind(keys[0])) and self._line(TAIL, keys[0] + 1)):
+                return False
+        return self._line(NORMAL, ends[NORMAL]) and self._line(TAIL, ends[TAIL])
+
+    def _choose(self, line: int, keys: list[int], expiries: list[int]) -> tuple[int | None, bool]:
+        """Have what is wanted of these messages, as far as it may.
+
+        Returns:
+            The key of the first that is wanted and may not be had (None: there is none), and whether any is
+            wanted.
+        """
+        messages = self._messages
+        found = messages.read(messages.ready.indexes_of(line, keys))
+        wanted = self._wanted.matching(found, messages.now_ms)
+        for at in wanted:
+            place = line, keys[at]
+            if place in self._taken:
+                continue  # by another, at the same time
+            expired = NEVER < expiries[at] <= messages.expired_at
+            if not expired:
+                if self.credit <= 0 or self._room <= 0:
+                    return keys[at], True
+                self.credit -= 1
+                self._room -= len(found[at][1])
+            # What has expired is let go when its turn has come.
+            self._taken[place] = None
+            self._chosen.append(place)
+        return None, bool(wanted)
+
+
+def _at(consumer: Consumer) -> list[int]:
+    assert consumer.selection is not None
+    return consumer.selection.at
+
+
+def _until(again: Again, start: int, end: int) -> Iterator[Place]:
+    for number, place in enumerate(again.since(start), start):
+        if number >= end:
+            return
+        yield place

@@ -1,0 +1,39 @@
+"""A commit: what a session or channel has several queues do at once, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from amqp10broker.catalog.queue import QueueHandle
+from amqp10broker.queues.commands import Command, RequestRef
+
+Part = tuple[QueueHandle, Command]
+"""What one queue is to do: publish, or settle."""
+
+
+class Commits(Protocol):
+    """Carries commits out."""
+
+    def takes(self, handle: QueueHandle) -> bool:
+        """Whether a queue may have a part in one: it is on this node, and nobody else has it."""
+
+    def commit(
+        self,
+        mail: Sequence[tuple[QueueHandle, Command]],
+        parts: Sequence[Part],
+        ref: RequestRef | None = None,
+    ) -> str | None:
+        """Have all parts carried out in one step, behind what was to be told to queues before.
+
+        Nobody sees some of them without the others, and of what is kept on disk all is there after a
+        restart, or nothing.
+
+        Args:
+            mail: letters to queues, in order; they are told in any case.
+            parts: those of one queue in their order.
+            ref: `Committed` follows with it when everything is as safe as it will be; None: nobody waits.
+
+        Returns:
+            Why nothing was done; None: it is done.
+        """

@@ -1,0 +1,190 @@
+"""Sessions and channels that commit the faults of a `Faults`, and are like others otherwise.
+
+Which kind a connection has is chosen when the broker starts. Letters from queues are looked at in `handle`,
+those to queues in `take_mail`, frames to the client in `take_output`: the engines know nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from amqp10broker.amqp091.errors import AmqpChannelError, AmqpHardError
+from amqp10broker.amqp10.errors import AmqpConnectionError, AmqpLinkError, AmqpSessionError
+from amqp10broker.amqp10.events import LinkAttaching
+from amqp10broker.amqp10.frames import FRAME_HEADER_BYTES, encode_frame
+from amqp10broker.amqp10.link import ReceiverLink
+from amqp10broker.amqp10.performatives import Flow, decode_composite
+from amqp10broker.amqp10.serial import diff
+from amqp10broker.catalog.queue import QueueHandle
+from amqp10broker.queues.commands import Command, PublisherRef
+from amqp10broker.service.channels.channel import BrokerChannel, ChannelState
+from amqp10broker.service.channels.context import ChannelContext
+from amqp10broker.service.context import SessionContext
+from amqp10broker.service.faults.table import OF_FLOWS, OF_PUBLISHES, Fault, FaultKind, Faults
+from amqp10broker.service.mail import SessionLetter
+from amqp10broker.service.sessions.consumer import Consumer
+from amqp10broker.service.sessions.publisher import Publisher
+from amqp10broker.service.sessions.session import BrokerSession
+
+_DESCRIPTOR_AT: Final = 10
+_ATTACHES: Final = frozenset({FaultKind.REFUSE_ATTACHES})
+
+
+class FaultySession(BrokerSession):
+    """A session that commits faults."""
+
+    def __init__(
+        self, faults: Faults, channel: int, begin: Any, context: SessionContext, **rest: Any
+    ) -> None:
+        self._faults = faults
+        self._whose = context.vhost.name, context.container_id
+        faults.join(context.reply_to.id, context.vhost.name)
+        super().__init__(channel, begin, context, **rest)
+
+    def handle(self, letter: SessionLetter) -> None:
+        for fault in self._faults.at_once(self.reply_to.id, self._whose[1]):
+            if not self.session.ended:
+                self._act(fault)
+        super().handle(self._faults.confirmed(letter) if isinstance(letter, list) else letter)
+
+    def take_mail(self) -> list[tuple[QueueHandle, Command]]:
+        mail = super().take_mail()
+        faults = self._faults.on(OF_PUBLISHES, *self._whose)
+        return self._faults.published(faults, self.vhost, self._link_name, mail) if faults and mail else mail
+
+    def take_output(self) -> Sequence[bytes | memoryview]:
+        pieces = [*super().take_output(), *self._faults.take_due(self.reply_to.id)]
+        faults = self._faults.on(OF_FLOWS, *self._whose)
+        return [self._sent(faults, frame) for frame in _frames(b"".join(pieces))] if faults else pieces
+
+    def release(self) -> None:
+        self._faults.leave(self.reply_to.id)
+        super().release()
+
+    def _attach(self, event: LinkAttaching) -> None:
+        ends = (event.attach.source, event.attach.target)
+        addresses = [str(address) for each in ends if (address := getattr(each, "address", None))]
+        queues = [address.rpartition("/")[2] for address in addresses]
+        for fault in self._faults.on(_ATTACHES, *self._whose):
+            if fault.matches(event.link.name, *addresses, *queues) and fault.take(1):
+                raise AmqpLinkError(fault.condition, fault.text)
+        super()._attach(event)
+
+    def _link_name(self, ref: PublisherRef) -> str | None:
+        publisher = self.links.publishers.get(ref)
+        return None if publisher is None else publisher.link.name
+
+    def _ends(self, fault: Fault) -> Iterator[Consumer | Publisher]:
+        ends: list[Consumer | Publisher] = [*self.consumers, *self.publishers]
+        for end in ends:
+            queue = None if end.queue is None else end.queue.name
+            if end.link.attached and fault.matches(end.link.name, end.address, queue):
+                yield end
+
+    def _act(self, fault: Fault) -> None:
+        """Commit one that is committed at once.
+
+        Raises:
+            AmqpConnectionError: it is to close the connection.
+        """
+        ends = list(self._ends(fault))
+        if (fault.queue is not None or fault.link is not None) and not ends:
+            return
+        if fault.kind is FaultKind.DETACH:
+            for end in ends[: fault.take(len(ends))]:
+                self.links.detach(end.link, AmqpLinkError(fault.condition, fault.text))
+        elif fault.take(1):
+            if fault.kind is FaultKind.CLOSE:
+                raise AmqpConnectionError(fault.condition, fault.text)
+            self._fail(AmqpSessionError(fault.condition, fault.text))
+
+    def _sent(self, faults: list[Fault], frame: bytes) -> bytes:
+        """A frame as it goes to the client; empty: it does not."""
+        if frame[_DESCRIPTOR_AT] != Flow.DESCRIPTOR:
+            return frame
+        flow, _ = decode_composite(frame[FRAME_HEADER_BYTES:])
+        assert isinstance(flow, Flow)
+        credit = flow.link_credit
+        for fault in faults:
+            end = next((each for each in self._ends(fault) if each.link.handle == flow.handle), None)
+            if end is None:
+                continue
+            if isinstance(end.link, ReceiverLink):
+                less = self._limited(fault, end.link, flow)
+            elif flow.drain and fault.kind is FaultKind.IGNORE_DRAINS:
+                less = None
+            else:
+                continue
+            if less != flow.link_credit:
+                fault.hits += 1
+                fault.flows[end.link] = self.reply_to.id, frame
+                if less is None:
+                    return b""
+                credit = min(less, credit or 0)
+        if credit == flow.link_credit:
+            return frame
+        return encode_frame(self.session.channel, replace(flow, link_credit=credit).encode())
+
+    def _limited(self, fault: Fault, link: ReceiverLink, flow: Flow) -> int:
+        """The credit that a fault leaves of a grant."""
+        if fault.kind is not FaultKind.LIMIT_CREDIT:
+            return flow.link_credit or 0
+        given = flow.delivery_count or 0
+        limit = fault.limits.setdefault(link, given + (fault.most or 0))
+        return max(0, min(flow.link_credit or 0, diff(limit, given)))
+
+
+class FaultyChannel(BrokerChannel):
+    """A channel that commits faults; those of links are not for it."""
+
+    def __init__(self, faults: Faults, number: int, context: ChannelContext) -> None:
+        self._faults = faults
+        self._whose = context.vhost.name, faults.client_of(context.connection)
+        faults.join(context.reply_to.id, context.vhost.name)
+        super().__init__(number, context)
+
+    def handle(self, letter: SessionLetter) -> None:
+        for fault in self._faults.at_once(self.context.reply_to.id, self._whose[1]):
+            if self.state is ChannelState.OPEN:
+                self._guarded(self._act, fault)
+        super().handle(self._faults.confirmed(letter) if isinstance(letter, list) else letter)
+
+    def take_mail(self) -> list[tuple[QueueHandle, Command]]:
+        mail = super().take_mail()
+        faults = self._faults.on(OF_PUBLISHES, *self._whose)
+        if not faults or not mail:
+            return mail
+        return self._faults.published(faults, self.context.vhost, lambda ref: None, mail)
+
+    def release(self) -> None:
+        self._faults.leave(self.context.reply_to.id)
+        super().release()
+
+    def _act(self, fault: Fault) -> None:
+        """Commit one that is committed at once.
+
+        Raises:
+            AmqpChannelError: it is to close the channel.
+            AmqpHardError: it is to close the connection.
+        """
+        lasting = self.consuming.lasting
+        consumers = [each for each in lasting if fault.link is None and fault.matches(None, each.queue.name)]
+        if fault.link is not None or (fault.queue is not None and not consumers):
+            return
+        if fault.kind is FaultKind.DETACH:
+            for consumer in consumers[: fault.take(len(consumers))]:
+                self.subscribing.cancel_for_us(consumer, fault.text)
+        elif fault.take(1):
+            error = AmqpHardError if fault.kind is FaultKind.CLOSE else AmqpChannelError
+            raise error(fault.code, fault.text)
+
+
+def _frames(data: bytes) -> Iterator[bytes]:
+    """Whole frames of AMQP 1.0, one by one."""
+    at = 0
+    while at < len(data):
+        size = int.from_bytes(data[at : at + 4], "big")
+        yield data[at : at + size]
+        at += size

@@ -1,0 +1,316 @@
+"""Links that are kept beyond their sessions: part 2, sections 2.6.1 and 2.6.13; part 3, section 3.5.
+
+A link whose client asked for that, and was granted it, is here from its attach to its end: it ends when it is
+closed, or when it has been suspended for as long as was granted. It has an address of its own among those who
+ask queues, so that what it has there outlives its session: while it is attached, what queues say goes to its
+session; while it is suspended, the link takes it itself. What is kept of each kind: `kept_publisher`,
+`kept_consumer`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any, Final, NamedTuple, Protocol
+
+from amqp10broker.amqp10.link import ReceiverLink, SenderLink
+from amqp10broker.amqp10.performatives import Source, Target, TerminusExpiryPolicy
+from amqp10broker.amqp10.types import Symbol
+from amqp10broker.catalog.queue import QueueHandle
+from amqp10broker.config import Config
+from amqp10broker.management.snapshot import SuspendedLinkView
+from amqp10broker.queues.commands import Command, PeerId, ReplyTo
+from amqp10broker.queues.effects import Answer, Confirmed, Effect, QueueDeleted, Rejected, Unconfirmed
+from amqp10broker.service.mail import LinkStolen, SessionLetter
+
+Mail = list[tuple[QueueHandle, Command]]
+Tell = Callable[[SessionLetter], object]
+"""Puts a letter into the mailbox of a session."""
+
+CONTENT_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Bytes of messages that the links of one user may keep to send them again."""
+
+VIEWS_MAX: Final = 100
+"""Suspended links that are shown at one time."""
+
+LABEL: Final = "kept"
+"""Of kept links, where people read who has something at a queue."""
+
+
+class Key(NamedTuple):
+    """What a link is known by: the client says who it is, and only for its user and virtual host."""
+
+    vhost: str
+    user: str
+    container: str
+    name: str
+    consumes: bool
+
+
+class Terms(NamedTuple):
+    """How long a link is kept."""
+
+    policy: Symbol
+    timeout_s: int
+
+    def in_terminus(self) -> dict[str, Any]:
+        """As the answer to the attach says it; nothing survives a restart, so that durable stays none."""
+        return {"expiry_policy": self.policy, "timeout": self.timeout_s}
+
+
+def terms_for(terminus: Source | Target, config: Config) -> Terms | None:
+    """What is granted to who asks for a link to be kept; None: it did not ask.
+
+    A timeout beyond the largest that is granted is lowered to it. So is "never", where there is a largest;
+    then the timer starts when the connection closes.
+    """
+    most = config.suspended_link_timeout_max_s
+    policy = terminus.expiry_policy
+    if policy == TerminusExpiryPolicy.NEVER:
+        return Terms(TerminusExpiryPolicy.CONNECTION_CLOSE, most) if most else Terms(policy, 0)
+    if not terminus.timeout and policy != TerminusExpiryPolicy.CONNECTION_CLOSE:
+        return None
+    return Terms(policy, min(terminus.timeout, most) if most else terminus.timeout)
+
+
+class Host(Protocol):
+    """What the registry asks of the broker around it."""
+
+    def open(self, label: str, box: Kept) -> ReplyTo:
+        """An address for a link; what queues answer there goes into the box."""
+
+    def close(self, reply_to: ReplyTo) -> None:
+        """The link is over."""
+
+    def post(self, mail: Mail) -> None:
+        """Put letters to queues."""
+
+    def now_ms(self) -> int:
+        """The time of day."""
+
+    def timer_started(self) -> None:
+        """`KeptLinks.deadline_ms` may be sooner than it was."""
+
+
+class Kept(ABC):
+    """One link.
+
+    Attributes:
+        key: what it is known by.
+        terms: how long it is kept when it is suspended.
+        reply_to: its address.
+        link: its end in a session; None while it is suspended.
+        tell: that session; likewise.
+        stays: it is suspended when its end goes, and does not end with it.
+        since_ms: when it was suspended; None while it is attached.
+        deadline_ms: when it ends; None while it is attached, and until its timer has started.
+        lingers: whose end starts the timer: of a session's links, or of a connection's.
+    """
+
+    __slots__ = (
+        "_claims",
+        "deadline_ms",
+        "key",
+        "lingers",
+        "link",
+        "reply_to",
+        "since_ms",
+        "stays",
+        "tell",
+        "terms",
+    )
+
+    def __init__(self, key: Key, host: Host) -> None:
+        self.key = key
+        self.terms = Terms(TerminusExpiryPolicy.LINK_DETACH, 0)
+        self.reply_to = host.open(LABEL, self)
+        self.link: SenderLink | ReceiverLink | None = None
+        self.tell: Tell | None = None
+        self.stays = False
+        self.since_ms: int | None = None
+        self.deadline_ms: int | None = None
+        self.lingers: object = None
+        self._claims: list[Callable[[], object]] = []
+
+    def put(self, letter: list[Effect]) -> bool:
+        """What queues say for the link: see `askers.EffectBox`."""
+        if self.tell is not None:
+            return bool(self.tell(letter))
+        for effect in letter:
+            self.take(effect)
+        return True
+
+    @property
+    @abstractmethod
+    def unsettled(self) -> int:
+        """Deliveries that are kept of it."""
+
+    @abstractmethod
+    def take(self, effect: Effect) -> None:
+        """A queue says something for a link that is suspended, or for an end that it had before."""
+
+    @abstractmethod
+    def give_up(self) -> Mail:
+        """It ends: what queues are told if it was suspended."""
+
+    def claim(self, then: Callable[[], object]) -> None:
+        """Another session has an attach of it: its end of now is stolen, and `then` called when that is over.
+
+        Must be attached.
+        """
+        assert self.tell is not None
+        assert self.link is not None
+        self._claims.append(then)
+        self.tell(LinkStolen(self.link))
+
+    def free(self) -> None:
+        """It has no end any more: whoever waits for that goes on."""
+        claims, self._claims = self._claims, []
+        for then in claims:
+            then()
+
+
+class KeptLinks:
+    """All of a broker, suspended or attached."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self._links: dict[Key, Kept] = {}
+        self._by_peer: dict[PeerId, Kept] = {}
+        self._of_user: Counter[str] = Counter()
+        self._bytes_of_user: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._links)
+
+    def __iter__(self) -> Iterator[Kept]:
+        return iter(self._links.values())
+
+    def find(self, key: Key) -> Kept | None:
+        """The link of this key, if it is kept."""
+        return self._links.get(key)
+
+    def of(self, effect: Effect) -> Kept | None:
+        """The kept link for which a queue says something."""
+        match effect:
+            case Confirmed() | Unconfirmed() | Rejected():
+                peer = effect.publisher.reply_to
+            case QueueDeleted():
+                peer = effect.ref.reply_to
+            case Answer():
+                return None
+            case _:
+                peer = effect.consumer.reply_to
+        return self._by_peer.get(peer)
+
+    def has_room(self, key: Key, most: int) -> bool:
+        """Whether a link may be kept for its user, who may have so many."""
+        return key in self._links or self._of_user[key.user] < most
+
+    def retain(self, user: str, size: int) -> bool:
+        """Whether a message of so many bytes may be kept for a user; it counts then."""
+        fits = self._bytes_of_user[user] + size <= CONTENT_BYTES_MAX
+        if fits:
+            self._bytes_of_user[user] += size
+        return fits
+
+    def release(self, user: str, size: int) -> None:
+        """So many bytes are kept no more."""
+        self._bytes_of_user[user] -= size
+        if not self._bytes_of_user[user]:
+            del self._bytes_of_user[user]
+
+    def add(self, kept: Kept) -> None:
+        """Keep one more; there is none of its key."""
+        assert kept.key not in self._links
+        self._links[kept.key] = kept
+        self._by_peer[kept.reply_to.id] = kept
+        self._of_user[kept.key.user] += 1
+
+    def attach(self, kept: Kept, terms: Terms, link: SenderLink | ReceiverLink, tell: Tell) -> None:
+        """It has an end in a session from now on."""
+        kept.terms, kept.link, kept.tell, kept.stays = terms, link, tell, False
+        kept.since_ms = kept.deadline_ms = kept.lingers = None
+
+    def suspend(self, kept: Kept, lingers: object) -> None:
+        """Its end has gone.
+
+        Args:
+            kept: which one.
+            lingers: whose end starts its timer, see `let_run`; None: it starts now.
+        """
+        kept.link = kept.tell = None
+        kept.since_ms = self.host.now_ms()
+        kept.lingers = lingers
+        if lingers is None:
+            self._start(kept)
+        kept.free()
+
+    def let_run(self, lingers: object, to: object = None) -> None:
+        """A session's links, or a connection's, are over: start the timers of those that waited for it.
+
+        Args:
+            lingers: as at `suspend`.
+            to: what those wait for now whose policy is connection-close; None: nothing.
+        """
+        for kept in self._links.values():
+            if kept.lingers is not lingers or kept.link is not None:
+                continue
+            if to is not None and kept.terms.policy == TerminusExpiryPolicy.CONNECTION_CLOSE:
+                kept.lingers = to
+            else:
+                kept.lingers = None
+                self._start(kept)
+
+    def _start(self, kept: Kept) -> None:
+        if kept.terms.policy == TerminusExpiryPolicy.NEVER:
+            return
+        kept.deadline_ms = self.host.now_ms() + kept.terms.timeout_s * 1000
+        self.host.timer_started()
+
+    def end(self, kept: Kept) -> Mail:
+        """It is over; returns what queues are to be told if it was suspended."""
+        if self._links.get(kept.key) is not kept:
+            return []
+        del self._links[kept.key]
+        del self._by_peer[kept.reply_to.id]
+        self._of_user[kept.key.user] -= 1
+        if not self._of_user[kept.key.user]:
+            del self._of_user[kept.key.user]
+        attached, mail = kept.link is not None, kept.give_up()
+        kept.link = kept.tell = None
+        self.host.close(kept.reply_to)
+        kept.free()
+        return [] if attached else mail
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When the next one ends; None: no timer runs."""
+        return min((each.deadline_ms for each in self if each.deadline_ms is not None), default=None)
+
+    def suspended_views(self) -> tuple[SuspendedLinkView, ...]:
+        """What doors show of those that are suspended, the first ones."""
+        now = self.host.now_ms()
+        suspended = ((each, each.since_ms) for each in self if each.link is None)
+        return tuple(
+            SuspendedLinkView(
+                name=each.key.name,
+                container_id=each.key.container,
+                user=each.key.user,
+                vhost=each.key.vhost,
+                role="receiver" if each.key.consumes else "sender",
+                unsettled=each.unsettled,
+                age_s=(now - (since or now)) / 1000,
+                left_s=None if each.deadline_ms is None else (each.deadline_ms - now) / 1000,
+            )
+            for each, since in islice(suspended, VIEWS_MAX)
+        )
+
+    def expire(self) -> None:
+        """End those whose time is over."""
+        now = self.host.now_ms()
+        due = [each for each in self if each.deadline_ms is not None and each.deadline_ms <= now]
+        for kept in due:
+            self.host.post(self.end(kept))

@@ -1,0 +1,152 @@
+"""What is kept of a link on which a client receives: the deliveries that it has not settled.
+
+They stay acquired: to its queue the consumer is there as before, but asks for nothing. Its name there is of
+the link's own address and outlives the session. When the link is attached again both ends say what is
+unsettled for them, and the queue hears of what was decided (2.6.13; `consumer.Consumer.resume`).
+
+A delivery that the client has, and has not decided on, is sent again with its content. So contents are kept,
+within a bound for each user; one that is not kept is aborted, and goes back to its queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from amqp10broker.amqp10.delivery import Parts
+from amqp10broker.amqp10.performatives import Source
+from amqp10broker.amqp10.resumption import UNSETTLED_ENTRIES_MAX
+from amqp10broker.amqp10.transfer import delivery_tag
+from amqp10broker.queues.commands import ConsumerRef, Settle, Unsubscribe, Verdict
+from amqp10broker.queues.effects import (
+    ActiveChanged,
+    Effect,
+    QueueDeleted,
+    QueueDown,
+    Settled,
+    SubscribeRefused,
+    TimedOut,
+)
+from amqp10broker.service.sessions.kept import Kept, KeptLinks, Key, Mail
+
+if TYPE_CHECKING:
+    from amqp10broker.service.queue_credit import QueueCredit
+
+
+class KeptConsumer(Kept):
+    """See the module.
+
+    Attributes:
+        source: as the client attached it.
+        ref: its name at its queue.
+        held: key -> message of each delivery that the client has not settled, in the order in which they
+            were made; None: its content is not kept.
+        credit: of the end that it had last; None before the first has gone.
+        default_verdict: for what is unsettled when it ends.
+        stale: answers to decisions of an earlier end, that are still to come.
+        active: whether it is the single active consumer, as far as its queue has said.
+    """
+
+    __slots__ = (
+        "_bytes",
+        "_links",
+        "active",
+        "credit",
+        "default_verdict",
+        "held",
+        "ref",
+        "source",
+        "stale",
+    )
+
+    def __init__(self, key: Key, links: KeptLinks, source: Source) -> None:
+        super().__init__(key, links.host)
+        self._links = links
+        self._bytes = 0
+        self.source = source
+        self.ref: ConsumerRef = self.reply_to.consumer()
+        self.held: dict[int, Parts | None] = {}
+        self.credit: QueueCredit | None = None
+        self.default_verdict = Verdict.REQUEUE
+        self.stale = 0
+        self.active: bool | None = None
+
+    @property
+    def unsettled(self) -> int:
+        """See `Kept`."""
+        return len(self.held)
+
+    def ours(self) -> dict[bytes, int]:
+        """Delivery-tag -> key of what is unsettled."""
+        return {delivery_tag(key): key for key in self.held}
+
+    # --- while it is attached ---------------------------------------------------------------------
+
+    def delivered(self, keys: Sequence[int], messages: Sequence[Parts]) -> None:
+        """The queue has delivered to its end."""
+        for key, message in zip(keys, messages, strict=True):
+            if key in self.held:
+                self.forget((key,))  # it has been back in its queue
+            size = len(message[0]) + len(message[1])
+            kept = self._links.retain(self.key.user, size)
+            self._bytes += size if kept else 0
+            self.held[key] = message if kept else None
+
+    def forget(self, keys: Iterable[int]) -> None:
+        """These are settled, or back in their queue."""
+        freed = 0
+        for key in keys:
+            message = self.held.pop(key, None)
+            if message is not None:
+                freed += len(message[0]) + len(message[1])
+        self._free(freed)
+
+    def _free(self, size: int) -> None:
+        self._bytes -= size
+        self._links.release(self.key.user, size)
+
+    def suspended(self, credit: QueueCredit, verdict: Verdict, stale: int) -> None:
+        """Its end has gone, and has given back what it had not sent.
+
+        Args:
+            credit: of that end.
+            verdict: for what is unsettled when the link ends.
+            stale: answers to its decisions that have not come.
+        """
+        self.credit, self.default_verdict = credit, verdict
+        self.stale += stale
+        # No attach may name more.
+        excess = list(self.held)[UNSETTLED_ENTRIES_MAX:]
+        if excess:
+            self.forget(excess)
+            credit.post(Settle(self.ref, excess, Verdict.REQUEUE))
+
+    # --- while it is suspended --------------------------------------------------------------------
+
+    def take(self, effect: Effect) -> None:
+        """See `Kept`. What was on its way to the end that has gone its queue has taken back."""
+        match effect:
+            case TimedOut():
+                self.forget(effect.keys)
+            case Settled():
+                self.stale -= 1
+            case ActiveChanged():
+                self.active = effect.active
+            case QueueDeleted() | QueueDown() | SubscribeRefused():
+                self.credit = None  # there is no queue to be told
+                self._links.end(self)
+            case _:
+                return
+
+    def give_up(self) -> Mail:
+        """See `Kept`: what it held gets the default outcome."""
+        self.held.clear()
+        self._free(self._bytes)
+        credit = self.credit
+        if credit is None:
+            return []
+        verdict = self.default_verdict
+        if verdict is Verdict.REQUEUE and credit.kind.counts_lost_as_failed:
+            verdict = Verdict.REQUEUE_FAILED
+        over: list[Any] = []
+        return [(credit.queue.handle, Unsubscribe(self.ref, over, over, credit.seen, verdict))]

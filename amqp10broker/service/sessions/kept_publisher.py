@@ -1,0 +1,222 @@
+"""What is kept of a link on which a client sends: which deliveries it may not know the outcome of.
+
+The client names those that are unsettled for it when it attaches again (part 2, section 2.6.13). Of them each
+is here that has been taken: with its outcome, or without as long as queues have not spoken. A delivery of
+which only a part had come is not here, nor one that was posted in a transaction, which is rolled back.
+
+With rcv-settle-mode second an entry stays until the client has settled. With first it would be settled with
+the outcome that is told; it is kept until the client must have heard of it, for it may have been lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from amqp10broker.amqp10.disposition import Outcome
+from amqp10broker.amqp10.errors import AmqpLinkError, Condition
+from amqp10broker.amqp10.performatives import Attach, Target
+from amqp10broker.amqp10.resumption import UNSETTLED_ENTRIES_MAX, State, resume_as_receiver, unsettled_map
+from amqp10broker.queues.commands import PublisherRef
+from amqp10broker.queues.effects import Confirmed, Effect, Rejected, Unconfirmed
+from amqp10broker.service.sessions.kept import Host, Kept, Key, Mail
+from amqp10broker.service.sessions.tally import Tally, outcome_of
+
+
+class Entry:
+    """One delivery.
+
+    Attributes:
+        tag: its delivery-tag.
+        outcome: None: queues have not spoken.
+        number: its delivery-id in the session of now, if the client waits to hear there.
+        posted: queues have it.
+    """
+
+    __slots__ = ("number", "outcome", "posted", "tag")
+
+    def __init__(self, tag: bytes) -> None:
+        self.tag = tag
+        self.outcome: Outcome | None = None
+        self.number: int | None = None
+        self.posted = False
+
+
+class Teller(Protocol):
+    """The end of the link in a session."""
+
+    def tell_late(self, entry: Entry, number: int) -> None:
+        """A queue has spoken of a delivery that was sent before the link was suspended."""
+
+
+class KeptPublisher(Kept):
+    """See the module.
+
+    Attributes:
+        target: as the client attached it.
+        entries: by delivery-tag, in the order in which they came.
+        publisher: its end in a session; None while it is suspended.
+    """
+
+    __slots__ = ("_flights", "_told", "entries", "publisher", "target")
+
+    def __init__(self, key: Key, host: Host, target: Target) -> None:
+        super().__init__(key, host)
+        self.target = target
+        self.entries: dict[bytes, Entry] = {}
+        self.publisher: Teller | None = None
+        # Of the ends that it had: what queues have not spoken of, by delivery-id.
+        self._flights: dict[PublisherRef, tuple[Tally, dict[int, Entry]]] = {}
+        # Of the end of now: what the client has been told and has not settled, by delivery-id.
+        self._told: dict[int, Entry] = {}
+
+    @property
+    def unsettled(self) -> int:
+        """See `Kept`."""
+        return len(self.entries)
+
+    # --- an end -----------------------------------------------------------------------------------
+
+    def attached(self, publisher: Teller, ref: PublisherRef, tally: Tally) -> None:
+        """It has another end, by which it publishes under this name."""
+        self.publisher = publisher
+        self._flights[ref] = tally, {}
+
+    def resume(self, attach: Attach) -> dict[bytes, State]:
+        """Compare the client's unsettled map with ours; returns what ours is for the answer."""
+        ours: dict[bytes, State] = {tag: entry.outcome for tag, entry in self.entries.items()}
+        plan = resume_as_receiver(ours, unsettled_map(attach), incomplete=attach.incomplete_unsettled)
+        for tag in plan.settled:
+            del self.entries[tag]
+        return plan.awaited | {tag: ours[tag] for tag in plan.open}
+
+    def suspended(self, ref: PublisherRef) -> None:
+        """Its end has gone."""
+        self.publisher = None
+        self._told.clear()
+        for entry in self.entries.values():
+            entry.number = None
+        flight = self._flights[ref][1]
+        for number, entry in list(flight.items()):
+            if not entry.posted:
+                # It waited for something, or was refused with the session: nothing of it is here.
+                del flight[number]
+                self.forget(entry)
+        self._landed(ref)
+
+    def _landed(self, ref: PublisherRef) -> None:
+        if not self._flights[ref][1]:
+            del self._flights[ref]
+
+    # --- deliveries -------------------------------------------------------------------------------
+
+    def began(
+        self, ref: PublisherRef, ids: Sequence[int], tags: Sequence[bytes], *, second: bool, credit: int
+    ) -> None:
+        """New deliveries of its end.
+
+        Args:
+            ref: of the end.
+            ids: delivery-ids.
+            tags: as many.
+            second: the client settles what it is told.
+            credit: so many deliveries it may send before queues have spoken.
+
+        Raises:
+            AmqpLinkError: a tag is in use, or there are too many that the client has not settled.
+        """
+        entries = self.entries
+        most = UNSETTLED_ENTRIES_MAX + 2 * credit
+        if len(entries) + len(ids) > most:
+            raise AmqpLinkError(
+                Condition.RESOURCE_LIMIT_EXCEEDED,
+                f"more than {most} deliveries of link '{self.key.name}' are not settled: "
+                "settle those whose outcome is told",
+            )
+        flight = self._flights[ref][1]
+        for number, tag in zip(ids, tags, strict=True):
+            # One that is told in mode first is settled: its tag is free.
+            there = entries.get(tag)
+            if there is not None and (second or there.outcome is None):
+                raise AmqpLinkError(
+                    Condition.NOT_ALLOWED,
+                    f"delivery-tag 0x{tag.hex()} is that of another delivery of link '{self.key.name}' which "
+                    "is not settled",
+                )
+            entries.pop(tag, None)
+            entries[tag] = flight[number] = Entry(tag)
+
+    def posted(self, ref: PublisherRef, ids: Sequence[int]) -> None:
+        """These went to queues, which will speak of them."""
+        flight = self._flights[ref][1]
+        for number in ids:
+            if number in flight:
+                flight[number].posted = True
+
+    def decided(
+        self, ref: PublisherRef, ids: Sequence[int], outcome: Outcome, *, second: bool, most: int
+    ) -> None:
+        """The client is told the outcome of deliveries of its end.
+
+        Args:
+            ref: of the end.
+            ids: delivery-ids; those that are not kept are passed over.
+            outcome: of all of them.
+            second: the client settles later.
+            most: of those that it does not settle, so many may be kept.
+        """
+        flight = self._flights[ref][1]
+        for number in ids:
+            entry = flight.pop(number, None)
+            if entry is not None:
+                entry.outcome = outcome
+                if second:
+                    self._told[number] = entry
+        if not second:
+            self._trim(most)
+
+    def _trim(self, most: int) -> None:
+        excess = len(self.entries) - most
+        if excess > 0:
+            old = [tag for tag, entry in self.entries.items() if entry.outcome is not None]
+            for tag in old[:excess]:
+                del self.entries[tag]
+
+    def told(self, number: int, entry: Entry) -> None:
+        """The client is told an outcome again, under this delivery-id, and settles later."""
+        self._told[number] = entry
+
+    def settled(self, ids: Sequence[int]) -> None:
+        """The client has settled what it was told."""
+        for number in ids:
+            entry = self._told.pop(number, None)
+            if entry is not None:
+                self.forget(entry)
+
+    def forget(self, entry: Entry) -> None:
+        """A delivery is over for both ends."""
+        if self.entries.get(entry.tag) is entry:
+            del self.entries[entry.tag]
+
+    # --- from queues ------------------------------------------------------------------------------
+
+    def take(self, effect: Effect) -> None:
+        """See `Kept`: what queues say of deliveries of ends that it had before."""
+        if not isinstance(effect, Confirmed | Unconfirmed | Rejected):
+            return
+        tally, flight = self._flights.get(effect.publisher, (None, {}))
+        if tally is None:
+            return
+        for outcome, ids in tally.count_down(effect.ids, outcome_of(effect)):
+            for number in ids:
+                entry = flight.pop(number, None)
+                if entry is None:
+                    continue
+                entry.outcome = outcome
+                if self.publisher is not None and entry.number is not None:
+                    self.publisher.tell_late(entry, entry.number)
+        self._landed(effect.publisher)
+
+    def give_up(self) -> Mail:
+        """See `Kept`: queues know nothing of a publisher that is suspended."""
+        return []

@@ -1,0 +1,82 @@
+"""What became of deliveries that went to queues: one outcome of each, whatever the number of its queues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import assert_never
+
+from amqp10broker.amqp10.disposition import ACCEPTED, RELEASED, Outcome
+from amqp10broker.amqp10.errors import AmqpDeliveryError, Condition
+from amqp10broker.amqp10.faults import to_error
+from amqp10broker.amqp10.performatives import Rejected
+from amqp10broker.amqp10.types import Symbol
+from amqp10broker.queues.effects import Confirmed, Unconfirmed
+from amqp10broker.queues.effects import Rejected as Refused
+
+
+class Tally:
+    """Of the deliveries of one publishing link.
+
+    Attributes:
+        left: of deliveries that went to several queues: how many have not answered, and the outcome so far.
+    """
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left: dict[int, tuple[int, Outcome]] = {}
+
+    def expect(self, ids: Iterable[int], queues: int) -> None:
+        """Deliveries went to so many queues, more than one."""
+        for delivery_id in ids:
+            self.left[delivery_id] = (queues, RELEASED)
+
+    def count_down(self, ids: Sequence[int], outcome: Outcome) -> list[tuple[Outcome, Sequence[int]]]:
+        """A queue has spoken of deliveries; returns those whose last queue it was, by their outcome.
+
+        Rejected if one of them was full or broke down, else accepted if one of them took it, else released.
+        """
+        if not self.left:
+            return [(outcome, ids)]
+        answered: list[tuple[Outcome, list[int]]] = []
+        for delivery_id in ids:
+            left, worst = self.left.get(delivery_id, (1, RELEASED))
+            if isinstance(outcome, Rejected) or worst is RELEASED:
+                worst = outcome
+            if left > 1:
+                self.left[delivery_id] = (left - 1, worst)
+                continue
+            self.left.pop(delivery_id, None)
+            if not answered or answered[-1][0] is not worst:
+                answered.append((worst, []))
+            answered[-1][1].append(delivery_id)
+        return [(worst, its_ids) for worst, its_ids in answered]
+
+
+def refusal_of(effect: Unconfirmed | Refused) -> AmqpDeliveryError | None:
+    """Why a queue does not take messages; None: it was deleted, and they are released."""
+    if isinstance(effect, Refused):
+        return AmqpDeliveryError(
+            Condition.RESOURCE_LIMIT_EXCEEDED,
+            f"queue '{effect.queue}' exceeded maximum length",
+            {Symbol("queue"): effect.queue, Symbol("reason"): Symbol("maxlen")},
+        )
+    if not effect.failed:
+        return None
+    return AmqpDeliveryError(
+        Condition.PRECONDITION_FAILED,
+        f"queue '{effect.queue}' is unavailable",
+        {Symbol("queue"): effect.queue, Symbol("reason"): Symbol("unavailable")},
+    )
+
+
+def outcome_of(effect: Confirmed | Unconfirmed | Refused) -> Outcome:
+    """What a queue says of messages, in the words of AMQP 1.0."""
+    match effect:
+        case Confirmed():
+            return ACCEPTED
+        case Unconfirmed() | Refused():
+            refusal = refusal_of(effect)
+            return RELEASED if refusal is None else Rejected(error=to_error(refusal))
+        case _:
+            assert_never(effect)

@@ -1,0 +1,117 @@
+"""Commits: what a transaction has several queues do is done between two awaits, and kept as one group.
+
+A queue is worked for by whoever commits: between two awaits of a program with one thread its own task is at
+rest. First each does what it was told before, as in a wake of its own; then it is asked whether it can do its
+part; then all do, and the journal's records of that are one group (`storage.journal.Journal.together`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from functools import partial
+from typing import Final
+
+from amqp10broker.catalog.queue import QueueHandle
+from amqp10broker.errors import StorageError
+from amqp10broker.queues.commands import Command, Publish, RequestRef, Settle
+from amqp10broker.service.commits import Part
+from amqp10broker.service.mail import Committed, SessionLetter
+from amqp10broker.tasks.journal_task import JournalTask
+from amqp10broker.tasks.letter_box import post_mail
+from amqp10broker.tasks.mailbox import Mailbox
+from amqp10broker.tasks.queue_task import QueueTask
+
+MESSAGE_BYTES: Final = 64
+"""Of a message beyond its contents, and of a decision, in a record: at most."""
+
+
+class SessionCommits:
+    """Of one session or channel; see `service.commits.Commits`."""
+
+    __slots__ = ("_inbox", "_journal_task")
+
+    def __init__(self, inbox: Mailbox[SessionLetter], journal_task: JournalTask | None) -> None:
+        """Begin.
+
+        Args:
+            inbox: its own.
+            journal_task: has the node's journal; None: everything is in memory.
+        """
+        self._inbox = inbox
+        self._journal_task = journal_task
+
+    def takes(self, handle: QueueHandle) -> bool:
+        """See `Commits`."""
+        return isinstance(handle, QueueTask) and handle.keeper.transacts
+
+    def commit(
+        self,
+        mail: Sequence[tuple[QueueHandle, Command]],
+        parts: Sequence[Part],
+        ref: RequestRef | None = None,
+    ) -> str | None:
+        """See `Commits`."""
+        post_mail(list(mail))
+        work: dict[QueueTask, list[Command]] = {}
+        for handle, command in parts:
+            assert isinstance(handle, QueueTask)
+            work.setdefault(handle, []).append(command)
+        for task in work:
+            task.catch_up()
+        why = self._refusal(work)
+        if why is not None:
+            return why
+        there = {task: commands for task, commands in work.items() if not task.queue.deleted}
+        kept = any(task.keeper.kept for task in there)
+        journal = None if self._journal_task is None or not kept else self._journal_task.journal
+        with nullcontext() if journal is None else journal.together():
+            for task, commands in there.items():
+                task.decide_within(commands)
+        for task in there:
+            task.tell_decided()
+        if ref is None:
+            return None
+        done = Committed(ref)
+        if journal is None or self._journal_task is None:
+            self._tell(done)
+        else:
+            self._journal_task.when_durable(journal.ticket, partial(self._tell, done))
+        return None
+
+    def _tell(self, done: Committed) -> None:
+        self._inbox.put(done)
+
+    def _refusal(self, work: dict[QueueTask, list[Command]]) -> str | None:
+        size = 0
+        for task, commands in work.items():
+            publishes = [command for command in commands if isinstance(command, Publish)]
+            name, keeper = task.queue.name, task.keeper
+            messages = [message for publish in publishes for message in publish.messages]
+            if not task.begun.is_set() or task.failed or (publishes and task.queue.deleted):
+                return f"queue '{name}' was deleted, or has broken down"
+            bytes_ = _bytes_of(commands)
+            if not task.queue.deleted and not keeper.takes_part(bytes_):
+                return f"queue '{name}' cannot write at present"
+            if publishes and not task.queue.has_room_for(messages):
+                return f"queue '{name}' would exceed its maximum length"
+            if keeper.kept:
+                size += bytes_
+        if not size or self._journal_task is None or not self._journal_task.journal.reserves:
+            return None
+        try:
+            admitted = self._journal_task.journal.admits(size, 0)
+        except StorageError as error:
+            return str(error)
+        return None if admitted else "the disk is full"
+
+
+def _bytes_of(commands: Sequence[Command]) -> int:
+    """About how many bytes a queue keeps of these."""
+    size = 0
+    for command in commands:
+        if isinstance(command, Publish):
+            size += sum(len(head) + len(body) + MESSAGE_BYTES for head, body in command.messages)
+        elif isinstance(command, Settle):
+            size += MESSAGE_BYTES * len(command.keys)
+    return size

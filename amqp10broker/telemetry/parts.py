@@ -1,0 +1,63 @@
+"""Sessions and channels that are traced: they show their letters to `spans`, and are like others otherwise.
+
+Which kind a connection has is chosen when it begins, so that one which is not traced pays nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amqp10broker.catalog.queue import QueueHandle
+from amqp10broker.queues.commands import Command
+from amqp10broker.service.channels.channel import BrokerChannel
+from amqp10broker.service.channels.context import ChannelContext
+from amqp10broker.service.context import SessionContext
+from amqp10broker.service.mail import SessionLetter
+from amqp10broker.service.sessions.session import BrokerSession
+from amqp10broker.telemetry.spans import PartSpans, Traces
+
+
+class TracedSession(BrokerSession):
+    """A session whose messages are traced."""
+
+    def __init__(
+        self, traces: Traces, channel: int, begin: Any, context: SessionContext, **rest: Any
+    ) -> None:
+        self._spans = PartSpans(traces, "1.0", context.vhost.name)
+        context.on_unroutable = self._spans.unroutable
+        super().__init__(channel, begin, context, **rest)
+
+    def handle(self, letter: SessionLetter) -> None:
+        self._spans.heard(letter)
+        super().handle(letter)
+
+    def take_mail(self) -> list[tuple[QueueHandle, Command]]:
+        mail = super().take_mail()
+        self._spans.posted(mail)
+        return mail
+
+    def release(self) -> None:
+        self._spans.close()
+        super().release()
+
+
+class TracedChannel(BrokerChannel):
+    """A channel whose messages are traced."""
+
+    def __init__(self, traces: Traces, number: int, context: ChannelContext) -> None:
+        self._spans = PartSpans(traces, "0.9.1", context.vhost.name)
+        context.on_unroutable = self._spans.unroutable
+        super().__init__(number, context)
+
+    def handle(self, letter: SessionLetter) -> None:
+        self._spans.heard(letter)
+        super().handle(letter)
+
+    def take_mail(self) -> list[tuple[QueueHandle, Command]]:
+        mail = super().take_mail()
+        self._spans.posted(mail)
+        return mail
+
+    def release(self) -> None:
+        self._spans.close()
+        super().release()

@@ -1,0 +1,141 @@
+"""Faults that a test has its broker commit: each is a context manager, and leaves nothing behind its block.
+
+Within a virtual host a fault is for all clients, or only for a queue (or the address of links), a client (its
+container-id or connection name) or a link, each a name with ``*`` and ``?`` for any.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+_FOUND_S: Final = 5.0
+_LOOK_S: Final = 0.005
+
+
+@dataclass(slots=True)
+class Fault:
+    """One that is on, within its block.
+
+    Attributes:
+        number: of the fault, for `ask("lift-fault")`.
+    """
+
+    number: int
+    _ask: Callable[..., Any]
+    _lifted: dict[str, Any] | None = None
+
+    @property
+    def view(self) -> dict[str, Any]:
+        """What `list-faults` shows of it; when it is lifted, what it was then."""
+        if self._lifted is not None:
+            return self._lifted
+        found: dict[str, Any] = next(
+            each for each in self._ask("list-faults") if each["fault"] == self.number
+        )
+        return found
+
+    @property
+    def hits(self) -> int:
+        """How often it was committed so far."""
+        hits: int = self.view["hits"]
+        return hits
+
+    @property
+    def held(self) -> int:
+        """Messages, confirms and flows that it keeps back."""
+        held: int = self.view["held"]
+        return held
+
+    def lift(self) -> None:
+        """Commit it no more: what it has kept back goes on its way."""
+        if self._lifted is None:
+            self._lifted = self._ask("lift-fault", fault=self.number)
+
+
+class Faults:
+    """Of one virtual host. Options of each: `queue`, `client` and `link`, see the module."""
+
+    def __init__(self, ask: Callable[..., Any]) -> None:
+        """Commit none yet; `ask` runs operations."""
+        self._ask = ask
+
+    @contextmanager
+    def inject(self, kind: str, **options: Any) -> Iterator[Fault]:
+        """Any fault of the operation ``inject-fault``, with its arguments."""
+        fault = Fault(self._ask("inject-fault", kind=kind, **options)["fault"], self._ask)
+        try:
+            yield fault
+        finally:
+            fault.lift()
+
+    def reject_publishes(self, count: int | None = None, **whom: Any) -> Any:
+        """Reject the next `count` messages, or all: basic.nack to clients of AMQP 0-9-1."""
+        return self.inject("reject-publishes", count=count, **whom)
+
+    def release_publishes(self, count: int | None = None, **whom: Any) -> Any:
+        """Release the next `count` messages, or all: basic.nack to clients of AMQP 0-9-1."""
+        return self.inject("release-publishes", count=count, **whom)
+
+    def hold_publishes(self, count: int | None = None, **whom: Any) -> Any:
+        """Let the next `count` messages, or all, reach their queues when the fault is lifted."""
+        return self.inject("hold-publishes", count=count, **whom)
+
+    def hold_confirms(self, count: int | None = None, **whom: Any) -> Any:
+        """Keep the outcomes of the next `count` messages, or all, until the fault is lifted."""
+        return self.inject("hold-confirms", count=count, **whom)
+
+    def limit_credit(self, count: int = 0, **whom: Any) -> Any:
+        """Grant each publishing link `count` messages from its next grant on, and no more."""
+        return self.inject("limit-credit", count=count, **whom)
+
+    def ignore_drains(self, **whom: Any) -> Any:
+        """Answer no drain until the fault is lifted."""
+        return self.inject("ignore-drains", **whom)
+
+    def refuse_attaches(
+        self, count: int | None = None, condition: str = "amqp:unauthorized-access", **whom: Any
+    ) -> Any:
+        """Refuse the next `count` attaches, or all, with a condition."""
+        return self.inject("refuse-attaches", count=count, condition=condition, **whom)
+
+    @contextmanager
+    def alarm(self, name: str = "memory") -> Iterator[None]:
+        """Raise the alarm of ``memory`` or ``disk``: publishers wait.
+
+        Clients of AMQP 0-9-1 hear connection.blocked, then unblocked; those of 1.0 have no window. It is for
+        all clients of the broker, not those of the virtual host alone.
+        """
+        self._ask("alarm", name=name, on=True)
+        try:
+            yield
+        finally:
+            self._ask("alarm", name=name, on=False)
+
+    def detach(self, condition: str = "amqp:link:detach-forced", **whom: Any) -> int:
+        """Detach links with a condition; of AMQP 0-9-1, cancel consumers. Returns how many there were.
+
+        Raises:
+            AssertionError: there was none.
+        """
+        return self._once("detach", condition=condition, **whom)
+
+    def end(self, condition: str = "amqp:internal-error", code: int = 406, **whom: Any) -> int:
+        """End sessions with a condition, and channels with a code; see `detach`."""
+        return self._once("end", condition=condition, code=code, **whom)
+
+    def close(self, condition: str = "amqp:connection:forced", code: int = 320, **whom: Any) -> int:
+        """Close connections with a condition or a code; see `detach`."""
+        return self._once("close", condition=condition, code=code, **whom)
+
+    def _once(self, kind: str, **options: Any) -> int:
+        __tracebackhide__ = True
+        with self.inject(kind, **options) as fault:
+            deadline = time.monotonic() + _FOUND_S
+            while fault.held or not fault.hits:
+                assert time.monotonic() < deadline, f"{kind}: no client is there that it is for: {options}"
+                time.sleep(_LOOK_S)
+        return fault.hits

@@ -1,0 +1,120 @@
+"""A broker in a thread of this process, with a Trio loop of its own.
+
+Calls come from any thread, whatever loop runs there: the test's may be asyncio's or Trio's.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Any, Final
+
+import trio
+
+from amqp10broker.config import Config
+from amqp10broker.errors import BrokerError
+from amqp10broker.management.snapshot import document
+from amqp10broker.service.survey import Selection
+from amqp10broker.tasks.broker import Broker
+from amqp10broker.tasks.operations import run_operation
+from amqp10broker.tasks.tracing import EVERYTHING
+from amqp10broker.testing.frames import Frames, Kept
+
+START_S: Final = 30.0
+STOP_S: Final = 10.0
+ASK_S: Final = 60.0
+"""More than any operation takes before it gives up by itself."""
+
+
+class InProcess:
+    """A broker that runs until `stop` (see `server.Server`).
+
+    Attributes:
+        host: where it listens.
+        port: likewise.
+    """
+
+    is_shared = False
+
+    def __init__(self, config: Config, frames: int) -> None:
+        """Start it, and wait until clients can connect.
+
+        Args:
+            config: its port is 0.
+            frames: of each connection that are kept; 0: none.
+
+        Raises:
+            BrokerError: it did not start.
+        """
+        self._config = config
+        self._frames = Frames(frames, self._waiting) if frames else None
+        self._begun: Future[tuple[Broker, trio.lowlevel.TrioToken, trio.Nursery]] = Future()
+        self._thread = threading.Thread(target=self._run, name="amqp10broker", daemon=True)
+        self._thread.start()
+        self._broker, self._token, self._nursery = self._begun.result(START_S)
+        self.host, self.port = self._broker.addresses[0]
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self._thread.is_alive()
+
+    def ask(self, operation: str, arguments: Mapping[str, Any], vhost: str | None) -> Any:
+        """Run an operation of `management.table`.
+
+        Raises:
+            BrokerError: it was refused, or the broker has ended; says why.
+        """
+        answer: Future[Any] = Future()
+        given = operation, arguments, vhost
+        try:
+            self._token.run_sync_soon(self._nursery.start_soon, self._answer, answer, *given)
+        except trio.RunFinishedError:
+            raise BrokerError("the test's broker has ended; its log says why") from None
+        return answer.result(ASK_S)
+
+    def frames(self, began_ns: int) -> dict[int, Kept]:
+        """The last frames of connections that had any since then, by number."""
+        return {} if self._frames is None else self._frames.since(began_ns)
+
+    def stop(self) -> None:
+        """End it in order."""
+        try:
+            self._token.run_sync_soon(self._broker.stop)
+        except trio.RunFinishedError:
+            return
+        self._thread.join(STOP_S)
+
+    # --- the thread -------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            trio.run(self._serve)
+        except BaseException as error:
+            if self._begun.done():
+                raise
+            self._begun.set_exception(error)
+
+    async def _serve(self) -> None:
+        async with Broker(self._config) as broker, trio.open_nursery() as nursery:
+            if self._frames is not None:
+                broker.tracing.begin(EVERYTHING, self._frames, "the report of a test")
+            self._begun.set_result((broker, trio.lowlevel.current_trio_token(), nursery))
+            await broker.over.wait()
+            nursery.cancel_scope.cancel()
+
+    async def _answer(
+        self, answer: Future[Any], operation: str, arguments: Mapping[str, Any], vhost: str | None
+    ) -> None:
+        try:
+            answer.set_result(await run_operation(self._broker, operation, arguments, vhost))
+        except trio.Cancelled:
+            answer.set_exception(BrokerError("the test's broker was stopped"))
+            raise
+        except Exception as error:
+            answer.set_exception(error)
+
+    def _waiting(self, connection: int) -> list[dict[str, Any]]:
+        view = self._broker.view(Selection(connection=connection))
+        return [document(each) for each in view.waiting]

@@ -1,0 +1,118 @@
+"""What pytest loads: options, fixtures, and what is said of a test that failed.
+
+Every run of pytest imports this module, wherever the package is installed, so it imports pytest alone; the
+broker is imported by the first test that asks for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from amqp10broker.testing.broker import AmqpBroker, AmqpBrokerProcess
+    from amqp10broker.testing.servers import Servers
+
+MARKER: Final = "amqp_broker"
+_SERVERS: Final = pytest.StashKey["Servers"]()
+_USED: Final = pytest.StashKey[list["AmqpBroker"]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options of the configuration file."""
+    parser.addini(
+        "amqp_broker_settings",
+        "settings of the brokers of tests, NAME=VALUE: as in the broker's configuration",
+        type="linelist",
+        default=[],
+    )
+    parser.addini(
+        "amqp_broker_shared",
+        "the workers of pytest-xdist share one broker, in a process of its own; else each has one",
+        type="bool",
+        default=False,
+    )
+    parser.addini(
+        "amqp_broker_frames",
+        "frames of each connection that the report of a failed test shows; 0: none are kept",
+        default="20",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Name the marker."""
+    config.addinivalue_line(
+        "markers", f"{MARKER}(**settings): the test's broker has these settings, max_link_credit=10"
+    )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """A worker of pytest-xdist begins: it hears where the broker is that all workers share."""
+    if node.config.getini("amqp_broker_shared"):
+        node.workerinput[MARKER] = _servers(node.config).shared_place()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Stop the brokers."""
+    servers = config.stash.get(_SERVERS, None)
+    if servers is not None:
+        servers.close()
+
+
+@pytest.fixture
+def amqp_broker(request: pytest.FixtureRequest) -> Iterator[AmqpBroker]:
+    """A virtual host for this test alone, on a broker that runs as long as the tests do."""
+    with _servers(request.config).host(request.node.name, _marked(request.node)) as broker:
+        request.node.stash.setdefault(_USED, []).append(broker)
+        yield broker
+
+
+@pytest.fixture
+def amqp_broker_process(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[AmqpBrokerProcess]:
+    """A broker for this test alone, in a process of its own, with a data folder."""
+    folder = tmp_path_factory.mktemp("amqp-broker")
+    with _servers(request.config).process(_marked(request.node), folder) as broker:
+        request.node.stash.setdefault(_USED, []).append(broker)
+        yield broker
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Say of a test that failed what its clients waited for, and which frames came last."""
+    report = yield
+    if report.failed:
+        for broker in item.stash.get(_USED, []):
+            report.sections.append((f"AMQP broker, virtual host {broker.vhost}", broker.report()))
+    return report
+
+
+def _servers(config: pytest.Config) -> Servers:
+    servers = config.stash.get(_SERVERS, None)
+    if servers is None:
+        from amqp10broker.testing.servers import Servers
+
+        servers = config.stash[_SERVERS] = Servers(
+            config.getini("amqp_broker_settings"),
+            config.getini("amqp_broker_frames"),
+            getattr(config, "workerinput", {}).get(MARKER),
+        )
+    return servers
+
+
+def _marked(node: pytest.Item) -> dict[str, Any]:
+    """Settings of a test's markers; the nearest counts."""
+    settings: dict[str, Any] = {}
+    for marker in node.iter_markers(MARKER):
+        if marker.args:
+            raise pytest.UsageError(
+                f"@pytest.mark.{MARKER} takes settings by name: @pytest.mark.{MARKER}(max_link_credit=10)"
+            )
+        settings = {**marker.kwargs, **settings}
+    return settings

@@ -1,0 +1,257 @@
+"""A broker in a process of its own: started, asked, stopped, killed, started again on the same port."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from amqp10broker.cli import admin
+from amqp10broker.config.records import SETTINGS
+from amqp10broker.errors import BrokerError
+from amqp10broker.testing.frames import LINE_CHARACTERS_MAX, OWN, Kept
+
+START_S: Final = 30.0
+STOP_S: Final = 20.0
+LOG_LINES: Final = 40
+"""Of the broker's log that are told when it has ended by itself."""
+TAIL_BYTES: Final = 4 * 1024 * 1024
+"""Of the file with frames that a report looks at."""
+
+
+class Process:
+    """A broker that runs until `stop` or `kill`, and again after `start`.
+
+    Attributes:
+        host: where it listens.
+        port: likewise; the same one in each of its lives.
+        admin_socket: where operations are asked for.
+        log: the last lines of its log.
+    """
+
+    is_shared = False
+
+    def __init__(self, settings: Mapping[str, Any], frames: int, folder: Path | None) -> None:
+        """Start it, and wait until clients can connect.
+
+        Args:
+            settings: by name, as in its configuration.
+            frames: of each connection that are shown; 0: none are recorded.
+            folder: its data folder; None: everything is in memory.
+
+        Raises:
+            BrokerError: it did not start; says what its log said.
+        """
+        self.host = "127.0.0.1"
+        self.port = 0
+        self.log: deque[str] = deque(maxlen=LOG_LINES)
+        # Not in the tests' folder: the path of a socket has a hundred characters at most.
+        self._place = Path(tempfile.mkdtemp(prefix="amqp10broker-"))
+        self.admin_socket = str(self._place / "admin.sock")
+        self.frames_file = str(self._place / "frames") if frames else ""
+        self._frames = frames
+        self._folder = folder
+        self._environment = {
+            **{name: text for name, text in os.environ.items() if not name.startswith("AMQP10BROKER_")},
+            # No port of HTTP but one that is asked for.
+            **dict.fromkeys((SETTINGS["http"].variable, SETTINGS["prometheus"].variable), "false"),
+            **{SETTINGS[name].variable: _written(value) for name, value in settings.items()},
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+        self._reader: threading.Thread | None = None
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self._runs()
+
+    def _runs(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """Of the process that runs, or ran last."""
+        assert self._process is not None
+        return self._process.pid
+
+    # --- its lives --------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin a life, and wait until clients can connect.
+
+        Raises:
+            BrokerError: it runs, or did not start.
+        """
+        if self.alive:
+            raise BrokerError("the test's broker runs already: stop() or kill() it first")
+        data = () if self._folder is None else ("--data-dir", str(self._folder))
+        self._process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "amqp10broker.testing.child", "serve", "--log-format", "json"),
+                *("--host", self.host, "--port", str(self.port), "--admin-socket", self.admin_socket),
+                *data,
+            ],
+            env=self._environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # ctrl-C belongs to the tests, which then stop it in order
+        )
+        up = threading.Event()
+        self._reader = threading.Thread(target=self._read_log, args=(self._process, up), daemon=True)
+        self._reader.start()
+        up.wait(START_S)
+        if not (up.is_set() and self._runs()):
+            self.kill()
+            raise BrokerError("the test's broker did not start:\n" + "\n".join(self.log))
+        if self.frames_file:
+            self.ask("trace", {"what": "everything", "on": True, "file": self.frames_file}, None)
+
+    def end(self) -> None:
+        """End it in order; what is durable is kept for its next life."""
+        if self._process is not None:
+            self._process.terminate()
+            self._gone(STOP_S)
+
+    def kill(self) -> None:
+        """End it at once, as ``kill -9`` does."""
+        if self._process is not None:
+            self._process.kill()
+            self._gone(STOP_S)
+
+    def stop(self) -> None:
+        """End it for good; what it wrote beside its data folder is removed."""
+        self.end()
+        shutil.rmtree(self._place, ignore_errors=True)
+
+    def _gone(self, within_s: float) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        try:
+            self._process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(within_s)
+        self._process.stdin.close()
+        if self._reader is not None:
+            self._reader.join(within_s)
+
+    def _read_log(self, process: subprocess.Popen[bytes], up: threading.Event) -> None:
+        """Read what the process says until it has ended."""
+        assert process.stderr is not None
+        with process.stderr as lines:
+            for line in lines:
+                text = line.decode(errors="replace").rstrip()
+                self.log.append(text)
+                if not up.is_set() and '"listening"' in text:
+                    # host:port
+                    self.port = int(json.loads(text)["addresses"].rpartition(":")[2])
+                    up.set()
+        up.set()
+
+    # --- asking -----------------------------------------------------------------------------------
+
+    def ask(self, operation: str, arguments: Mapping[str, Any], vhost: str | None) -> Any:
+        """Run an operation of `management.table`, by the admin socket.
+
+        Raises:
+            BrokerError: it was refused, or the broker does not run; says why.
+        """
+        return ask(self.port, self.admin_socket, operation, arguments, vhost)
+
+    def frames(self, began_ns: int) -> dict[int, Kept]:
+        """The last frames of connections that had any since then, by number."""
+        return frames_in(self.frames_file, self._frames, began_ns)
+
+
+class SharedProcess:
+    """A broker that the controller of pytest-xdist has started: a worker can ask it, and no more."""
+
+    alive = True
+    is_shared = True
+
+    def __init__(self, place: Mapping[str, Any]) -> None:
+        """Take it as `place` of a `Process` said."""
+        self.host: str = place["host"]
+        self.port: int = place["port"]
+        self._admin_socket: str = place["admin_socket"]
+        self._frames_file: str = place["frames_file"]
+        self._frames: int = place["frames"]
+
+    def ask(self, operation: str, arguments: Mapping[str, Any], vhost: str | None) -> Any:
+        """See `Process`."""
+        return ask(self.port, self._admin_socket, operation, arguments, vhost)
+
+    def frames(self, began_ns: int) -> dict[int, Kept]:
+        """See `Process`."""
+        return frames_in(self._frames_file, self._frames, began_ns)
+
+    def stop(self) -> None:
+        """It is the controller's."""
+
+
+def place(process: Process, frames: int) -> dict[str, Any]:
+    """Where a process is, for `SharedProcess` in another one."""
+    return {
+        "host": process.host,
+        "port": process.port,
+        "admin_socket": process.admin_socket,
+        "frames_file": process.frames_file,
+        "frames": frames,
+    }
+
+
+def ask(port: int, socket: str, operation: str, arguments: Mapping[str, Any], vhost: str | None) -> Any:
+    """One operation, by the admin socket of a broker.
+
+    Raises:
+        BrokerError: see `Process.ask`.
+    """
+    request: dict[str, Any] = {"op": operation, "arguments": dict(arguments)}
+    if vhost is not None:
+        request["vhost"] = vhost
+    return admin.ask(admin.Place(port, socket), request)
+
+
+def frames_in(file: str, most: int, began_ns: int) -> dict[int, Kept]:
+    """What the end of a trace's file has of connections that had a frame since then, by number.
+
+    A line is ``2026-11-23T15:04:05.678901Z connection 3 <- ch 0 OPEN ...``.
+    """
+    kept: dict[int, Kept] = {}
+    if not file or not os.path.exists(file):
+        return kept
+    with open(file, "rb") as lines:
+        size = lines.seek(0, os.SEEK_END)
+        lines.seek(max(0, size - TAIL_BYTES))
+        if size > TAIL_BYTES:
+            lines.readline()  # the rest of one
+        for line in lines:
+            when, _, number, text = line.decode(errors="replace").rstrip("\n").split(" ", 3)
+            found = kept.setdefault(int(number), Kept("", deque(maxlen=most)))
+            found.total += 1
+            found.own = found.own or f"OPEN container-id={OWN}" in text
+            found.lines.append((_nanoseconds(when), text[:LINE_CHARACTERS_MAX]))
+    return {number: each for number, each in kept.items() if not each.own and each.lines[-1][0] >= began_ns}
+
+
+def _nanoseconds(when: str) -> int:
+    return round(datetime.fromisoformat(when).timestamp() * 1_000_000) * 1_000
+
+
+def _written(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,62 @@
+"""What is said of a test that failed: its queues, what waits and why, the last frames of its connections."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amqp10broker.errors import BrokerError
+from amqp10broker.testing.assertions import Assertions, wait_text
+from amqp10broker.testing.frames import Kept
+from amqp10broker.testing.server import Server
+
+
+def report(broker: Assertions, server: Server, began_ns: int) -> str:
+    """The text, also of a broker that has ended.
+
+    Args:
+        broker: as the test sees it.
+        server: where it runs.
+        began_ns: when the test began, since 1970.
+    """
+    lines: list[str] = []
+    numbers: set[int] | None = None
+    waiting: list[dict[str, Any]] = []
+    if server.alive:
+        try:
+            lines += _queues(broker.ask("list-queues"))
+            waiting = broker.waiting
+            there = {each["id"] for each in broker.connections}
+            numbers = there | {each["connection"] for each in broker.ask("follow-links")["watches"]}
+        except BrokerError as error:
+            lines.append(f"the broker does not tell: {error}")
+    else:
+        lines.append("the broker does not run")
+    kept = server.frames(began_ns)
+    if numbers is not None and server.is_shared:
+        kept = {number: each for number, each in kept.items() if number in numbers}
+    waits = [wait_text(each) for each in waiting]
+    gone = {each["connection"] for each in waiting}
+    for number, each in kept.items():
+        if number not in gone:
+            waits += [f"{wait_text(wait)}\n    (when its client ended it)" for wait in each.waited]
+    lines += ["waiting:", *waits] if waits else ["nothing waits"]
+    for number, each in sorted(kept.items()):
+        lines += _frames(number, each, began_ns)
+    return "\n".join(lines)
+
+
+def _queues(queues: list[dict[str, Any]]) -> list[str]:
+    return [
+        f"queue '{each['name']}': {each['message_count']} ready, {each['messages_unsettled'] or 0} with "
+        f"consumers, {each['consumer_count']} consumers"
+        for each in queues
+    ] or ["no queue is declared"]
+
+
+def _frames(number: int, kept: Kept, began_ns: int) -> list[str]:
+    shown = f"the last {len(kept.lines)} of {kept.total} frames" if kept.total > len(kept.lines) else "frames"
+    whose = f" ({kept.peer})" if kept.peer else ""
+    return [
+        f"connection {number}{whose}, {shown}:",
+        *(f"  {(at_ns - began_ns) / 1e9:8.3f} s  {line}" for at_ns, line in kept.lines),
+    ]

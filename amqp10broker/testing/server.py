@@ -1,0 +1,35 @@
+"""What a broker is to tests, wherever it runs: `in_process.InProcess`, `process.Process`, `SharedProcess`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from amqp10broker.testing.frames import Kept
+
+
+class Server(Protocol):
+    """A broker that runs.
+
+    Attributes:
+        host: where it listens.
+        port: likewise.
+        is_shared: with other processes that run tests, so that not all connections are this one's.
+    """
+
+    host: str
+    port: int
+    is_shared: bool
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+
+    def ask(self, operation: str, arguments: Mapping[str, Any], vhost: str | None) -> Any:
+        """Run an operation of `management.table`."""
+
+    def frames(self, began_ns: int) -> dict[int, Kept]:
+        """The last frames of connections that had any since then."""
+
+    def stop(self) -> None:
+        """End it."""

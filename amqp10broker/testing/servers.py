@@ -1,0 +1,112 @@
+"""The brokers of one run of pytest: started when a test first needs one, stopped when the run is over."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from amqp10broker.config import Config
+from amqp10broker.errors import BrokerError, ConfigError
+from amqp10broker.testing.broker import AmqpBroker, AmqpBrokerProcess
+from amqp10broker.testing.in_process import InProcess
+from amqp10broker.testing.process import Process, SharedProcess, place
+from amqp10broker.testing.server import Server
+
+SHUTDOWN_MS: Final = 2_000
+"""A client that a test has left behind may not answer our close."""
+FAULTS: Final = {"test_mode": True}
+"""Without it no fault can be asked for."""
+NAME_CHARACTERS_MAX: Final = 60
+_NO_NAME: Final = re.compile(r"[^A-Za-z0-9_.-]+")
+
+
+class Servers:
+    """See the module."""
+
+    def __init__(self, settings: Sequence[str], frames: str, shared: Mapping[str, Any] | None) -> None:
+        """Start nothing yet.
+
+        Args:
+            settings: of all brokers, ``NAME=VALUE``.
+            frames: of each connection, that a report shows; a number as text.
+            shared: where the broker is that the workers of a run share; None: there is none.
+
+        Raises:
+            ConfigError: an option cannot be read; says which, and what it may be.
+        """
+        self._settings = dict(map(_pair, settings))
+        Config.load(flags=self._settings)
+        if not frames.isdecimal():
+            raise ConfigError("option amqp_broker_frames", f"is {frames!r}", "must be 0 or a positive number")
+        self._frames = int(frames)
+        self._shared = shared
+        self._running: dict[tuple[tuple[str, Any], ...], Server] = {}
+        self._of_workers: Process | None = None
+
+    def shared_place(self) -> dict[str, Any]:
+        """Where workers find the broker that they share; it is started for the first of them."""
+        if self._of_workers is None:
+            self._of_workers = Process({**FAULTS, **self._settings}, self._frames, None)
+        return place(self._of_workers, self._frames)
+
+    def close(self) -> None:
+        """Stop what runs."""
+        for server in self._running.values():
+            server.stop()
+        if self._of_workers is not None:
+            self._of_workers.stop()
+
+    @contextmanager
+    def host(self, test: str, settings: Mapping[str, Any]) -> Iterator[AmqpBroker]:
+        """A virtual host of a test's own, on a broker with these settings beside those of the run."""
+        server = self._server(settings)
+        name = f"{_NO_NAME.sub('-', test)[:NAME_CHARACTERS_MAX].strip('-')}-{secrets.token_hex(4)}"
+        broker = AmqpBroker(server, name)
+        broker.begin()
+        try:
+            yield broker
+        finally:
+            broker.end()
+
+    @contextmanager
+    def process(self, settings: Mapping[str, Any], folder: Path) -> Iterator[AmqpBrokerProcess]:
+        """A broker of a test's own in a process, with this data folder."""
+        given = {**FAULTS, **self._settings, **settings}
+        Config.load(flags=given)
+        process = Process(given, self._frames, folder)
+        broker = AmqpBrokerProcess(process)
+        try:
+            broker.begin()
+            yield broker
+        finally:
+            process.stop()
+
+    def _server(self, settings: Mapping[str, Any]) -> Server:
+        """The broker with these settings; tests with the same ones share it."""
+        key = tuple(sorted(settings.items()))
+        server = self._running.get(key)
+        if server is not None and not server.alive:
+            del self._running[key]
+            raise BrokerError("the broker of the tests has ended; its log says why (caplog, or logging)")
+        if server is None:
+            if self._shared is not None and not settings:
+                server = SharedProcess(self._shared)
+            else:
+                given = {**FAULTS, "shutdown_timeout_ms": SHUTDOWN_MS, **self._settings, **settings}
+                config = Config.load(flags={**given, "port": 0, "admin_socket": ""})
+                server = InProcess(config, self._frames)
+            self._running[key] = server
+        return server
+
+
+def _pair(written: str) -> tuple[str, str]:
+    name, equals, value = written.partition("=")
+    if not equals:
+        raise ConfigError(
+            "option amqp_broker_settings", f"has {written!r}", "must have NAME=VALUE: max_link_credit=10"
+        )
+    return name.strip(), value.strip()

@@ -1,0 +1,77 @@
+"""A thousand open connections to the HTTP port: bounded, and nobody else is disturbed."""
+
+from __future__ import annotations
+
+import socket
+import time
+from pathlib import Path
+from typing import Final
+
+import pika
+import pytest
+
+from tests.support.broker_process import BrokerProcess
+
+pytestmark = pytest.mark.integration
+
+MAX: Final = 1_000
+"""The usual `http_connection_max`."""
+HELD_BYTES: Final = 100 * 1024
+"""That one connection may take, with what the process had not touched before."""
+PATIENCE_S: Final = 60.0
+
+
+def opened(port: int) -> socket.socket:
+    """A connection that has said nothing yet."""
+    return socket.create_connection(("127.0.0.1", port), PATIENCE_S)
+
+
+def answered(client: socket.socket) -> bool:
+    """Whether a request is answered; otherwise the connection was closed as it was accepted."""
+    try:
+        client.sendall(b"GET /api/version HTTP/1.1\r\nhost: h\r\n\r\n")
+        return client.recv(65_536).startswith(b"HTTP/1.1 401")
+    except (BrokenPipeError, ConnectionResetError):
+        return False
+
+
+def resident_bytes(broker: BrokerProcess) -> int:
+    """Memory of the broker."""
+    for line in Path(f"/proc/{broker.pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("the kernel does not say")
+
+
+def test_a_thousand_open_connections_of_http_leave_others_alone(tmp_path: Path) -> None:
+    """One more is closed at once; AMQP goes on; when they have gone there is room again."""
+    broker = BrokerProcess(tmp_path, "--http-port", "0")
+    clients: list[socket.socket] = []
+    try:
+        address = str(broker.wait_for_log("HTTP API")["address"])
+        port = int(address.rstrip("/").rpartition(":")[2])
+        before = resident_bytes(broker)
+        for _ in range(MAX):
+            clients.append(opened(port))
+            assert answered(clients[-1])
+        with opened(port) as beyond:
+            assert not answered(beyond)
+        with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
+            channel = connection.channel()
+            queue = channel.queue_declare("", exclusive=True).method.queue
+            channel.confirm_delivery()
+            channel.basic_publish("", queue, b"meanwhile")
+            assert channel.basic_get(queue, auto_ack=True)[2] == b"meanwhile"
+        assert resident_bytes(broker) - before < MAX * HELD_BYTES
+        while clients:
+            clients.pop().close()
+        until = time.monotonic() + PATIENCE_S
+        served = False
+        while not served:
+            assert time.monotonic() < until, "there is no room again"
+            with opened(port) as client:
+                served = answered(client)
+    finally:
+        for client in clients:
+            client.close()
+        broker.stop()

@@ -1,0 +1,185 @@
+"""Links that outlive their connections, against the real process: each message passes once."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from random import Random
+from typing import Any
+
+import pytest
+from proton import Link, Terminus
+
+from amqp10broker.amqp10.performatives import (
+    Accepted,
+    Attach,
+    Disposition,
+    ReceiverSettleMode,
+    Source,
+    Target,
+    Transfer,
+)
+from amqp10broker.amqp10.resumption import (
+    Resume,
+    State,
+    resume_as_receiver,
+    resume_as_sender,
+    unsettled_map,
+)
+from tests.support import rawframes as raw
+from tests.support.broker_process import BrokerProcess
+from tests.support.proton_client import ProtonClient
+from tests.support.rawprocess import RawSocket
+
+pytestmark = pytest.mark.integration
+
+MESSAGES = 60
+CREDIT = 8
+SECOND = ReceiverSettleMode.SECOND
+
+
+class Peer:
+    """A client of one container, whose connections are reset in the middle of what they do."""
+
+    def __init__(self, broker: BrokerProcess, queue: str, seed: int) -> None:
+        self.port, self.queue = broker.port, queue
+        self.random = Random(seed)
+        self.unsettled: dict[bytes, State] = {}
+        self.ids: dict[int, bytes] = {}
+        self.socket = self.connect()
+
+    def connect(self) -> RawSocket:
+        self.ids = {}
+        return RawSocket(self.port).open(container_id=f"kept-{self.queue}")
+
+    def reset(self) -> None:
+        """What is on its way in either direction is gone."""
+        self.socket.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.socket.close()
+
+    def attach(self, frame: Any, **terminus: Any) -> dict[bytes, State]:
+        """Attach the link; returns the broker's map."""
+        self.socket.send(
+            frame(0, self.queue, name="mine", rcv_settle_mode=SECOND, unsettled=self.unsettled, **terminus)
+        )
+        return unsettled_map(self.socket.until(Attach).body)
+
+
+def test_a_sender_whose_connections_are_reset_sends_each_message_once(
+    broker: BrokerProcess, queue: str
+) -> None:
+    """And a receiver of that kind takes each once: mode second on both."""
+    send_all(Peer(broker, queue, 1))
+    taken: list[int] = []
+    receiver = Peer(broker, queue, 2)
+    while not receive_some(receiver, taken):
+        receiver.socket = receiver.connect()
+    assert taken == sorted(taken)
+    assert taken == list(range(MESSAGES))
+
+
+def send_all(peer: Peer) -> None:
+    """Send all messages over as many connections as it takes."""
+    waiting = list(range(MESSAGES))
+    while waiting or peer.unsettled:
+        theirs = peer.attach(raw.attach_sender, target=Target(address=peer.queue, timeout=60))
+        plan = resume_as_sender(peer.unsettled, theirs)
+        waiting = [int.from_bytes(tag, "big") for tag in plan.unknown] + waiting
+        frames = []
+        for each in plan.resumed:
+            known = each.how is Resume.OUTCOME
+            frames.append(transfer(peer, each.tag, resume=True, settled=known))
+        peer.unsettled = {each.tag: None for each in plan.resumed if each.how is Resume.CONTENT}
+        for number in waiting[: peer.random.randint(1, 8)]:
+            tag = number.to_bytes(4, "big")
+            peer.unsettled[tag] = None
+            frames.append(transfer(peer, tag))
+        waiting = [number for number in waiting if number.to_bytes(4, "big") not in peer.unsettled]
+        peer.socket.send(*frames)
+        for _ in range(peer.random.randint(0, 3)):
+            settle(peer)
+        peer.reset()
+        peer.socket = peer.connect()
+    peer.reset()
+
+
+def transfer(peer: Peer, tag: bytes, **fields: Any) -> bytes:
+    """A delivery, new or resumed."""
+    number, delivery_id = int.from_bytes(tag, "big"), len(peer.ids)
+    peer.ids[delivery_id] = tag
+    return raw.transfer(0, delivery_id, b"%d" % number, delivery_tag=tag, **fields)
+
+
+def settle(peer: Peer) -> None:
+    """Hear of outcomes once, and settle."""
+    if not peer.unsettled:
+        return
+    told = peer.socket.until(Disposition).body
+    assert told.state == Accepted()
+    for delivery_id in range(told.first, (told.last or told.first) + 1):
+        peer.unsettled.pop(peer.ids[delivery_id], None)
+        peer.socket.send(raw.disposition(delivery_id, role=False, state=Accepted()))
+
+
+def receive_some(peer: Peer, taken: list[int]) -> bool:
+    """Take messages over one connection; returns whether all are taken and settled."""
+    theirs = peer.attach(raw.attach_receiver, source=Source(address=peer.queue, timeout=60))
+    plan = resume_as_receiver(peer.unsettled, theirs)
+    for tag in plan.settled:
+        del peer.unsettled[tag]
+    peer.socket.send(raw.credit(0, CREDIT))
+    # What comes on this connection: never is a frame waited for that does not.
+    due = min(CREDIT, len(plan.awaited) + MESSAGES - len(taken))
+    told: set[bytes] = set()
+    for _ in range(peer.random.randint(1, 2 * CREDIT)):
+        if not due and not told & peer.unsettled.keys():
+            break
+        got = peer.socket.next()
+        assert got is not None
+        frame = got.body
+        if isinstance(frame, Disposition):
+            for delivery_id in range(frame.first, (frame.last or frame.first) + 1):
+                peer.unsettled.pop(peer.ids[delivery_id], None)
+        elif isinstance(frame, Transfer):
+            assert frame.delivery_tag is not None
+            assert frame.delivery_id is not None
+            due -= 1
+            peer.ids[frame.delivery_id] = frame.delivery_tag
+            if frame.settled:
+                del peer.unsettled[frame.delivery_tag]
+                continue
+            taken.append(int(raw.body_of(got.payload)))
+            peer.unsettled[frame.delivery_tag] = Accepted()
+            decided = raw.disposition(frame.delivery_id, settled=False, state=Accepted())
+            if peer.random.random() < 0.7:
+                peer.socket.send(decided)
+                told.add(frame.delivery_tag)
+    peer.reset()
+    return len(taken) == MESSAGES and not peer.unsettled
+
+
+def kept(link: Link) -> None:
+    """It is to outlive its connection by half a minute."""
+    terminus = link.source if link.is_receiver else link.target
+    terminus.timeout = 30
+    terminus.expiry_policy = Terminus.EXPIRE_WITH_CONNECTION
+
+
+def test_proton_reads_what_is_granted(client: ProtonClient, queue: str) -> None:
+    """It has no maps, so that its links are kept and begin anew: what it left unsettled comes again."""
+    sender = client.sender(queue, apply=[kept])
+    granted = sender.link.remote_target
+    assert (granted.timeout, granted.expiry_policy) == (30, Terminus.EXPIRE_WITH_CONNECTION)
+    sender.send("one")
+    receiver = client.receiver(queue, apply=[kept])
+    granted = receiver.link.remote_source
+    assert (granted.timeout, granted.expiry_policy) == (30, Terminus.EXPIRE_WITH_CONNECTION)
+    receiver.grant(1)
+    (delivery,) = receiver.take(1)
+    assert delivery.message.body == "one"
+    receiver.close()
+    other = client.receiver(queue)
+    other.grant(1)
+    again = other.take(1)
+    assert [each.message.body for each in again] == ["one"]
+    other.settle(again)

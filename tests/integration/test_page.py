@@ -1,0 +1,450 @@
+"""The page in a real browser: what its visitors see, and may do."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pika
+import pytest
+
+from amqp10broker.http.differences import difference
+from tests.support.broker_process import BrokerProcess
+from tests.support.browser import Pages
+from tests.support.certificates import Certificates
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page
+
+pytestmark = pytest.mark.integration
+
+MANY: Final = 10_000
+HOSTILE: Final = (
+    "<img src=x onerror=alert(1)>",
+    "'\"><script>throw 1</script>",
+    "\u202etxt.exe",
+    "a\nb\tc",
+    "%2F/..?#&",
+    "q" * 255,
+)
+USERS: Final = {
+    "ada": "administrator",
+    "mo": "monitoring",
+    "pol": "policymaker",
+    "max": "management",
+    "nobody": "",
+}
+PASSWORD: Final = "a password of some length"
+ADA: Final = pika.PlainCredentials("ada", PASSWORD)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """One for all: users of each tag, queues of hostile names, and a virtual host with ten thousand."""
+    folder = tmp_path_factory.mktemp("page")
+    settings: dict[str, Any] = {"durable": True, "auto_delete": False, "arguments": {}}
+    definitions = {
+        "vhosts": [{"name": "/"}, {"name": "many"}],
+        "users": [{"name": name, "password": PASSWORD, "tags": tags} for name, tags in USERS.items()],
+        "permissions": [
+            {"user": name, "vhost": vhost, "configure": ".*", "write": ".*", "read": ".*"}
+            for name in USERS
+            for vhost in ("/", "many")
+        ],
+        "queues": [
+            *({"name": name, "vhost": "/", **settings} for name in HOSTILE),
+            *({"name": f"number-{number:05}", "vhost": "many", **settings} for number in range(MANY)),
+        ],
+    }
+    file = folder / "definitions.json"
+    file.write_text(json.dumps(definitions))
+    process = BrokerProcess(
+        folder, "--http-port", "0", "--definitions", str(file), "--collect-statistics-interval-ms", "1000"
+    )
+    yield process
+    process.stop()
+
+
+def address_of(broker: BrokerProcess) -> str:
+    """Where the page is."""
+    return str(broker.wait_for_log("HTTP API")["address"])
+
+
+def log_in(page: Page, user: str, password: str = PASSWORD) -> None:
+    """Fill in the form and send it."""
+    page.get_by_label("User").fill(user)
+    page.get_by_label("Password").fill(password)
+    page.get_by_role("button", name="Log in", exact=True).click()
+
+
+@pytest.fixture
+def ada(pages: Pages, broker: BrokerProcess) -> Page:
+    """The page of an administrator."""
+    page = pages.open(address_of(broker))
+    log_in(page, "ada")
+    expect(page.get_by_role("button", name="Log out")).to_be_visible()
+    return page
+
+
+def expect(of: Any) -> Any:
+    from playwright.sync_api import expect
+
+    from tests.support.browser import WAIT_MS
+
+    expect.set_options(timeout=WAIT_MS)
+    return expect(of)
+
+
+def view(page: Page, name: str) -> None:
+    """Go there by the navigation."""
+    page.get_by_role("navigation", name="Views").get_by_role("link", name=name, exact=True).click()
+    expect(page.get_by_role("heading", name=name, level=1)).to_be_visible()
+
+
+def row(page: Page, text: str) -> Locator:
+    """The row of a table with this text."""
+    return page.get_by_role("row").filter(has_text=text)
+
+
+# --- who may see what -----------------------------------------------------------------------------
+
+
+def test_a_wrong_login_is_refused_with_a_reason_and_a_right_one_lets_in(
+    pages: Pages, broker: BrokerProcess
+) -> None:
+    """The password is asked for again, and the user's name stays."""
+    page = pages.open(address_of(broker))
+    log_in(page, "ada", "wrong")
+    expect(page.get_by_role("alert")).to_contain_text("does not know this user with this password")
+    expect(page.get_by_label("User")).to_have_value("ada")
+    log_in(page, "ada")
+    expect(page.get_by_role("heading", name=re.compile("@"), level=1)).to_be_visible()
+    page.reload()
+    expect(page.get_by_role("button", name="Log out")).to_be_visible()  # this tab keeps it
+    page.get_by_role("button", name="Log out").click()
+    expect(page.get_by_label("Password")).to_be_visible()
+    page.reload()
+    expect(page.get_by_label("Password")).to_be_visible()
+
+
+def test_a_user_without_a_tag_is_told_which_ones_there_are(pages: Pages, broker: BrokerProcess) -> None:
+    page = pages.open(address_of(broker))
+    log_in(page, "nobody")
+    expect(page.get_by_role("alert")).to_contain_text("has none of the tags")
+
+
+@pytest.mark.parametrize(
+    ("user", "sees", "not_there"),
+    [
+        ("ada", {"Users", "Nodes", "Policies"}, set()),
+        ("mo", {"Nodes", "Connections"}, {"Users"}),
+        ("pol", {"Policies"}, {"Users", "Nodes"}),
+        ("max", {"Queues", "Connections"}, {"Users", "Nodes"}),
+    ],
+)
+def test_navigation_is_that_of_the_tags(
+    pages: Pages, broker: BrokerProcess, user: str, sees: set[str], not_there: set[str]
+) -> None:
+    """What the API would refuse is not offered."""
+    page = pages.open(address_of(broker))
+    log_in(page, user)
+    links = page.get_by_role("navigation", name="Views").get_by_role("link")
+    expect(links.first).to_be_visible()
+    shown = set(links.all_inner_texts())
+    assert sees <= shown
+    assert not not_there & shown
+
+
+# --- queues and messages --------------------------------------------------------------------------
+
+
+def test_a_queue_is_declared_published_to_read_purged_and_deleted(ada: Page, broker: BrokerProcess) -> None:
+    """All by the page, and the broker has done it."""
+    view(ada, "Queues")
+    ada.get_by_role("button", name="Declare a queue").click()
+    dialog = ada.get_by_role("dialog")
+    dialog.get_by_label("Virtual host").select_option("/")
+    dialog.get_by_label("Name").fill("mine")
+    dialog.get_by_label("Type").select_option("quorum")
+    dialog.get_by_role("button", name="Declare", exact=True).click()
+    expect(ada.get_by_role("heading", name="mine", level=1)).to_be_visible()
+    found = broker.queue("mine")
+    assert found is not None
+    assert found["type"] == "quorum"
+
+    ada.get_by_role("button", name="Publish", exact=True).click()
+    dialog.get_by_label("Payload", exact=True).fill("<b>hello</b>\nworld")
+    dialog.get_by_role("button", name="Publish", exact=True).click()
+    expect(dialog).to_be_hidden()
+    ada.get_by_role("button", name="Get messages").click()
+    dialog.get_by_role("button", name="Get", exact=True).click()
+    expect(dialog.get_by_text("<b>hello</b>")).to_be_visible()
+    dialog.get_by_role("button", name="Close").click()
+    assert broker.queue("mine")["messages_ready"] == 1  # type: ignore[index]
+
+    ada.get_by_role("button", name="Purge", exact=True).click()
+    sends = dialog.get_by_role("button", name="Purge", exact=True)
+    expect(sends).to_be_disabled()
+    dialog.get_by_label(re.compile("To confirm")).fill("mine")
+    sends.click()
+    expect(dialog).to_be_hidden()
+    assert broker.queue("mine")["messages_ready"] == 0  # type: ignore[index]
+
+    ada.get_by_role("button", name="Delete", exact=True).click()
+    dialog.get_by_label(re.compile("To confirm")).fill("mine")
+    dialog.get_by_role("button", name="Delete", exact=True).click()
+    expect(ada.get_by_role("heading", name="Queues", level=1)).to_be_visible()
+    assert broker.queue("mine") is None
+
+
+def test_a_refusal_of_the_broker_is_shown_and_nothing_is_lost(ada: Page) -> None:
+    """The form stays, with what was filled in."""
+    view(ada, "Queues")
+    ada.get_by_role("button", name="Declare a queue").click()
+    dialog = ada.get_by_role("dialog")
+    dialog.get_by_label("Virtual host").select_option("/")
+    dialog.get_by_label("Name").fill("amq.mine")
+    dialog.get_by_role("button", name="Declare", exact=True).click()
+    expect(dialog.get_by_role("alert")).to_contain_text("amq.")
+    expect(dialog.get_by_label("Name")).to_have_value("amq.mine")
+    dialog.get_by_role("button", name="Cancel").click()
+    expect(dialog).to_be_hidden()
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=["markup", "script", "direction", "lines", "path", "long"])
+def test_a_hostile_name_is_text_everywhere(ada: Page, broker: BrokerProcess, name: str) -> None:
+    """In the list, in the address, in the title and in dialogues; nothing of it runs."""
+    before = ada.evaluate("document.scripts.length + document.images.length")
+    ada.get_by_label("Virtual host").select_option("/")
+    view(ada, "Queues")
+    place = sorted(HOSTILE).index(name)
+    links = ada.get_by_role("table").get_by_role("link")
+    expect(links).to_have_count(len(HOSTILE))
+    links.nth(place).click()
+    expect(ada.get_by_role("button", name="Purge", exact=True)).to_be_visible()
+    heading = ada.get_by_role("heading", level=1).inner_text()
+    assert not set(heading) & set("\u202e\n\t")
+    if not set(name) & set("\u202e\n\t"):
+        assert heading == name
+    assert ada.evaluate("document.scripts.length + document.images.length") == before
+    assert ada.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    ada.get_by_role("button", name="Purge", exact=True).click()
+    dialog = ada.get_by_role("dialog")
+    expect(dialog).to_be_visible()
+    ada.keyboard.press("Escape")
+    expect(dialog).to_be_hidden()
+
+
+def test_ten_thousand_queues_are_paged_and_found_by_name(ada: Page) -> None:
+    """The browser has some rows of them at a time."""
+    ada.get_by_label("Virtual host").select_option("many")
+    view(ada, "Queues")
+    expect(ada.get_by_text("10,000", exact=False).first).to_be_visible()
+    assert ada.get_by_role("row").count() < 600
+    ada.get_by_placeholder("Filter by name").fill("number-09999")
+    expect(row(ada, "number-09999")).to_be_visible()
+    expect(row(ada, "number-00000")).to_have_count(0)
+
+
+def test_what_changes_is_seen_without_loading_again(ada: Page, broker: BrokerProcess) -> None:
+    """Messages that a client publishes, and a queue that it declares."""
+    ada.get_by_label("Virtual host").select_option("/")
+    view(ada, "Queues")
+    with pika.BlockingConnection(
+        pika.ConnectionParameters(broker.host, broker.port, credentials=ADA)
+    ) as client:
+        channel = client.channel()
+        channel.queue_declare("live", auto_delete=True)
+        for _ in range(3):
+            channel.basic_publish("", "live", b"x")
+        expect(row(ada, "live")).to_contain_text("3")
+        channel.queue_delete("live")
+        expect(row(ada, "live")).to_have_count(0)
+
+
+# --- connections ----------------------------------------------------------------------------------
+
+
+def test_a_connection_is_closed_with_a_reason(ada: Page, broker: BrokerProcess) -> None:
+    """The client is told it."""
+    properties = {"connection_name": "to be closed"}
+    client = pika.BlockingConnection(
+        pika.ConnectionParameters(broker.host, broker.port, credentials=ADA, client_properties=properties)
+    )
+    view(ada, "Connections")
+    row(ada, "to be closed").get_by_role("link").first.click()
+    ada.get_by_role("button", name="Close connection").click()
+    dialog = ada.get_by_role("dialog")
+    dialog.get_by_label(re.compile("Reason")).fill("enough of it")
+    dialog.get_by_role("button", name="Close connection").click()
+    expect(ada.get_by_role("heading", name="Connections", level=1)).to_be_visible()
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="enough of it"):
+        client.sleep(30)
+
+
+# --- every view -----------------------------------------------------------------------------------
+
+
+VIEWS: Final = {
+    "Overview": "amqp",
+    "Waiting": None,
+    "Timelines": None,
+    "Connections": "the one to see",
+    "Channels": "127.0.0.1",
+    "Consumers": "mine",
+    "Queues": "seen",
+    "Exchanges": "amq.topic",
+    "Policies": "limits",
+    "Virtual hosts": "many",
+    "Users": "nobody",
+    "Definitions": None,
+    "Nodes": None,
+}
+"""What stands in a row of each; None: it has no table."""
+
+
+def test_every_view_shows_what_the_api_says(ada: Page, broker: BrokerProcess) -> None:
+    """Nothing is left out of the navigation, and no view complains."""
+    broker.ask("set-policy", name="limits", pattern="^none$", definition={"max-length": 5})
+    parameters = pika.ConnectionParameters(
+        broker.host, broker.port, credentials=ADA, client_properties={"connection_name": "the one to see"}
+    )
+    with pika.BlockingConnection(parameters) as client:
+        channel = client.channel()
+        channel.queue_declare("seen", exclusive=True)
+        channel.basic_consume("seen", print, consumer_tag="mine")
+        links = ada.get_by_role("navigation", name="Views").get_by_role("link")
+        expect(links).to_have_count(len(VIEWS))
+        assert set(links.all_inner_texts()) == set(VIEWS)
+        for label, text in VIEWS.items():
+            links.get_by_text(label, exact=True).click()
+            expect(ada.get_by_role("heading", level=1)).to_be_visible()
+            if label != "Overview":  # whose heading is the node's name
+                expect(ada.get_by_role("heading", level=1)).to_have_text(label)
+            if text is not None:
+                expect(row(ada, text).first).to_be_visible()
+
+
+def test_the_checklist_of_production_is_shown(ada: Page) -> None:
+    """With what to do."""
+    view(ada, "Nodes")
+    ada.get_by_role("button", name="Checklist of production").click()
+    dialog = ada.get_by_role("dialog")
+    expect(dialog.get_by_role("row").filter(has_text="data-folder")).to_contain_text("Do:")
+    dialog.get_by_role("button", name="Close").click()
+    expect(dialog).to_be_hidden()
+
+
+def test_it_is_served_below_a_prefix_over_tls(pages: Pages, tmp_path: Path) -> None:
+    """All its addresses are relative."""
+    certificates = Certificates.make(tmp_path)
+    process = BrokerProcess(
+        tmp_path,
+        *("--http-port", "0", "--http-tls", "--http-path-prefix", "/broker/one"),
+        *("--tls-certificate", certificates.server, "--tls-key", certificates.server_key),
+    )
+    address = address_of(process)
+    assert address.startswith("https://")
+    page = pages.open(address.rstrip("/").removesuffix("/broker/one") + "/broker/one/")
+    log_in(page, "guest", "guest")
+    view(page, "Exchanges")
+    expect(row(page, "amq.topic")).to_be_visible()
+    process.stop()
+
+
+# --- how it is looked at --------------------------------------------------------------------------
+
+
+def luminance(page: Page) -> float:
+    """Of the background: 0 black, 1 white."""
+    color = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+    red, green, blue = (int(each) for each in re.findall(r"\d+", color)[:3])
+    return (red + green + blue) / 765
+
+
+def test_it_is_light_or_dark_as_the_system_is_or_as_is_chosen(pages: Pages, broker: BrokerProcess) -> None:
+    """The choice outlives a reload."""
+    light, dark = (pages.open(address_of(broker), dark=each) for each in (False, True))
+    assert luminance(light) > 0.8
+    assert luminance(dark) < 0.2
+    log_in(light, "max")
+    theme = light.get_by_role("button", name=re.compile("Theme"))
+    while "dark" not in theme.inner_text():
+        theme.click()
+    light.reload()
+    expect(light.get_by_role("button", name="Theme: dark")).to_be_visible()
+    assert luminance(light) < 0.2
+
+
+def test_it_works_by_keyboard(pages: Pages, broker: BrokerProcess) -> None:
+    """Log-in, the help, another view, the first row of a table."""
+    page = pages.open(address_of(broker))
+    page.keyboard.type("ada")
+    page.keyboard.press("Tab")
+    page.keyboard.type(PASSWORD)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("button", name="Log out")).to_be_visible()
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_be_hidden()
+    page.keyboard.press("g")
+    page.keyboard.press("q")
+    expect(page.get_by_role("heading", name="Queues", level=1)).to_be_visible()
+    focused = page.evaluate("document.activeElement.tagName")
+    assert focused != "BODY" or page.evaluate("document.querySelector('a[href=\"#main\"], .skip') !== null")
+
+
+# --- the broker goes and comes --------------------------------------------------------------------
+
+
+def test_it_says_that_the_broker_is_gone_and_comes_back_with_it(pages: Pages, tmp_path: Path) -> None:
+    """Without loading again: the same tab goes on."""
+    arguments = ("--http-port", "0", "--data-dir", str(tmp_path / "data"))
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    first = BrokerProcess(tmp_path / "one", *arguments)
+    address = address_of(first)
+    page = pages.open(address)
+    log_in(page, "guest", "guest")
+    expect(page.get_by_role("button", name=re.compile("^live"))).to_be_visible()
+    first.stop()
+    expect(page.get_by_role("button", name=re.compile("^no answer"))).to_be_visible()
+    port = address.rstrip("/").rpartition(":")[2]
+    second = BrokerProcess(tmp_path / "two", "--http-port", port, *arguments[2:])
+    expect(page.get_by_role("button", name=re.compile("^live"))).to_be_visible()
+    second.stop()
+
+
+def test_the_page_makes_of_a_difference_what_the_broker_means(ada: Page) -> None:
+    """`changed` of live.js and `applied` of `http.differences` are one function in two languages."""
+    chance = random.Random(20)
+    names = ("name", "vhost", "messages", "to", "__proto__")
+
+    def value(depth: int) -> Any:
+        kind = chance.randrange(4 if depth else 2)
+        if kind < 2:
+            return chance.choice((None, True, 0, 1, 2.5, "", "text"))
+        if kind == 2:
+            return [value(depth - 1) for _ in range(chance.randrange(4))]
+        return {name: value(depth - 1) for name in chance.sample(names, chance.randrange(4))}
+
+    def rows() -> list[Any]:
+        chosen = chance.sample("abcdef", chance.randrange(6))
+        return [{"name": name, "messages": chance.randrange(3), "__proto__": value(1)} for name in chosen]
+
+    pairs = [(value(3), value(3)) for _ in range(300)] + [(rows(), rows()) for _ in range(300)]
+    cases = [(before, change, after) for before, after in pairs if (change := difference(before, after))]
+    assert len(cases) > 400
+    made = ada.evaluate(
+        """async (text) => {
+            const { changed } = await import(new URL("js/live.js", document.baseURI).href);
+            return JSON.stringify(JSON.parse(text).map(([before, change]) => changed(before, change)));
+        }""",
+        json.dumps([(before, change) for before, change, _ in cases]),
+    )
+    assert json.loads(made) == [after for _, _, after in cases]

@@ -1,0 +1,293 @@
+"""Faults that a test asks for, each with two real clients: what they see, and that nothing is left of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pika
+import pytest
+from proton import ConnectionException, Delivery, Message
+from proton.utils import BlockingConnection, LinkDetached, SendException
+
+from amqp10broker.client.blocking import Client
+from amqp10broker.client.errors import ClientError, LinkRefusedError, TimedOutError
+from amqp10broker.client.message import data_message
+from amqp10broker.testing import faults
+from amqp10broker.testing.broker import AmqpBroker
+from amqp10broker.testing.servers import Servers
+
+pytestmark = pytest.mark.integration
+
+TIMEOUT_S = 20.0
+LOOK_S = 0.01
+LOOKS = 3_000
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Servers]:
+    servers = Servers([], "20", None)
+    yield servers
+    servers.close()
+
+
+@pytest.fixture
+def broker(servers: Servers) -> Iterator[AmqpBroker]:
+    """A virtual host with a queue."""
+    with servers.host("faults", {}) as broker:
+        broker.declare("q")
+        yield broker
+        assert broker.ask("list-faults") == []
+
+
+@pytest.fixture
+def channel(broker: AmqpBroker) -> Iterator[Any]:
+    """Of pika, with confirms, and a connection that names itself."""
+    parameters = pika.URLParameters(broker.url)
+    parameters.client_properties = {"connection_name": "pika's"}
+    connection = pika.BlockingConnection(parameters)
+    channel = connection.channel()
+    channel.confirm_delivery()
+    yield channel
+    if connection.is_open:
+        connection.close()
+
+
+@pytest.fixture
+def proton(broker: AmqpBroker) -> Iterator[Any]:
+    connection = BlockingConnection(
+        f"amqp://{broker.host}:{broker.port}",
+        user=broker.user,
+        password=broker.password,
+        virtual_host=broker.hostname,
+        timeout=TIMEOUT_S,
+    )
+    yield connection
+    try:
+        connection.close()
+    except ConnectionException:
+        pass  # it was to be closed
+
+
+def publish(channel: Any, body: bytes = b"pika's") -> None:
+    channel.basic_publish("", "q", body)
+
+
+@pytest.mark.parametrize("kind", ["reject_publishes", "release_publishes"])
+def test_a_publish_is_refused_and_not_stored(
+    broker: AmqpBroker, channel: Any, proton: Any, kind: str
+) -> None:
+    """So many messages, whoever sends them; the next ones are taken."""
+    sender = proton.create_sender("/queues/q")
+    with getattr(broker.faults, kind)(2, queue="q") as fault:
+        with pytest.raises(pika.exceptions.NackError):
+            publish(channel)
+        with pytest.raises(SendException) as refused:
+            sender.send(Message(body="proton's"))
+        assert fault.hits == 2
+        publish(channel)
+        sender.send(Message(body="proton's"))
+    outcome = {"reject_publishes": "REJECTED", "release_publishes": "RELEASED"}[kind]
+    assert refused.value.state.name == outcome
+    publish(channel)
+    assert broker.queue("q").messages == 3
+
+
+def test_a_fault_is_for_the_clients_queues_and_links_that_it_names(
+    broker: AmqpBroker, channel: Any, proton: Any
+) -> None:
+    sender = proton.create_sender("/queues/q", name="proton's link")
+    with broker.faults.reject_publishes(client="pika*"):
+        sender.send(Message(body="taken"))
+        with pytest.raises(pika.exceptions.NackError):
+            publish(channel)
+    with broker.faults.reject_publishes(link="proton*"):
+        publish(channel)
+        with pytest.raises(SendException):
+            sender.send(Message(body="refused"))
+    with broker.faults.reject_publishes(queue="other"):
+        publish(channel)
+        sender.send(Message(body="taken"))
+    assert broker.queue("q").messages == 4
+
+
+def sent(proton: Any, sender: Any, *bodies: str) -> list[Any]:
+    """Deliveries that are handed over, and written; nobody waits for their outcomes."""
+    deliveries = [sender.link.send(Message(body=body)) for body in bodies]
+    until(proton, lambda: not sender.link.queued)
+    return deliveries
+
+
+def until(proton: Any, condition: Callable[[], Any]) -> None:
+    """Let proton work until something is so, here or in the broker."""
+    container = proton.container
+    before, container.timeout = container.timeout, LOOK_S
+    for _ in range(LOOKS):
+        if condition():
+            break
+        container.process()
+    else:
+        raise AssertionError("it has not come to be")
+    container.timeout = before
+
+
+def ours_until(client: Client, condition: Callable[[], Any]) -> None:
+    """Let our own client work until something is so."""
+    for _ in range(LOOKS):
+        if condition():
+            return
+        client.poll(LOOK_S)
+    raise AssertionError("it has not come to be")
+
+
+@contextmanager
+def beside(action: Callable[[], None]) -> Iterator[threading.Thread]:
+    """Do something that waits, in a thread, which is to be over by the end of the block."""
+    thread = threading.Thread(target=action, daemon=True)
+    thread.start()
+    yield thread
+    thread.join(TIMEOUT_S)
+    assert not thread.is_alive()
+
+
+def test_confirms_come_late_and_so_out_of_order(broker: AmqpBroker, channel: Any, proton: Any) -> None:
+    """The messages are in the queue; the confirm of the first comes when the fault is lifted."""
+    sender = proton.create_sender("/queues/q")
+    with broker.faults.hold_confirms(1) as fault:
+        first, second = sent(proton, sender, "first", "second")
+        until(proton, lambda: second.settled)
+        assert (fault.held, first.settled, broker.queue("q").messages) == (1, False, 2)
+        fault.lift()
+        until(proton, lambda: first.settled)
+        assert first.remote_state == second.remote_state == Delivery.ACCEPTED
+    with broker.faults.hold_confirms(1) as fault, beside(lambda: publish(channel)) as publisher:
+        until(proton, lambda: fault.held == 1)
+        assert (publisher.is_alive(), broker.queue("q").messages) == (True, 3)
+        fault.lift()
+
+
+def test_publishes_reach_their_queue_late(broker: AmqpBroker, channel: Any, proton: Any) -> None:
+    """Nobody gets them meanwhile, nor is their publisher told anything."""
+    sender = proton.create_sender("/queues/q")
+    with broker.faults.hold_publishes(queue="q") as fault, beside(lambda: publish(channel)) as publisher:
+        (delivery,) = sent(proton, sender, "late")
+        until(proton, lambda: fault.held == 2)
+        assert (publisher.is_alive(), delivery.settled, broker.queue("q").messages) == (True, False, 0)
+        fault.lift()
+        until(proton, lambda: delivery.settled)
+    assert broker.queue("q").messages == 2
+
+
+def test_credit_is_withheld_and_comes_when_the_fault_is_lifted(broker: AmqpBroker, proton: Any) -> None:
+    """So much and no more, for links that attach meanwhile; what they have had stays what others have."""
+    early = proton.create_sender("/queues/q", name="early")
+    with broker.client() as client:
+        with broker.faults.limit_credit(3) as fault, broker.faults.limit_credit(0, link="none") as other:
+            late = proton.create_sender("/queues/q", name="late")
+            none = proton.create_sender("/queues/q", name="none")
+            until(proton, lambda: late.link.credit == 3)
+            ours = client.sender("/queues/q")
+            ours_until(client, lambda: ours.end.credit == 3)
+            for number in range(3):
+                late.send(Message(body=number))
+            assert (late.link.credit, none.link.credit) == (0, 0)
+            early.send(Message(body="from before"))
+            assert other.hits == 1
+            assert fault.hits >= 3
+        until(proton, lambda: late.link.credit and none.link.credit)
+        late.send(Message(body="again"))
+        ours_until(client, lambda: ours.end.credit > 3)
+        ours.send(data_message(b"ours"))
+    assert broker.queue("q").messages == 6
+
+
+def test_a_drain_is_not_answered_until_the_fault_is_lifted(broker: AmqpBroker, proton: Any) -> None:
+    receiver = proton.create_receiver("/queues/q", credit=5, name="drained")
+    with broker.client() as client, broker.faults.ignore_drains() as fault:
+        ours = client.receiver("/queues/q", credit=0)
+        with pytest.raises(TimedOutError):
+            ours.fetch(1, timeout_s=0, drain_timeout_s=0.1)
+        receiver.link.drain(0)
+        until(proton, lambda: fault.held == 2)
+        assert receiver.link.credit
+        fault.lift()
+        until(proton, lambda: not receiver.link.credit)
+        ours_until(client, lambda: ours.end.drained)
+        assert ours.fetch(1, timeout_s=0) == []
+
+
+def test_an_attach_is_refused_with_a_condition(broker: AmqpBroker, proton: Any) -> None:
+    """So many of them; by address, or whichever."""
+    with broker.client() as client:
+        with broker.faults.refuse_attaches(2, queue="/queues/q") as fault:
+            with pytest.raises(LinkRefusedError, match="amqp:unauthorized-access"):
+                client.sender("/queues/q")
+            with pytest.raises(LinkDetached, match="amqp:unauthorized-access"):
+                proton.create_receiver("/queues/q")
+            assert fault.hits == 2
+            proton.create_receiver("/queues/q", name="third")
+        client.sender("/queues/q")
+
+
+def test_links_are_detached_and_consumers_cancelled(broker: AmqpBroker, channel: Any, proton: Any) -> None:
+    """What they held goes back; the client may come again at once."""
+    cancelled: list[str] = []
+    channel.add_on_cancel_callback(lambda frame: cancelled.append(frame.method.consumer_tag))
+    channel.basic_consume("q", lambda *_: None, consumer_tag="pika's")
+    receiver = proton.create_receiver("/queues/q", credit=5)
+    assert broker.faults.detach("amqp:link:detach-forced", queue="q") == 2
+    with pytest.raises(LinkDetached, match="amqp:link:detach-forced"):
+        receiver.receive(timeout=TIMEOUT_S)
+    until(proton, lambda: channel.connection.process_data_events(time_limit=0) or cancelled)
+    assert cancelled == ["pika's"]
+    assert broker.queue("q").consumers == 0
+    broker.publish("q", "kept")
+    assert proton.create_receiver("/queues/q", name="again").receive(timeout=TIMEOUT_S).body == b"kept"
+
+
+def test_sessions_and_channels_end_with_a_condition_and_a_code(
+    broker: AmqpBroker, channel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with broker.client() as client:
+        sender = client.sender("/queues/q")
+        monkeypatch.setattr(faults, "_FOUND_S", 0.0)
+        with pytest.raises(AssertionError, match="no client is there that it is for"):
+            broker.faults.end(client="nobody")
+        monkeypatch.undo()
+        broker.faults.end("amqp:resource-limit-exceeded", 405)
+        with pytest.raises(ClientError, match="amqp:resource-limit-exceeded"):
+            sender.send(data_message(b"x"))
+        with pytest.raises(pika.exceptions.ChannelClosedByBroker) as closed:
+            publish(channel)
+    assert closed.value.reply_code == 405
+    publish(channel.connection.channel())
+
+
+def test_connections_are_closed_with_a_condition_and_a_code(
+    broker: AmqpBroker, channel: Any, proton: Any
+) -> None:
+    sender = proton.create_sender("/queues/q")
+    broker.faults.close("amqp:connection:redirect", 541)
+    with pytest.raises(ConnectionException, match="amqp:connection:redirect"):
+        sender.send(Message(body="x"))
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as closed:
+        publish(channel)
+    assert closed.value.reply_code == 541
+
+
+def test_an_alarm_holds_publishers_back(broker: AmqpBroker, channel: Any, proton: Any) -> None:
+    """pika hears that it is blocked, and proton's messages wait; both go on afterwards."""
+    heard: list[str] = []
+    channel.connection.add_on_connection_blocked_callback(lambda *_: heard.append("blocked"))
+    channel.connection.add_on_connection_unblocked_callback(lambda *_: heard.append("unblocked"))
+    sender = proton.create_sender("/queues/q")
+    with broker.faults.alarm("disk"), beside(lambda: publish(channel)):
+        until(proton, lambda: any(each["state"] == "blocked" for each in broker.connections))
+        until(proton, lambda: any(each["waits"] == "blocked-by-alarm" for each in broker.waiting))
+        broker.ask("alarm", name="disk", on=False)
+    sender.send(Message(body="proton's"))
+    until(proton, lambda: channel.connection.process_data_events(time_limit=0) or len(heard) == 2)
+    assert heard == ["blocked", "unblocked"]
+    assert broker.queue("q").messages == 2

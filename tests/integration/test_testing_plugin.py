@@ -1,0 +1,374 @@
+"""The plugin of pytest: what the tests of a program get of it. Each test here is a run of pytest."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+# Each run of pytest in this process forgets what it has imported: the broker is to be imported once.
+from amqp10broker.testing import plugin, servers
+from tests.support.broker_process import REPOSITORY
+
+pytestmark = pytest.mark.integration
+pytest_plugins = ["pytester"]
+
+PLUGIN = ("-p", plugin.__name__)
+IMPORTED = (servers,)
+PATIENCE_S = 30.0
+
+Run = Callable[..., pytest.RunResult]
+
+
+@pytest.fixture
+def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run pytest with tests, and with options of its configuration."""
+    # As where no other plugin is installed, and whether or not this one is.
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    for name in [each for each in os.environ if each.startswith("PYTEST_XDIST")]:
+        monkeypatch.delenv(name)
+
+    def run_tests(source: str, *arguments: str, ini: str = "", apart: bool = False) -> pytest.RunResult:
+        pytester.makeini(f"[pytest]\n{ini}")
+        pytester.makepyfile(source)
+        runs: Any = pytester.runpytest_subprocess if apart else pytester.runpytest_inprocess
+        result: pytest.RunResult = runs(*PLUGIN, *arguments)
+        return result
+
+    return run_tests
+
+
+def test_each_test_has_a_virtual_host_of_its_own(run: Run) -> None:
+    """On one broker: what one test declares, no other sees, and it is gone with the test."""
+    result = run(
+        """
+        import pika, pytest
+        seen = []
+
+        @pytest.mark.parametrize("number", [1, 2])
+        def test_one(amqp_broker, number):
+            assert amqp_broker.queues == []
+            assert amqp_broker.vhost in amqp_broker.url
+            amqp_broker.declare("q")
+            amqp_broker.publish("q", "text", b"bytes")
+            assert (amqp_broker.queue("q").messages, amqp_broker.connections) == (2, [])
+            with pika.BlockingConnection(pika.URLParameters(amqp_broker.url)) as connection:
+                assert connection.channel().basic_get("q", auto_ack=True)[2] == b"text"
+                assert [each["vhost"] for each in amqp_broker.connections] == [amqp_broker.vhost]
+            assert amqp_broker.get("q").body == b"bytes"
+            assert amqp_broker.get("q") is None
+            assert not amqp_broker.queue("r").exists
+            seen.append((amqp_broker, amqp_broker.port, amqp_broker.vhost))
+
+        def test_afterwards(amqp_broker):
+            (first, port, vhost), (_, other_port, other_vhost) = seen
+            assert port == other_port == amqp_broker.port
+            assert len({vhost, other_vhost, amqp_broker.vhost}) == 3
+            names = [each["name"] for each in amqp_broker.ask("list-vhosts")]
+            assert sorted(names) == sorted(["/", amqp_broker.vhost])
+        """
+    )
+    result.assert_outcomes(passed=3)
+
+
+def test_settings_come_from_the_configuration_and_from_the_nearest_marker(run: Run) -> None:
+    """Tests with the same settings share a broker, those with others have another."""
+    result = run(
+        """
+        import pytest
+        ports = {}
+
+        def limits(broker):
+            flow = broker.ask("status")["broker"]["flow"]
+            ports[broker.port] = ports.get(broker.port, 0) + 1
+            return flow["max_link_credit"], flow["max_incoming_window"]
+
+        def test_plain(amqp_broker):
+            assert limits(amqp_broker) == (10, 400)
+
+        @pytest.mark.amqp_broker(max_link_credit=5)
+        class TestMarked:
+            def test_of_the_class(self, amqp_broker):
+                assert limits(amqp_broker) == (5, 400)
+
+            @pytest.mark.amqp_broker(max_link_credit="6", max_incoming_window=7)
+            def test_nearer(self, amqp_broker):
+                assert limits(amqp_broker) == (6, 7)
+
+            def test_again(self, amqp_broker):
+                assert limits(amqp_broker) == (5, 400)
+                assert sorted(ports.values()) == [1, 1, 2]
+        """,
+        "--strict-markers",
+        ini="amqp_broker_settings =\n  max_link_credit=10\n",
+    )
+    result.assert_outcomes(passed=4)
+
+
+@pytest.mark.parametrize(
+    ("ini", "marker", "said"),
+    [
+        ("amqp_broker_settings = max_credit=1", "", "did you mean --max-link-credit"),
+        ("amqp_broker_settings = max_link_credit", "", "must have NAME=VALUE"),
+        ("amqp_broker_frames = many", "", "must be 0 or a positive number"),
+        ("", "@pytest.mark.amqp_broker(max_link_credit=0)", "must be"),
+        ("", "@pytest.mark.amqp_broker('quorum')", "takes settings by name"),
+    ],
+)
+def test_an_option_that_cannot_be_says_what_it_may_be(run: Run, ini: str, marker: str, said: str) -> None:
+    result = run(f"import pytest\n{marker}\ndef test_one(amqp_broker): pass\n", ini=ini)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines([f"*{said}*"])
+
+
+def test_a_failed_test_says_what_waited_and_which_frames_came_last(run: Run) -> None:
+    """Of a client that closed its connection on the way out of the test, too; who passes says nothing."""
+    result = run(
+        """
+        from amqp10broker.client.message import data_message
+
+        def test_passes(amqp_broker):
+            amqp_broker.declare("quiet")
+
+        def test_fails(amqp_broker):
+            amqp_broker.declare("orders")
+            amqp_broker.publish("orders", "tea")
+            with amqp_broker.client() as client:
+                client.receiver("/queues/orders", credit=0)
+                assert amqp_broker.waiting[0]["waits"] == "no-credit-never-granted"
+                raise RuntimeError("never got it")
+        """
+    )
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*AMQP broker, virtual host test_fails-*",
+            "queue 'orders': 1 ready, 0 with consumers, 0 consumers",
+            "waiting:",
+            "  link '*' of connection * (the client is receiver, queue 'orders'): no-credit-never-granted *",
+            "    what helps: *",
+            "    (when its client ended it)",
+            "connection * (127.0.0.1:*), *frames:",
+            "*<- ch 0 ATTACH *role=receiver*address=/queues/orders*",
+            "*<- ch 0 CLOSE",
+        ]
+    )
+    result.stdout.no_fnmatch_line("*quiet*")
+    # The fixture's own connection is no client's.
+    result.stdout.no_fnmatch_line("*TRANSFER*")
+
+
+def test_frames_are_kept_as_far_as_they_are_asked_for(run: Run) -> None:
+    source = """
+        def test_fails(amqp_broker):
+            with amqp_broker.client():
+                assert False
+        """
+    few = run(source, ini="amqp_broker_frames = 2")
+    few.stdout.fnmatch_lines(["connection * the last 2 of * frames:", "*<- ch 0 CLOSE", "*-> ch 0 CLOSE"])
+    few.stdout.no_fnmatch_line("*OPEN*")
+    none = run(source, ini="amqp_broker_frames = 0")
+    none.stdout.fnmatch_lines(["*AMQP broker, virtual host*"])
+    none.stdout.no_fnmatch_line("*CLOSE*")
+
+
+def test_assertions_say_which_link_since_when_and_by_which_frame(run: Run) -> None:
+    """And are content as soon as there is no reason for them."""
+    result = run(
+        """
+        import pytest
+
+        NOW = 0.0
+        BODY = b"\\0Su\\xa0\\1a"
+
+        def refused(assertion, *arguments):
+            with pytest.raises(AssertionError) as caught:
+                assertion(*arguments)
+            return str(caught.value)
+
+        @pytest.mark.amqp_broker(max_link_credit=10)
+        def test_of_links(amqp_broker):
+            b = amqp_broker
+            b.declare("q")
+            with b.client() as client:
+                sender = client.sender("/queues/q")
+                b.assert_all_settled()
+                sender.send(BODY)
+                b.assert_credit_never_below(9, "/queues/q")
+                told = refused(b.assert_credit_never_below, 10, "q")
+                assert "credit was below 10" in told and "(the client is sender, address /queues/q)" in told
+                assert " 9 at " in told and " s by <- TRANSFER " in told
+                assert "but to: /queues/q" in refused(b.assert_credit_never_below, 1, "other")
+                receiver = client.receiver("/queues/q", credit=0)
+                told = refused(b.assert_no_stall, NOW)
+                assert "no-credit-never-granted" in told and "what helps: " in told
+                assert "1 ready, 0 with consumers" in refused(b.assert_drained, "q", NOW)
+                receiver.grant(1)
+                delivery = receiver.receive()
+                told = refused(b.assert_all_settled, NOW)
+                assert ": 1, the last at " in told and " s by -> TRANSFER " in told
+                assert "its last frame at " in refused(b.assert_no_stall, NOW)
+                assert "0 ready, 1 with consumers" in refused(b.assert_drained, "q", NOW)
+                assert "no queue 'r'" in refused(b.assert_drained, "r", NOW)
+                receiver.accept(delivery)
+                client.flush()
+                b.assert_all_settled()
+                b.assert_drained("q")
+
+        def test_of_channels(amqp_broker):
+            import pika
+            b = amqp_broker
+            b.declare("q")
+            b.publish("q", "one")
+            with pika.BlockingConnection(pika.URLParameters(b.url)) as connection:
+                channel = connection.channel()
+                b.assert_no_stall()
+                method, _, _ = channel.basic_get("q")
+                told = refused(b.assert_all_settled, NOW)
+                assert "channel 1 of connection " in told and " s by -> basic.get-ok " in told
+                channel.basic_ack(method.delivery_tag)
+                b.assert_all_settled()
+        """
+    )
+    result.assert_outcomes(passed=2)
+
+
+def test_a_test_of_trio_may_ask_while_its_own_loop_runs(run: Run) -> None:
+    """The broker's loop is another one, in another thread."""
+    result = run(
+        """
+        import pytest, trio
+        from amqp10broker.client.options import ClientOptions
+        from amqp10broker.client.trio import connect
+
+        @pytest.mark.trio
+        async def test_one(amqp_broker):
+            amqp_broker.declare("q")
+            options = ClientOptions(hostname=amqp_broker.hostname)
+            where = amqp_broker.host, amqp_broker.port
+            async with connect(*where, user="guest", password="guest", options=options) as client:
+                await (await client.sender("/queues/q")).send(b"\\0Su\\xa0\\2hi")
+                assert len(amqp_broker.connections) == 1
+            assert amqp_broker.get("q").body == b"hi"
+        """,
+        *("-p", "pytest_trio.plugin"),
+    )
+    result.assert_outcomes(passed=1)
+
+
+def test_a_process_is_killed_and_comes_back_at_its_port(run: Run) -> None:
+    """With what is durable; while it is down the report says so."""
+    result = run(
+        """
+        import pytest
+        from amqp10broker.errors import BrokerError
+
+        def test_lives(amqp_broker_process):
+            broker = amqp_broker_process
+            port, pid = broker.port, broker.pid
+            broker.declare("q", "quorum")
+            broker.publish("q", "kept")
+            broker.kill()
+            with pytest.raises(BrokerError):
+                broker.queues
+            broker.start()
+            assert (broker.port, broker.pid != pid) == (port, True)
+            assert any('"listening"' in line for line in broker.log)
+            broker.restart()
+            assert broker.get("q").body == b"kept"
+            with broker.client() as client:
+                client.sender("/queues/q")
+                broker.assert_credit_never_below(170, "q")
+            broker.kill()
+            assert False
+        """
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["*AMQP broker, virtual host /*", "the broker does not run", "*<- ch 0 ATTACH *role=sender*"]
+    )
+
+
+def test_workers_have_a_broker_each_or_share_one(run: Run, pytester: pytest.Pytester) -> None:
+    """Virtual hosts keep their tests apart, and a report shows its own test's connections."""
+    source = """
+        import os, pathlib, time
+        import pytest
+
+        @pytest.mark.parametrize("name", ["one", "two"])
+        def test_one(amqp_broker, name, pytestconfig):
+            folder = pathlib.Path(os.environ["FOUND_IN"])
+            with amqp_broker.client() as client:
+                client.sender(None, properties={"only": name})
+                (folder / name).write_text(f"{os.environ['PYTEST_XDIST_WORKER']} {amqp_broker.port}")
+                deadline = time.monotonic() + 60
+                while len(list(folder.iterdir())) < 2 and time.monotonic() < deadline:
+                    time.sleep(0.01)
+            assert name != "two"
+        """
+    found = pytester.mkdir("found")
+    pytester._monkeypatch.setenv("FOUND_IN", str(found))
+    result = run(
+        source, "-p", "xdist.plugin", "-n", "2", "--dist", "load", ini="amqp_broker_shared = true", apart=True
+    )
+    result.assert_outcomes(passed=1, failed=1)
+    workers, ports = zip(*(each.read_text().split() for each in found.iterdir()), strict=True)
+    assert (len(set(workers)), len(set(ports))) == (2, 1)
+    result.stdout.fnmatch_lines(["*<- ch 0 ATTACH *only: two*"])
+    result.stdout.no_fnmatch_line("*only: one*")
+
+
+def test_a_broker_ends_with_the_tests_that_were_killed() -> None:
+    """Nobody is left to stop it: it sees the end of its standard input."""
+    program = (
+        "import sys, time; from amqp10broker.testing.process import Process; "
+        "print(Process({}, 0, None).port, flush=True); time.sleep(600)"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, cwd=REPOSITORY, text=True
+    )
+    assert parent.stdout is not None
+    with parent.stdout:
+        port = int(parent.stdout.readline())
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S):
+        parent.send_signal(signal.SIGKILL)
+        parent.wait(PATIENCE_S)
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S).close()
+        except ConnectionRefusedError:
+            return
+        assert time.monotonic() < deadline, "it still listens"
+        time.sleep(0.01)
+
+
+@pytest.mark.skipif(sys.implementation.name == "pypy", reason="FastStream is not installed on PyPy")
+def test_the_examples_run_as_a_programs_own_tests() -> None:
+    """One a client library, in plain tests, and in tests of pytest-asyncio, anyio and pytest-trio."""
+    examples = REPOSITORY / "examples" / "testing"
+    others = ("pytest_asyncio.plugin", "anyio.pytest_plugin", "pytest_trio.plugin")
+    options = [option for name in others for option in ("-p", name)]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *PLUGIN, *options, "-p", "no:cacheprovider", "-rA", str(examples)],
+        cwd=REPOSITORY,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(REPOSITORY)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    passed = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("PASSED")]
+    files = {path.name for path in examples.glob("test_*.py")}
+    assert {each.rpartition("/")[2].partition("::")[0] for each in passed} == files
+    readme = (REPOSITORY / "examples" / "README.md").read_text()
+    assert [name for name in files if f"`testing/{name}`" not in readme] == []

@@ -1,0 +1,149 @@
+"""What is installed from a wheel runs: built from the source package, in an empty environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+import zipfile
+from collections.abc import Iterator
+from importlib.metadata import Distribution, distribution, distributions
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from tests.support.broker_process import REPOSITORY, BrokerProcess
+
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
+
+# Without the folder that it is run in, which has the sources.
+PROGRAM = ("-I", "-m", "amqp10broker")
+
+
+def run(*words: object) -> str:
+    """A command that must succeed; what it printed."""
+    done = subprocess.run(
+        [str(word) for word in words],
+        cwd=REPOSITORY,
+        env={name: text for name, text in os.environ.items() if name != "PYTHONPATH"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Made as `python -m build` makes it: the source package first, and the wheel from that.
+
+    Without isolation, which would fetch hatchling from an index.
+    """
+    folder = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder)
+    assert len(list(folder.glob("*.tar.gz"))) == 1
+    (made,) = folder.glob("*.whl")
+    return made
+
+
+def needed(package: Distribution, extra: str = "") -> dict[str, Distribution]:
+    """What a package requires with an extra, and all that this requires, by name."""
+    found: dict[str, Distribution] = {}
+    left = [(package, extra)]
+    while left:
+        each, extra = left.pop()
+        for requirement in map(Requirement, each.requires or ()):
+            meant = requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+            if meant and requirement.name not in found:
+                found[requirement.name] = distribution(requirement.name)
+                left.append((found[requirement.name], ""))
+    return found
+
+
+class Installed:
+    """An environment with the wheel, and nothing but what that requires."""
+
+    def __init__(self, folder: Path, wheel: Path) -> None:
+        self.folder = folder
+        run(sys.executable, "-m", "venv", "--without-pip", folder)
+        self.python = folder / "bin" / "python"
+        pip = ("-m", "pip", "--python", self.python, "install", "--quiet")
+        run(sys.executable, *pip, "--no-index", "--no-deps", "--no-compile", wheel)
+        self.packages = Path(run(self.python, "-c", "import site; print(site.getsitepackages()[0])").strip())
+        self.have()
+
+    def have(self, extra: str = "") -> None:
+        """Have the packages that it requires, with an extra: linked, for an index would be asked."""
+        (itself,) = distributions(path=[str(self.packages)], name="amqp10broker")
+        for found in needed(itself, extra).values():
+            for top in {Path(str(file)).parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
+                place, here = self.packages / top, Path(str(found.locate_file(top)))
+                if here.exists() and not place.exists():
+                    place.symlink_to(here)
+
+    def __call__(self, *words: object) -> str:
+        """A command of the wheel's; what it printed."""
+        return run(self.folder / "bin" / "amqp10broker", *words)
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
+    return Installed(tmp_path_factory.mktemp("venv") / "venv", wheel)
+
+
+def test_the_wheel_has_every_file_of_the_package_and_no_other(wheel: Path) -> None:
+    """py.typed, the page and the report's template, too; no test, and nothing that was generated."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "amqp10broker"], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    if listed.returncode != 0:
+        pytest.skip("this is no checkout")
+    wanted = set(filter(None, listed.stdout.split("\0")))
+    with zipfile.ZipFile(wheel) as archive:
+        found = {name for name in archive.namelist() if ".dist-info/" not in name}
+    assert {"amqp10broker/py.typed", "amqp10broker/analysis/report.html"} < wanted
+    assert {name for name in found if (REPOSITORY / name).exists()} == found
+    assert wanted - found == set()
+
+
+def test_a_broker_runs_from_it_with_the_packages_that_it_requires(
+    installed: Installed, tmp_path: Path
+) -> None:
+    """Its script is named as the package, which is what pipx runs; the sources are out of reach."""
+    where = run(installed.python, "-I", "-c", "import amqp10broker; print(amqp10broker.__file__)")
+    assert Path(where.strip()).is_relative_to(installed.packages)
+    assert installed("--version").startswith("amqp10broker ")
+    broker = BrokerProcess(tmp_path, python=installed.python, program=PROGRAM)
+    try:
+        there = ("--admin-socket", broker.admin_socket)
+        installed("declare", "queue", "q", *there)
+        installed("publish", "--queue", "q", "a message", "--port", broker.port)
+        assert "a message" in installed("get", "q", "--ack-mode", "ack", "--port", broker.port)
+        assert [entry for entry in broker.log if entry["event"] == "no HTTP API"] != []
+    finally:
+        broker.stop()
+
+
+def test_with_the_extra_the_api_the_page_and_metrics_answer(installed: Installed, tmp_path: Path) -> None:
+    """Nothing more is needed than the extra says."""
+    installed.have("http")
+    ports = ("--http-port", "0", "--prometheus-port", "0")
+    broker = BrokerProcess(tmp_path, *ports, python=installed.python, program=PROGRAM)
+    try:
+        api = broker.wait_for_log("HTTP API")["address"]
+        metrics = broker.wait_for_log("metrics")["address"]
+        login = urllib.request.HTTPPasswordMgrWithDefaultRealm()
+        login.add_password(None, api, "guest", "guest")
+        opener = urllib.request.build_opener(urllib.request.HTTPBasicAuthHandler(login))
+        with opener.open(f"{api}api/whoami") as answer:
+            assert json.load(answer)["name"] == "guest"
+        with urllib.request.urlopen(api) as answer:
+            assert b"<html" in answer.read()
+        with urllib.request.urlopen(f"{metrics}metrics") as answer:
+            assert b"rabbitmq_identity_info" in answer.read()
+    finally:
+        broker.stop()

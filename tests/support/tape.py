@@ -1,0 +1,79 @@
+"""Frames of a connection as `lint` is given them, written by a test."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from amqp10broker.frames.reader import FrameReader
+from amqp10broker.frames.records import Direction, Ended, Known, Listening, Record, Recorded
+from amqp10broker.greeting import Protocol
+from amqp10broker.lint.findings import Finding
+from amqp10broker.lint.lint import Lint
+
+SECOND_NS = 1_000_000_000
+
+
+class Tape:
+    """One connection, from its first byte on unless told otherwise.
+
+    Attributes:
+        now_s: the time of what comes next.
+    """
+
+    def __init__(
+        self,
+        protocol: Protocol = Protocol.AMQP_10,
+        number: int = 1,
+        *,
+        known: Sequence[Known] | None = None,
+        now_s: float = 0.0,
+    ) -> None:
+        self.now_s = now_s
+        self._number = number
+        self._readers: dict[Direction, FrameReader] = {
+            "in": FrameReader(protocol),
+            "out": FrameReader(protocol),
+        }
+        begins = known is None
+        listening = Listening(self._now_ns, number, f"127.0.0.1:{4000 + number}", protocol, begins)
+        self.records: list[Record] = [listening, *(known or ())]
+
+    @property
+    def _now_ns(self) -> int:
+        return round(self.now_s * SECOND_NS)
+
+    def came(self, *data: bytes) -> None:
+        """Bytes of the client, all in one read."""
+        self._add("in", b"".join(data))
+
+    def went(self, *data: bytes) -> None:
+        """Bytes of the broker."""
+        self._add("out", b"".join(data))
+
+    def later(self, seconds: float) -> None:
+        """Time goes by."""
+        self.now_s += seconds
+
+    def ended(self) -> None:
+        """The connection is over."""
+        self.records.append(Ended(self._now_ns, self._number, "closed by the client"))
+
+    def _add(self, direction: Direction, data: bytes) -> None:
+        frames = self._readers[direction].feed(data)
+        self.records += [Recorded(self._now_ns, self._number, direction, frame) for frame in frames]
+
+    def findings(self) -> list[Finding]:
+        """What a lint of it says, at its time."""
+        return findings(self)
+
+    def rules(self) -> set[str]:
+        """The names of the rules that it breaks."""
+        return {finding.rule.id for finding in self.findings()}
+
+
+def findings(*tapes: Tape) -> list[Finding]:
+    """What a lint of several says."""
+    lint = Lint()
+    for record in sorted((each for tape in tapes for each in tape.records), key=lambda each: each.at_ns):
+        lint.take(record)
+    return lint.finish(max(tape._now_ns for tape in tapes))

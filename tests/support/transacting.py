@@ -1,0 +1,119 @@
+"""Clients with raw frames that use transactions of AMQP 1.0, against a whole broker in this program."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from amqp10broker.amqp10.performatives import (
+    AMQP_VALUE,
+    Attach,
+    Coordinator,
+    Declare,
+    Declared,
+    Discharge,
+    Disposition,
+    Flow,
+    Modified,
+    Source,
+    TransactionalState,
+    Transfer,
+)
+from amqp10broker.tasks.broker import Broker
+from tests.support.declaring import declare
+from tests.support.rawframes import attach_receiver, attach_sender, credit, frame, transfer
+from tests.support.trioclient import Client, connect, running_broker, settle_down
+
+CONTROL = 0
+LINKS = {"one": 1, "two": 2}
+
+
+def control(handle: int = CONTROL, **fields: Any) -> bytes:
+    """An attach of a control link."""
+    given: dict[str, Any] = {
+        "name": f"control-{handle}",
+        "handle": handle,
+        "role": False,
+        "source": Source(),
+        "target": Coordinator(),
+        "initial_delivery_count": 0,
+    }
+    return frame(0, Attach(**given | fields))
+
+
+def request(delivery_id: int, body: Declare | Discharge, *, handle: int = CONTROL, **fields: Any) -> bytes:
+    """A declare or discharge."""
+    payload = b"\x00\x53" + bytes((AMQP_VALUE,)) + body.encode()
+    return transfer(handle, delivery_id, payload, raw=True, **fields)
+
+
+class Session:
+    """A client with a control link, and links to the queues `one` and `two` to publish on."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.next_id = 0
+
+    async def ask(self, body: Declare | Discharge, **fields: Any) -> Any:
+        """The state that answers a declare or discharge."""
+        number = self.take_id()
+        await self.client.send(request(number, body, **fields))
+        answer = await self.client.until(Disposition)
+        assert (answer.role, answer.first, answer.settled) == (True, number, True)
+        return answer.state
+
+    def take_id(self) -> int:
+        self.next_id += 1
+        return self.next_id - 1
+
+    async def declare(self) -> bytes:
+        """The id of a new transaction."""
+        state = await self.ask(Declare())
+        assert isinstance(state, Declared)
+        return state.txn_id
+
+    async def post(self, txn_id: bytes | None, queue: str, body: bytes = b"m", **fields: Any) -> Any:
+        """The state that answers a message."""
+        state = None if txn_id is None else TransactionalState(txn_id=txn_id)
+        number = self.take_id()
+        await self.client.send(transfer(LINKS[queue], number, body, state=state, **fields))
+        if fields.get("settled"):
+            await settle_down()
+            return None
+        answer = await self.client.until(Disposition)
+        assert answer.first == number
+        return answer.state
+
+    async def consume(self, queue: str, count: int, handle: int = 9) -> list[int]:
+        """Delivery-ids of messages that are consumed and not settled."""
+        source = Source(address=f"/queues/{queue}", default_outcome=Modified(delivery_failed=True))
+        await self.client.send(attach_receiver(handle, queue, source=source), credit(handle, count))
+        got = await self.client.take(Transfer, count)
+        return [each.body.delivery_id for each in got]
+
+
+async def start(broker: Broker, *queues: str) -> Session:
+    """A client with its links."""
+    session = Session(await connect(broker).open())
+    await session.client.send(control())
+    await session.client.until(Flow)
+    for queue in queues or LINKS:
+        await session.client.send(attach_sender(LINKS[queue], f"/queues/{queue}"))
+        await session.client.until(Flow)
+    return session
+
+
+async def declare_queues(broker: Broker, *more: str) -> None:
+    """The queues of a test."""
+    for name in (*LINKS, *more):
+        declare(broker.catalog, "/", name)
+    await settle_down()
+
+
+@asynccontextmanager
+async def transacting(*queues: str, **settings: Any) -> AsyncIterator[tuple[Broker, Session]]:
+    """A broker with the queues, and a client with links to all of them, or to some."""
+    async with running_broker(**settings) as broker:
+        await declare_queues(broker)
+        yield broker, await start(broker, *queues)

@@ -1,0 +1,96 @@
+"""Faults on request: who may ask for them, what is left of them, and what a broker pays that has none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from amqp10broker.service.channels.channel import BrokerChannel
+from amqp10broker.service.faults import table
+from amqp10broker.service.sessions.session import BrokerSession
+from amqp10broker.tasks.broker import Broker
+from tests.support.rawframes import attach_sender, transfer
+from tests.support.trioclient import Client, connect, running_broker, settle_down
+from tests.tasks.test_watches import ask, asked
+
+
+async def publisher(broker: Broker) -> Client:
+    await ask(broker, "declare-queue", name="q")
+    client = await connect(broker).open()
+    await client.send(attach_sender(0, "/queues/q", name="in"))
+    await client.idle()
+    return client
+
+
+async def test_only_a_broker_in_test_mode_commits_faults(autojump_clock: object) -> None:
+    """Any other one has sessions and channels that know nothing of them."""
+    async with running_broker() as broker:
+        assert broker.session_type is BrokerSession
+        assert broker.channel_type is BrokerChannel
+        for operation, given in (
+            ("inject-fault", {"kind": "hold-confirms"}),
+            ("lift-fault", {"fault": 1}),
+            ("list-faults", {}),
+        ):
+            refused = await asked(broker, operation, **given)
+            assert "--test-mode" in refused["error"]
+
+
+async def test_a_fault_that_cannot_be_says_what_can(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table, "FAULTS_MAX", 1)
+    async with running_broker(test_mode=True) as broker:
+        expected: list[tuple[dict[str, Any], str]] = [
+            ({"kind": "be-evil"}, "hold-confirms"),
+            ({"kind": "end", "code": 999}, "406"),
+            ({"kind": "end", "vhost": "nowhere"}, "nowhere"),
+        ]
+        for given, said in expected:
+            assert said in (await asked(broker, "inject-fault", **given))["error"]
+        on = await ask(broker, "inject-fault", kind="hold-confirms", queue="q*", count=3)
+        assert (on["fault"], on["vhost"], on["queue"], on["count"], on["hits"]) == (1, "/", "q*", 3, 0)
+        assert "1 faults are on" in (await asked(broker, "inject-fault", kind="end"))["error"]
+        assert await ask(broker, "list-faults") == [on]
+        assert "1 (hold-confirms) is" in (await asked(broker, "lift-fault", fault=2))["error"]
+        await ask(broker, "lift-fault", fault=1)
+        assert await ask(broker, "list-faults") == []
+
+
+async def test_a_client_that_goes_leaves_nothing_with_a_fault(autojump_clock: object) -> None:
+    """What was held for it is told to nobody; a publish that was held reaches its queue."""
+    async with running_broker(test_mode=True) as broker:
+        confirms = await ask(broker, "inject-fault", kind="hold-confirms", count=1)
+        publishes = await ask(broker, "inject-fault", kind="hold-publishes", client="nobody")
+        credit = await ask(broker, "inject-fault", kind="limit-credit", count=5)
+        client = await publisher(broker)
+        await client.send(transfer(0, 0, b"body"))
+        await client.idle()
+        held = {each["fault"]: each["held"] for each in await ask(broker, "list-faults")}
+        assert held == {confirms["fault"]: 1, publishes["fault"]: 0, credit["fault"]: 1}
+        await client.stream.aclose()
+        await settle_down()
+        assert not broker.connections
+        for fault in held:
+            await ask(broker, "lift-fault", fault=fault)
+        await settle_down()
+        assert broker.faults is not None
+        assert not broker.faults._due
+        assert not broker.faults._parts
+        (queue,) = (await ask(broker, "status"))["queues"]
+        assert (queue["messages_ready"], queue["messages_unsettled"]) == (1, 0)
+
+
+async def test_a_fault_at_once_is_for_those_who_are_there(autojump_clock: object) -> None:
+    """A client that comes while it is on is not concerned."""
+    async with running_broker(test_mode=True) as broker:
+        await publisher(broker)
+        fault = (await ask(broker, "inject-fault", kind="end"))["fault"]
+        await settle_down()
+        (shown,) = await ask(broker, "list-faults")
+        assert (shown["hits"], shown["held"]) == (1, 0)
+        late = await publisher(broker)
+        await late.send(transfer(0, 0, b"body"))
+        await late.idle()
+        assert (await ask(broker, "lift-fault", fault=fault))["hits"] == 1

@@ -1,0 +1,661 @@
+"""Transactions of AMQP 1.0, as clients with raw frames see them of a whole broker in this program."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+
+from amqp10broker.amqp091.methods import (
+    BasicAck,
+    BasicGet,
+    TxCommit,
+    TxCommitOk,
+    TxRollback,
+    TxRollbackOk,
+    TxSelect,
+    TxSelectOk,
+)
+from amqp10broker.amqp10.codec import encode
+from amqp10broker.amqp10.disposition import ACCEPTED, RELEASED
+from amqp10broker.amqp10.performatives import (
+    AMQP_VALUE,
+    Accepted,
+    Attach,
+    Coordinator,
+    Declare,
+    Declared,
+    Detach,
+    Discharge,
+    Disposition,
+    Flow,
+    Modified,
+    Rejected,
+    Source,
+    TransactionalState,
+    Transfer,
+)
+from amqp10broker.amqp10.types import Described, Symbol, ULong
+from amqp10broker.queues.commands import DELETE
+from amqp10broker.tasks.broker import Broker
+from tests.support.declaring import declare
+from tests.support.rawframes import (
+    attach_receiver,
+    attach_sender,
+    body_of,
+    credit,
+    disposition,
+    frame,
+    transfer,
+)
+from tests.support.transacting import (
+    CONTROL,
+    Session,
+    control,
+    declare_queues,
+    request,
+    start,
+    transacting,
+)
+from tests.support.trioclient import connect, queue_counts, running_broker, settle_down
+from tests.support.trioclient091 import connect091
+from tests.support.trioclient091 import message as content
+
+
+async def test_control_link_is_answered_with_what_the_coordinator_can(autojump_clock: Any) -> None:
+    """The answer's target is a coordinator with capabilities, and credit comes at once."""
+    async with running_broker() as broker:
+        client = await connect(broker).open()
+        await client.send(control())
+        attach = await client.until(Attach)
+        assert isinstance(attach.target, Coordinator)
+        assert attach.target.capabilities == (
+            Symbol("amqp:local-transactions"),
+            Symbol("amqp:multi-txns-per-ssn"),
+        )
+        assert (await client.until(Flow)).link_credit > 0
+
+
+async def test_coordinator_as_a_receivers_target_makes_no_control_link(autojump_clock: Any) -> None:
+    """A coordinator is a target to which the client sends; of a receiver it controls nothing."""
+    async with running_broker() as broker:
+        await declare_queues(broker)
+        client = await connect(broker).open()
+        await client.send(attach_receiver(1, "one", target=Coordinator()), request(0, Declare(), handle=1))
+        assert not any(isinstance(got.body, Disposition) for got in await client.idle())
+
+
+async def test_300_transactions_on_one_link(autojump_clock: Any) -> None:
+    """Credit of a control link is renewed for ever."""
+    async with transacting() as (_, session):
+        ids = set()
+        for turn in range(300):
+            ids.add(txn_id := await session.declare())
+            assert await session.ask(Discharge(txn_id=txn_id, fail=bool(turn % 2))) == ACCEPTED
+        assert len(ids) == 300
+        assert {len(txn_id) for txn_id in ids} == {8}
+
+
+async def test_posts_to_two_queues_are_seen_together_when_committed(autojump_clock: Any) -> None:
+    """The outcome comes at once, within the transactional state; the messages with the commit."""
+    async with transacting() as (broker, session):
+        txn_id = await session.declare()
+        for queue in ("one", "two", "one"):
+            state = await session.post(txn_id, queue)
+            assert state == TransactionalState(txn_id=txn_id, outcome=Accepted())
+        assert queue_counts(broker, "one") == queue_counts(broker, "two") == (0, 0)
+        assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
+        assert queue_counts(broker, "one") == (2, 0)
+        assert queue_counts(broker, "two") == (1, 0)
+
+
+async def test_a_rollback_posts_nothing(autojump_clock: Any) -> None:
+    """What was posted in a transaction that is rolled back is in no queue; plain messages beside it are."""
+    async with transacting() as (broker, session):
+        first, second = await session.declare(), await session.declare()
+        await session.post(first, "one", b"rolled back")
+        assert await session.post(None, "one", b"plain") == ACCEPTED
+        await session.post(second, "one", b"committed")
+        assert queue_counts(broker, "one") == (1, 0)
+        assert await session.ask(Discharge(txn_id=first, fail=True)) == ACCEPTED
+        assert await session.ask(Discharge(txn_id=second, fail=False)) == ACCEPTED
+        assert queue_counts(broker, "one") == (2, 0)
+
+
+async def test_an_unknown_id_posts_nothing_and_decides_nothing(autojump_clock: Any) -> None:
+    """A transaction that is discharged, or of another session, is unknown: its link ends."""
+    async with running_broker() as broker:
+        await declare_queues(broker)
+        session, other = await start(broker), await start(broker)
+        gone = await session.declare()
+        await session.ask(Discharge(txn_id=gone))
+        refused = await session.ask(Discharge(txn_id=gone))
+        assert isinstance(refused, Rejected)
+        assert refused.error is not None
+        assert refused.error.condition == "amqp:transaction:unknown-id"
+        for txn_id in (gone, await other.declare()):
+            await session.client.send(
+                transfer(1, session.take_id(), b"m", state=TransactionalState(txn_id=txn_id))
+            )
+            detach = await session.client.until(Detach)
+            assert detach.error is not None
+            assert detach.error.condition == "amqp:transaction:unknown-id"
+            await session.client.send(
+                frame(0, Detach(handle=1, closed=True)), attach_sender(1, "/queues/one")
+            )
+            await session.client.until(Flow)
+        assert queue_counts(broker, "one") == (0, 0)
+
+
+async def test_declare_and_discharge_and_nothing_else(autojump_clock: Any) -> None:
+    """Anything else on a control link is rejected; what is settled, or in a transaction, ends the link."""
+    async with transacting() as (_, session):
+        await session.client.send(transfer(CONTROL, session.take_id(), b"what"))
+        state = (await session.client.until(Disposition)).state
+        assert isinstance(state, Rejected)
+        assert state.error is not None
+        assert state.error.condition == "amqp:not-allowed"
+        payload = encode(Described(ULong(AMQP_VALUE), Described(ULong(Declare.DESCRIPTOR), [b"x"])))
+        await session.client.send(transfer(CONTROL, session.take_id(), payload, raw=True))
+        state = (await session.client.until(Disposition)).state
+        assert state.error.condition == "amqp:not-implemented"
+        await session.client.send(request(session.take_id(), Declare(), settled=True))
+        detach = await session.client.until(Detach)
+        assert detach.error is not None
+        assert detach.error.condition == "amqp:not-allowed"
+
+
+async def test_limit_of_open_transactions(autojump_clock: Any) -> None:
+    """One more is refused, and can be declared when one was discharged."""
+    async with transacting(transactions_max_per_connection=1) as (_, session):
+        txn_id = await session.declare()
+        refused = await session.ask(Declare())
+        assert isinstance(refused, Rejected)
+        assert refused.error is not None
+        assert refused.error.condition == "amqp:resource-limit-exceeded"
+        await session.ask(Discharge(txn_id=txn_id))
+        await session.declare()
+
+
+@pytest.mark.parametrize("limit", ["transaction_max_messages", "transaction_max_bytes"])
+async def test_a_transaction_over_its_limits_can_only_be_rolled_back(limit: str, autojump_clock: Any) -> None:
+    """The commit is rejected, says why, and nothing was posted."""
+    async with transacting(**{limit: 2}) as (broker, session):
+        txn_id = await session.declare()
+        for _ in range(3):
+            await session.post(txn_id, "one")
+        refused = await session.ask(Discharge(txn_id=txn_id))
+        assert isinstance(refused, Rejected)
+        assert refused.error is not None
+        assert refused.error.condition == "amqp:transaction:rollback"
+        assert limit in str(refused.error.description)
+        assert queue_counts(broker, "one") == (0, 0)
+
+
+async def test_presettled_posts_that_cannot_be_routed_forbid_the_commit(autojump_clock: Any) -> None:
+    """Nobody told the client of them; an unsettled one is released, and the commit is done."""
+    async with transacting("one") as (broker, session):
+        address = "/exchanges/amq.direct/nowhere"
+        await session.client.send(attach_sender(2, address))
+        await session.client.until(Flow)
+        txn_id = await session.declare()
+        await session.post(txn_id, "one")
+        assert await session.post(txn_id, "two") == TransactionalState(txn_id=txn_id, outcome=RELEASED)
+        assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
+        txn_id = await session.declare()
+        await session.post(txn_id, "one")
+        await session.post(txn_id, "two", settled=True)
+        refused = await session.ask(Discharge(txn_id=txn_id))
+        assert isinstance(refused, Rejected)
+        assert queue_counts(broker, "one") == (1, 0)
+
+
+async def test_2000_posts_in_one_transaction_pass_a_credit_of_170(autojump_clock: Any) -> None:
+    """Credit and windows are renewed as for plain transfers: by arrival, and not by the commit."""
+    async with transacting() as (broker, session):
+        txn_id = await session.declare()
+        for _ in range(20):
+            ids = [session.take_id() for _ in range(100)]
+            state = TransactionalState(txn_id=txn_id)
+            await session.client.send(*[transfer(1, number, b"m", state=state) for number in ids])
+            done = 0
+            while done < 100:
+                answer = await session.client.until(Disposition)
+                done += (answer.first if answer.last is None else answer.last) - answer.first + 1
+        assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
+        assert queue_counts(broker, "one") == (2_000, 0)
+
+
+async def test_decisions_are_applied_by_the_commit(autojump_clock: Any) -> None:
+    """Accepted, rejected and released of settled deliveries: nothing before, all at the commit."""
+    async with transacting() as (broker, session):
+        for _ in range(3):
+            await session.post(None, "one")
+        ids = await session.consume("one", 3)
+        txn_id = await session.declare()
+        for number, outcome in zip(ids, (Accepted(), Rejected(), RELEASED), strict=True):
+            state = TransactionalState(txn_id=txn_id, outcome=outcome)
+            await session.client.send(disposition(number, state=state))
+        await settle_down()
+        assert queue_counts(broker, "one") == (0, 3)
+        assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
+        assert queue_counts(broker, "one") == (1, 0)
+
+
+async def test_settled_decisions_rolled_back_get_the_default_outcome(autojump_clock: Any) -> None:
+    """The source's default outcome is applied, here modified with delivery-failed."""
+    async with transacting() as (broker, session):
+        await session.post(None, "one")
+        (number,) = await session.consume("one", 1)
+        txn_id = await session.declare()
+        state = TransactionalState(txn_id=txn_id, outcome=Accepted())
+        await session.client.send(disposition(number, state=state))
+        assert await session.ask(Discharge(txn_id=txn_id, fail=True)) == ACCEPTED
+        await settle_down()
+        assert queue_counts(broker, "one") == (1, 0)
+
+
+async def test_unsettled_decisions(autojump_clock: Any) -> None:
+    """Rolled back, the client has the delivery as before; committed, it is told the outcome, settled."""
+    async with transacting() as (broker, session):
+        await session.post(None, "one")
+        (number,) = await session.consume("one", 1)
+        for fail in (True, False):
+            txn_id = await session.declare()
+            state = TransactionalState(txn_id=txn_id, outcome=Accepted())
+            await session.client.send(disposition(number, state=state, settled=False))
+            if fail:
+                assert await session.ask(Discharge(txn_id=txn_id, fail=True)) == ACCEPTED
+                assert queue_counts(broker, "one") == (0, 1)
+        request_id = session.take_id()
+        await session.client.send(request(request_id, Discharge(txn_id=txn_id)))
+        answers = [got.body for got in await session.client.take(Disposition, 2)]
+        told = {(answer.role, answer.first): (answer.settled, answer.state) for answer in answers}
+        assert told == {(True, request_id): (True, ACCEPTED), (False, number): (True, ACCEPTED)}
+        assert queue_counts(broker, "one") == (0, 0)
+
+
+async def test_one_delivery_in_two_transactions_ends_the_second_ones_link(autojump_clock: Any) -> None:
+    """The control link of the second is detached with amqp:transaction:rollback; the first keeps it."""
+    async with transacting() as (_, session):
+        await session.client.send(control(5))
+        await session.client.until(Flow)
+        await session.post(None, "one")
+        (number,) = await session.consume("one", 1)
+        first = await session.declare()
+        second = await session.ask(Declare(), handle=5)
+        for txn_id in (first, second.txn_id):
+            state = TransactionalState(txn_id=txn_id, outcome=Accepted())
+            await session.client.send(disposition(number, state=state, settled=False))
+        detach = await session.client.until(Detach)
+        assert detach.handle == 5
+        assert detach.error is not None
+        assert detach.error.condition == "amqp:transaction:rollback"
+        assert await session.ask(Discharge(txn_id=first)) == ACCEPTED
+
+
+@pytest.mark.parametrize("how", ["detach", "connection"])
+async def test_the_end_of_a_control_link_rolls_back(how: str, autojump_clock: Any) -> None:
+    """What was posted is nowhere; what was consumed is there for others."""
+    async with transacting() as (broker, session):
+        await session.post(None, "one")
+        (number,) = await session.consume("one", 1)
+        txn_id = await session.declare()
+        await session.post(txn_id, "two")
+        state = TransactionalState(txn_id=txn_id, outcome=Accepted())
+        await session.client.send(disposition(number, state=state))
+        await settle_down()
+        if how == "detach":
+            await session.client.send(frame(0, Detach(handle=CONTROL, closed=True)))
+        else:
+            await session.client.vanish()
+        await settle_down()
+        assert queue_counts(broker, "one") == (1, 0)
+        assert queue_counts(broker, "two") == (0, 0)
+
+
+async def test_the_end_of_a_posting_link_changes_nothing(autojump_clock: Any) -> None:
+    """What it has posted is committed all the same."""
+    async with transacting() as (broker, session):
+        txn_id = await session.declare()
+        await session.post(txn_id, "one")
+        await session.client.send(frame(0, Detach(handle=1, closed=True)))
+        assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
+        assert queue_counts(broker, "one") == (1, 0)
+
+
+async def test_the_end_of_a_consuming_link_refuses_the_commit(autojump_clock: Any) -> None:
+    """Its queue has taken back what it held: the commit would be half a one."""
+    async with transacting() as (broker, session):
+        await session.post(None, "one")
+        (number,) = await session.consume("one", 1)
+        txn_id = await session.declare()
+        await session.post(txn_id, "two")
+        state = TransactionalState(txn_id=txn_id, outcome=Accepted())
+        await session.client.send(disposition(number, state=state), frame(0, Detach(handle=9, closed=True)))
+        await settle_down()
+        refused = await session.ask(Discharge(txn_id=txn_id))
+        assert isinstance(refused, Rejected)
+        assert queue_counts(broker, "one") == (1, 0)
+        assert queue_counts(broker, "two") == (0, 0)
+
+
+async def test_a_queue_that_goes_before_the_commit_forbids_it(autojump_clock: Any) -> None:
+    """Its outcome was announced and cannot be kept: nothing of the transaction is done."""
+    async with transacting() as (broker, session):
+        txn_id = await session.declare()
+        await session.post(txn_id, "one")
+        await session.post(txn_id, "two")
+        broker.catalog.vhosts["/"].lookup("two").handle.post(DELETE)
+        refused = await session.ask(Discharge(txn_id=txn_id))
+        assert isinstance(refused, Rejected)
+        assert refused.error is not None
+        assert refused.error.condition == "amqp:transaction:rollback"
+        assert "'two'" in str(refused.error.description)
+        assert queue_counts(broker, "one") == (0, 0)
+
+
+async def test_presettled_deliveries_cannot_be_retired(autojump_clock: Any) -> None:
+    """They are over: a decision on one counts for nothing, and the commit is done without it."""
+    async with transacting() as (broker, session):
+        await session.post(None, "one")
+        settled = attach_receiver(9, "one", source=Source(address="/queues/one"), snd_settle_mode=1)
+        await session.client.send(settled, credit(9, 1))
+        number = (await session.client.until(Transfer)).delivery_id
+        txn_id = await session.declare()
+        await session.client.send(
+            disposition(number, state=TransactionalState(txn_id=txn_id, outcome=RELEASED))
+        )
+        assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
+        assert queue_counts(broker, "one") == (0, 0)
+
+
+async def test_half_a_delivery_in_it_ends_the_control_link(autojump_clock: Any) -> None:
+    """Discharge while a delivery has more to come: amqp:transaction:rollback."""
+    async with transacting() as (_, session):
+        txn_id = await session.declare()
+        state = TransactionalState(txn_id=txn_id)
+        await session.client.send(transfer(1, session.take_id(), b"m", state=state, more=True))
+        await session.client.send(request(session.take_id(), Discharge(txn_id=txn_id)))
+        detach = await session.client.until(Detach)
+        assert detach.error is not None
+        assert (detach.handle, detach.error.condition) == (CONTROL, "amqp:transaction:rollback")
+
+
+@asynccontextmanager
+async def mixed(**settings: Any) -> AsyncIterator[tuple[Broker, Session]]:
+    """A broker whose queue `one` is classic, and `two` a quorum queue."""
+    async with running_broker(**settings) as broker:
+        declare(broker.catalog, "/", "one")
+        declare(broker.catalog, "/", "two", arguments={"x-queue-type": "quorum"})
+        await settle_down()
+        yield broker, await start(broker)
+
+
+async def test_a_quorum_queue_takes_part(autojump_clock: Any) -> None:
+    """Posts to it, and what is decided on its deliveries, are done with those of classic queues."""
+    async with mixed() as (broker, session):
+        for _ in range(4):
+            await session.post(None, "two")
+        accepted, rejected, released, modified = await session.consume("two", 4)
+        txn_id = await session.declare()
+        await session.post(txn_id, "one")
+        await session.post(txn_id, "two")
+        outcomes = {
+            accepted: Accepted(),
+            rejected: Rejected(),
+            released: RELEASED,
+            modified: Modified(delivery_failed=True, message_annotations={Symbol("x-why"): "tired"}),
+        }
+        for number, outcome in outcomes.items():
+            state = TransactionalState(txn_id=txn_id, outcome=outcome)
+            await session.client.send(disposition(number, state=state))
+        await settle_down()
+        assert queue_counts(broker, "one") == (0, 0)
+        assert queue_counts(broker, "two") == (0, 4)
+        assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
+        await settle_down()
+        assert queue_counts(broker, "one") == (1, 0)
+        assert queue_counts(broker, "two") == (3, 0)
+        other = await connect(broker).open()
+        await other.send(attach_receiver(1, "/queues/two"), credit(1, 10))
+        assert sum(b"x-why" in got.payload for got in await other.take(Transfer, 3)) == 1
+
+
+async def test_what_a_rollback_leaves_of_a_quorum_queue(autojump_clock: Any) -> None:
+    """Nothing was posted; what was settled gets the default outcome."""
+    async with mixed() as (broker, session):
+        await session.post(None, "two")
+        (number,) = await session.consume("two", 1)
+        txn_id = await session.declare()
+        await session.post(txn_id, "two")
+        state = TransactionalState(txn_id=txn_id, outcome=Accepted())
+        await session.client.send(disposition(number, state=state))
+        assert await session.ask(Discharge(txn_id=txn_id, fail=True)) == ACCEPTED
+        await settle_down()
+        assert queue_counts(broker, "two") == (1, 0)
+
+
+async def test_a_full_quorum_queue_refuses_the_commit(autojump_clock: Any) -> None:
+    """Nothing is done elsewhere either."""
+    async with running_broker() as broker:
+        declare(broker.catalog, "/", "one")
+        arguments = {"x-queue-type": "quorum", "x-max-length": 1, "x-overflow": "reject-publish"}
+        declare(broker.catalog, "/", "two", arguments=arguments)
+        await settle_down()
+        session = await start(broker)
+        txn_id = await session.declare()
+        for queue in ("one", "two", "two"):
+            await session.post(txn_id, queue)
+        refused = await session.ask(Discharge(txn_id=txn_id))
+        assert isinstance(refused, Rejected)
+        await settle_down()
+        assert queue_counts(broker, "one") == (0, 0)
+        assert queue_counts(broker, "two") == (0, 0)
+
+
+async def test_a_delivery_that_its_queue_takes_back_forbids_the_commit(autojump_clock: Any) -> None:
+    """It was held for too long (x-consumer-timeout), and is another consumer's by now."""
+    async with running_broker() as broker:
+        declare(broker.catalog, "/", "one")
+        arguments = {"x-queue-type": "quorum", "x-consumer-timeout": 60_000}
+        declare(broker.catalog, "/", "two", arguments=arguments)
+        await settle_down()
+        session = await start(broker)
+        for _ in range(2):
+            await session.post(None, "two")
+        first, second = await session.consume("two", 2)
+        txn_id = await session.declare()
+        await session.post(txn_id, "one")
+        state = TransactionalState(txn_id=txn_id, outcome=Accepted())
+        await session.client.send(disposition(first, state=state))
+        await trio.sleep(130)
+        await session.client.idle()
+        assert queue_counts(broker, "two") == (2, 0)
+        # Of the other it has been told; it decides on it all the same.
+        late = await session.declare()
+        state = TransactionalState(txn_id=late, outcome=Accepted())
+        await session.client.send(disposition(second, state=state))
+        for each in (txn_id, late):
+            refused = await session.ask(Discharge(txn_id=each))
+            assert isinstance(refused, Rejected)
+            assert refused.error is not None
+            assert refused.error.condition == "amqp:transaction:rollback"
+        await settle_down()
+        assert queue_counts(broker, "one") == (0, 0)
+        assert queue_counts(broker, "two") == (2, 0)
+        await session.client.send(credit(9, 2, delivery_count=2))
+        assert len(await session.client.take(Transfer, 2)) == 2
+
+
+async def test_a_stream_takes_part(autojump_clock: Any) -> None:
+    """Its messages are there when the commit is, in its order, with the other queues' or not at all."""
+    async with running_broker() as broker:
+        declare(broker.catalog, "/", "one")
+        declare(broker.catalog, "/", "two", arguments={"x-queue-type": "stream"})
+        await settle_down()
+        session = await start(broker)
+        reader = await connect(broker).open()
+        await reader.send(attach_receiver(1, "/queues/two"), credit(1, 10))
+        for fail in (True, False):
+            txn_id = await session.declare()
+            for body in (b"first", b"second"):
+                await session.post(txn_id, "two", body)
+            await session.post(txn_id, "one")
+            await session.post(None, "two", b"plain")
+            assert [body_of(got.payload) for got in await reader.take(Transfer, 1)] == [b"plain"]
+            assert await session.ask(Discharge(txn_id=txn_id, fail=fail)) == ACCEPTED
+        assert [body_of(got.payload) for got in await reader.take(Transfer, 2)] == [b"first", b"second"]
+        assert queue_counts(broker, "one") == (1, 0)
+
+
+async def test_other_consumers_get_all_of_a_commit_after_it(autojump_clock: Any) -> None:
+    """A consumer that waits gets nothing before the commit."""
+    async with transacting() as (broker, session):
+        consumer = await connect(broker).open()
+        await consumer.send(attach_receiver(1, "/queues/one"), credit(1, 10))
+        txn_id = await session.declare()
+        for _ in range(3):
+            await session.post(txn_id, "one")
+        assert not any(isinstance(got.body, Transfer) for got in await consumer.idle())
+        await session.ask(Discharge(txn_id=txn_id))
+        with trio.fail_after(10):
+            assert len(await consumer.take(Transfer, 3)) == 3
+
+
+async def test_a_commit_of_amqp_0_9_1_is_one_step_of_its_queues(autojump_clock: Any) -> None:
+    """What is published to two queues, and acknowledged of one: whoever looks sees all of it or nothing."""
+    seen: set[tuple[int, int, int]] = set()
+
+    def look() -> None:
+        seen.add((*queue_counts(broker, "one"), queue_counts(broker, "two")[0]))
+
+    async with mixed() as (broker, session):
+        await session.post(None, "one")
+        client = await connect091(broker).open()
+        await client.call(1, TxSelect(), TxSelectOk)
+        await client.send(1, BasicGet("one"))
+        await client.idle()
+        trio.lowlevel.add_instrument(Looking(look))
+        await client.send(1, BasicAck(1, False), content(1, "one"), content(1, "two"), content(1, "two"))
+        await client.call(1, TxRollback(), TxRollbackOk)
+        await client.send(1, BasicAck(1, False), content(1, "one"), content(1, "two"), content(1, "two"))
+        await client.call(1, TxCommit(), TxCommitOk)
+        await settle_down()
+        assert seen == {(0, 1, 0), (1, 0, 2)}
+
+
+class Looking(trio.abc.Instrument):
+    """Calls a function after each step of any task."""
+
+    def __init__(self, look: Callable[[], None]) -> None:
+        self.look = look
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        """See `trio.abc.Instrument`."""
+        self.look()
+
+
+async def test_no_transactional_work_on_a_control_link(autojump_clock: Any) -> None:
+    """A request that is itself part of a transaction ends the link."""
+    async with transacting() as (_, session):
+        txn_id = await session.declare()
+        state = TransactionalState(txn_id=txn_id)
+        await session.client.send(request(session.take_id(), Declare(), state=state))
+        detach = await session.client.until(Detach)
+        assert detach.error is not None
+        assert (detach.handle, detach.error.condition) == (CONTROL, "amqp:not-allowed")
+
+
+async def test_requests_of_several_frames_and_aborted_ones(autojump_clock: Any) -> None:
+    """A declare may come in parts; one that is aborted declares nothing and is not answered."""
+    async with transacting(transactions_max_per_connection=1) as (_, session):
+        payload = b"\x00\x53" + bytes((AMQP_VALUE,)) + Declare().encode()
+        aborted = session.take_id()
+        await session.client.send(
+            transfer(CONTROL, aborted, payload[:2], raw=True, more=True),
+            transfer(CONTROL, aborted, b"", raw=True, aborted=True),
+        )
+        number = session.take_id()
+        await session.client.send(
+            transfer(CONTROL, number, payload[:4], raw=True, more=True),
+            transfer(CONTROL, number, payload[4:], raw=True),
+        )
+        answer = await session.client.until(Disposition)
+        assert (answer.first, type(answer.state)) == (number, Declared)
+
+
+async def test_a_discharge_without_an_id_is_refused(autojump_clock: Any) -> None:
+    """txn-id is mandatory: its lack is a decode error, and the link lives on."""
+    async with transacting() as (_, session):
+        payload = b"\x00\x53" + bytes((AMQP_VALUE, 0x00, 0x53, Discharge.DESCRIPTOR, 0x45))
+        await session.client.send(transfer(CONTROL, session.take_id(), payload, raw=True))
+        state = (await session.client.until(Disposition)).state
+        assert isinstance(state, Rejected)
+        assert state.error is not None
+        assert state.error.condition == "amqp:decode-error"
+        await session.declare()
+
+
+async def test_an_aborted_delivery_is_no_part_of_a_transaction(autojump_clock: Any) -> None:
+    """The transaction lives on, and has what else was posted."""
+    async with transacting() as (broker, session):
+        txn_id = await session.declare()
+        state = TransactionalState(txn_id=txn_id)
+        number = session.take_id()
+        await session.client.send(
+            transfer(1, number, b"m", state=state, more=True),
+            transfer(1, number, b"", raw=True, aborted=True),
+        )
+        await session.post(txn_id, "two")
+        assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
+        assert queue_counts(broker, "one") == (0, 0)
+        assert queue_counts(broker, "two") == (1, 0)
+
+
+async def test_length_limits_act_at_the_commit(autojump_clock: Any) -> None:
+    """What is dropped for want of room goes when the commit is done, and not when it is posted."""
+    async with running_broker() as broker:
+        declare(broker.catalog, "/", "one", arguments={"x-max-length": 1})
+        declare(broker.catalog, "/", "two")
+        session = await start(broker)
+        await session.post(None, "one", b"before")
+        txn_id = await session.declare()
+        for body in (b"first", b"last"):
+            await session.post(txn_id, "one", body)
+        other = await connect(broker).open()
+        assert queue_counts(broker, "one") == (1, 0)
+        assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
+        assert queue_counts(broker, "one") == (1, 0)
+        await other.send(attach_receiver(1, "/queues/one"), credit(1, 10))
+        assert [body_of(got.payload) for got in await other.take(Transfer, 1)] == [b"last"]
+
+
+async def test_a_state_without_an_outcome_binds_nothing(autojump_clock: Any) -> None:
+    """It says that the delivery was received: after the commit the client still has it."""
+    async with transacting() as (broker, session):
+        await session.post(None, "one")
+        (number,) = await session.consume("one", 1)
+        txn_id = await session.declare()
+        state = TransactionalState(txn_id=txn_id)
+        await session.client.send(disposition(number, state=state, settled=False))
+        assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
+        assert queue_counts(broker, "one") == (0, 1)
+
+
+async def test_retirement_of_what_is_gone_succeeds(autojump_clock: Any) -> None:
+    """The queue of the delivery was purged of all that waits, and then deleted."""
+    async with transacting() as (broker, session):
+        await session.post(None, "one")
+        (number,) = await session.consume("one", 1)
+        txn_id = await session.declare()
+        await session.post(txn_id, "two")
+        state = TransactionalState(txn_id=txn_id, outcome=Accepted())
+        await session.client.send(disposition(number, state=state))
+        await settle_down()
+        broker.catalog.vhosts["/"].lookup("one").handle.post(DELETE)
+        assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
+        assert queue_counts(broker, "two") == (1, 0)

@@ -1,0 +1,55 @@
+"""`amqp10broker doctor`: rows, JSON, and an exit code for scripts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from amqp10broker.cli import admin, main
+
+WARNED = {"check": "metrics", "state": "warn", "evidence": "metrics are told", "to_do": "close them"}
+BAD = {"check": "tls", "state": "bad", "evidence": "passwords go unencrypted", "to_do": "give a certificate"}
+
+
+def answer(monkeypatch: pytest.MonkeyPatch, *checks: dict[str, str]) -> list[Any]:
+    """Have the broker say this; what it is asked."""
+    asked: list[Any] = []
+    told = {"node": "a", "at_ms": 1, "boot_id": None, "checks": list(checks)}
+
+    def ask(place: admin.Place, request: Any) -> Any:
+        asked.append(request)
+        return told
+
+    monkeypatch.setattr(admin, "ask", ask)
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("checks", "code"), [((WARNED,), 0), ((), 0), ((BAD, WARNED), 69), ((WARNED, BAD), 69)]
+)
+def test_the_exit_code_is_0_if_nothing_is_bad(
+    checks: tuple[dict[str, str], ...],
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A warning is no reason to stop a roll-out."""
+    asked = answer(monkeypatch, *checks)
+    assert main.main(["doctor", "--formatter", "plain"]) == code
+    assert asked == [{"op": "doctor", "arguments": {"by_itself": False}}]
+    lines = ["state\tcheck\tevidence\tto_do", *("\t".join(each[n] for n in ORDER) for each in checks)]
+    assert capsys.readouterr().out.splitlines() == lines
+
+
+ORDER = ("state", "check", "evidence", "to_do")
+
+
+def test_json_has_the_whole_answer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = answer(monkeypatch, BAD)
+    assert main.main(["doctor", "--by-itself", "--formatter", "json"]) == 69
+    assert asked[0]["arguments"] == {"by_itself": True}
+    assert json.loads(capsys.readouterr().out) == {"node": "a", "at_ms": 1, "boot_id": None, "checks": [BAD]}

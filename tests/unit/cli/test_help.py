@@ -1,0 +1,109 @@
+"""``--help`` of every command: like a page of a manual, and true."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from amqp10broker.cli import examples, main
+from amqp10broker.cli.commands import Parser
+from amqp10broker.cli.helping import WIDTH_MAX
+from amqp10broker.config.records import SETTINGS
+
+NOT_FOR_PEOPLE = ("nursery", "mailbox", "epoch", "wake", "dataclass", "namespace", "None", "True", "False")
+"""Words of ours for what is inside, and of Python's."""
+
+
+def parsers(parser: Parser, words: tuple[str, ...] = ()) -> Iterator[tuple[str, Parser]]:
+    """All, with the words that lead to each."""
+    yield " ".join(words), parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, below in action.choices.items():
+                yield from parsers(below, (*words, name))
+
+
+ALL = dict(parsers(main.build_parser()))
+
+
+def options(parser: Parser) -> list[argparse.Action]:
+    """Those with a value, or a meaning, of their own."""
+    without = argparse._HelpAction | argparse._VersionAction | argparse._SubParsersAction
+    return [action for action in parser._actions if not isinstance(action, without)]
+
+
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+
+
+@pytest.mark.parametrize("words", ALL)
+def test_a_page_of_help_says_all_and_fits(words: str) -> None:
+    """Each argument means something, each option says its default; nothing is wider than 100 columns."""
+    page = ALL[words].format_help()
+    assert [line for line in page.splitlines() if len(line) > WIDTH_MAX] == []
+    assert [action.dest for action in options(ALL[words]) if not action.help] == []
+    told = " ".join(page.split())
+    # Each option begins a paragraph, which ends where the next one begins.
+    places = [
+        max(page.rfind(f"\n  {option}") for option in action.option_strings)
+        for action in options(ALL[words])
+        if action.option_strings and not action.required
+    ]
+    assert "(default: )" not in page
+    assert min(places, default=0) >= 0
+    for place in places:
+        paragraph = re.split(r"\n  \S|\n\n", page[place + 3 :])[0]
+        assert "default" in paragraph, paragraph
+    found = [word for word in NOT_FOR_PEOPLE if re.search(rf"\b{word}\b", told)]
+    assert found == []
+
+
+@pytest.mark.parametrize("words", ALL)
+def test_a_page_of_help_ends_with_an_example_that_can_be_typed(words: str) -> None:
+    """Parsed as it stands; what is behind a pipe, and what the shell does, left aside."""
+    assert ALL[words].format_help().endswith(f"\nexample:\n  $ {examples.EXAMPLES[words]}\n")
+    line = examples.EXAMPLES[words].removeprefix('eval "$(').removesuffix(')"')
+    typed = shlex.split(re.split(r" [<>] ", line.rpartition(" | ")[2])[0])
+    assert typed[0] == "amqp10broker"
+    parser = main.build_parser(typed[1], whole=False)
+    parser.check_options(typed[1:])
+    assert parser.parse_args(typed[1:]).command
+    assert words == "" or typed[1:][: len(words.split())] == words.split()
+
+
+def test_no_example_is_of_a_command_that_there_is_not() -> None:
+    assert set(examples.EXAMPLES) == set(ALL)
+
+
+def test_settings_with_a_unit_in_their_name_say_it_in_words() -> None:
+    """A number alone says little."""
+    silent = [
+        name
+        for name, setting in SETTINGS.items()
+        if (name.endswith("_ms") and " ms" not in setting.help)
+        or (name.endswith("_bytes") and "bytes" not in setting.help)
+    ]
+    assert silent == []
+
+
+@pytest.mark.parametrize("words", [(), ("serve",), ("record", "start")])
+def test_help_exits_with_0(words: tuple[str, ...]) -> None:
+    """Of the process; in a narrow terminal it is narrow."""
+    done = subprocess.run(
+        [sys.executable, "-m", "amqp10broker", *words, "--help"],
+        env={**os.environ, "COLUMNS": "60"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("usage: amqp10broker")
+    assert "example:\n  $ amqp10broker" in done.stdout

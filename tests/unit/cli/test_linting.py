@@ -1,0 +1,115 @@
+"""``amqp10broker lint`` and ``frames`` over a recording: what they print, and with which code they end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from amqp10broker.cli.main import main
+from amqp10broker.frames.records import (
+    Ended,
+    Known,
+    Listening,
+    Recorded,
+    ended_line,
+    first_line,
+    frame_line,
+    known_line,
+    listening_line,
+)
+from tests.support.rawframes import open_frame
+from tests.support.tape import Tape
+
+
+def written(path: Path, *, idle_time_out: int | None) -> str:
+    """A recording of a client that opens a connection."""
+    tape = Tape(number=7)
+    tape.came(open_frame(container_id="c", idle_time_out=idle_time_out))
+    tape.records.append(Known(0, 7, 0, "sender", "out", "/queues/q", 0, 0))
+    tape.ended()
+    lines = [first_line()]
+    for record in tape.records:
+        match record:
+            case Listening():
+                lines.append(listening_line(record))
+            case Known():
+                lines.append(known_line(record))
+            case Ended():
+                lines.append(ended_line(record))
+            case Recorded():
+                lines.append(frame_line(7, record.at_ns, record.direction, record.frame))
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return str(path)
+
+
+def test_a_finding_has_its_frames_and_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command ends with 1."""
+    path = written(tmp_path / "frames.jsonl", idle_time_out=None)
+    assert main(["lint", "--file", path]) == 1
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0] == "risk: no-heartbeat: connection 7"
+    assert shown[1] == "  its open has no idle-time-out"
+    assert shown[2].startswith("  why:   If the network fails")
+    assert shown[3].startswith("  to do: Set an idle-time-out")
+    assert shown[4].startswith("       1970-01-01T00:00:00.000000Z <- ch 0 OPEN container-id=c")
+    assert shown[-1] == "1 finding in 2 frames of 1 connection"
+
+
+def test_findings_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same, for programs."""
+    path = written(tmp_path / "frames.jsonl", idle_time_out=None)
+    assert main(["lint", "--file", path, "--format", "json"]) == 1
+    (found,) = json.loads(capsys.readouterr().out)
+    assert (found["rule"], found["sort"], found["connection"]) == ("no-heartbeat", "risk", 7)
+    assert found["evidence"][0]["frame"].startswith("<- ch 0 OPEN")
+
+
+def test_a_clean_recording_ends_with_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And says how much was looked at."""
+    path = written(tmp_path / "frames.jsonl", idle_time_out=10_000)
+    assert main(["lint", "--file", path]) == 0
+    assert capsys.readouterr().out == "0 findings in 2 frames of 1 connection\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--file", "/nowhere"], "/nowhere cannot be read: No such file or directory"),
+        (["3", "--file", "/nowhere"], "lint 3 is given with --file; give either"),
+        (["--for", "3", "--file", "/nowhere"], "lint --for is given with --file; give either"),
+    ],
+)
+def test_what_cannot_be_done_is_said(
+    given: list[str],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One sentence."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["lint", *given]) != 0
+    assert said in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_recording_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With how one is made."""
+    (tmp_path / "text").write_text("hello\n")
+    assert main(["lint", "--file", str(tmp_path / "text")]) == 1
+    assert "line 1 of the recording of frames: no JSON object" in capsys.readouterr().err
+
+
+def test_a_recording_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each record a line; one connection, if it is asked for."""
+    path = written(tmp_path / "frames.jsonl", idle_time_out=10_000)
+    assert main(["frames", path]) == 0
+    shown = [line.partition(" connection 7 ")[2] for line in capsys.readouterr().out.splitlines()]
+    assert shown[0] == "(127.0.0.1:4007) begins"
+    assert shown[1] == "<- AMQP 0 1 0 0"
+    assert shown[2].startswith("<- ch 0 OPEN container-id=c")
+    assert shown[3] == "has a sender 'out' on channel 0, /queues/q"
+    assert shown[4] == "has ended: closed by the client"
+    assert main(["frames", path, "--connection", "8"]) == 0
+    assert capsys.readouterr().out == ""

@@ -1,0 +1,136 @@
+"""Recordings of frames: what goes in comes out, without contents and without what lets somebody in."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from amqp10broker.amqp091 import methods
+from amqp10broker.amqp091.framing import HEARTBEAT, content_frames, method_frame
+from amqp10broker.amqp091.properties import BasicProperties, encode_properties
+from amqp10broker.amqp10.performatives import SaslInit
+from amqp10broker.amqp10.types import Symbol
+from amqp10broker.frames.reader import FrameReader
+from amqp10broker.frames.records import (
+    Direction,
+    Known,
+    Listening,
+    NoFrames,
+    Recorded,
+    first_line,
+    frame_line,
+    known_line,
+    listening_line,
+    read_lines,
+)
+from amqp10broker.greeting import AMQP_091_HEADER, AMQP_10_HEADER, SASL_HEADER, Protocol
+from tests.support.rawframes import attach_sender, begin, flow, frame, transfer
+
+LISTENING = Listening(5, 3, "127.0.0.1:4711", Protocol.AMQP_10, True)
+
+
+def recorded(data: bytes, direction: Direction = "in", protocol: Protocol = Protocol.AMQP_10) -> list[str]:
+    """A recording of these bytes, its lines."""
+    reader = FrameReader(protocol)
+    lines = [frame_line(3, 7, direction, each) for each in reader.feed(data)]
+    return [first_line(), listening_line(LISTENING), *lines]
+
+
+def test_frames_of_amqp_10_come_back_without_the_contents_of_messages() -> None:
+    """And with their lengths."""
+    data = AMQP_10_HEADER + begin(1) + attach_sender(0, "/queues/q") + transfer(0, 0, b"secret" * 100)
+    lines = recorded(data + flow(1) + b"\x00\x00\x00\x08\x02\x00\x00\x00")
+    assert b"secret".hex() not in "".join(lines)
+    first, *found = read_lines(lines)
+    assert first == LISTENING
+    texts = [each.text for each in found if isinstance(each, Recorded)]
+    assert len(texts) == len(found) == 6
+    assert [text.split()[3] for text in texts[1:5]] == ["BEGIN", "ATTACH", "TRANSFER", "FLOW"]
+    assert texts[0] == "<- AMQP 0 1 0 0"
+    assert texts[3].endswith("payload(608 bytes)")
+    assert texts[5] == "<- ch 0 (empty frame)"
+
+
+def test_frames_of_amqp_091_come_back_without_the_contents_of_messages() -> None:
+    """Methods, headers, bodies, heartbeats."""
+    content = content_frames(
+        1,
+        methods.BasicPublish(exchange="", routing_key="q"),
+        encode_properties(BasicProperties(content_type="text/plain")),
+        b"secret" * 10,
+        40,
+    )
+    lines = recorded(AMQP_091_HEADER + content + HEARTBEAT, protocol=Protocol.AMQP_091)
+    assert b"secret".hex() not in "".join(lines)
+    texts = [each.text for each in read_lines(lines) if isinstance(each, Recorded)]
+    assert texts == [
+        "<- AMQP 0 0 9 1",
+        "<- ch 1 basic.publish routing-key=q",
+        "<- ch 1 header body-size=60 content-type=text/plain",
+        "<- ch 1 body(32 bytes)",
+        "<- ch 1 body(28 bytes)",
+        "<- heartbeat",
+    ]
+
+
+def test_of_what_lets_somebody_in_there_are_words_alone() -> None:
+    """Whichever way it goes, and also where it cannot be decoded."""
+    init = frame(0, SaslInit(mechanism=Symbol("PLAIN"), initial_response=b"\0guest\0secret"), kind=1)
+    broken = b"\x00\x53\x41\xc0\x10\x02\xa3\x05PLAIN\xa1\x06secret"
+    broken = (8 + len(broken)).to_bytes(4, "big") + b"\x02\x01\0\0" + broken
+    start_ok = methods.ConnectionStartOk({}, "PLAIN", b"\0guest\0secret", "en_US")
+    for lines in (
+        recorded(SASL_HEADER + init + broken),
+        recorded(AMQP_091_HEADER + method_frame(0, start_ok), protocol=Protocol.AMQP_091),
+    ):
+        assert b"secret".hex() not in "".join(lines)
+        assert "secret" not in "".join(lines)
+        texts = [each.text for each in read_lines(lines) if isinstance(each, Recorded)]
+        assert "response=(hidden)" in texts[1]
+
+
+def test_a_link_that_was_there_before_is_a_line() -> None:
+    """With the handles that frames call it by."""
+    known = Known(6, 3, 1, "sender", "out", "/queues/q", 0, 4)
+    assert list(read_lines([first_line(), known_line(known)])) == [known]
+
+
+def test_lines_are_objects_with_the_documented_fields() -> None:
+    """What docs/frames.md says."""
+    lines = [json.loads(line) for line in recorded(AMQP_10_HEADER + transfer(0, 0, b"x" * 4))]
+    assert lines[0] == {"format": "amqp10broker frames", "version": 1}
+    peer = "127.0.0.1:4711"
+    assert lines[1] == {"connection": 3, "at_ns": 5, "peer": peer, "protocol": "AMQP 1.0", "begins": True}
+    assert lines[2] == {
+        "connection": 3,
+        "at_ns": 7,
+        "direction": "in",
+        "frame": AMQP_10_HEADER.hex(),
+        "channel": -1,
+        "said": "AMQP 0 1 0 0",
+    }
+    assert lines[3]["payload"] == 9
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        (["no json"], "line 1 .* no JSON object"),
+        (['{"format": "x"}'], "does not begin as one"),
+        (['{"format": "amqp10broker frames", "version": 2}'], "version 2"),
+        ([first_line(), "{}"], "line 2 .*KeyError: 'connection'"),
+        ([first_line(), '{"connection": 1, "at_ns": 1, "direction": "in", "frame": "00"}'], "line 2"),
+        ([first_line(), "{", listening_line(LISTENING)], "line 2 .* no JSON object"),
+        ([first_line(), "[]", listening_line(LISTENING)], "line 2 .* no object"),
+    ],
+)
+def test_what_is_no_recording_is_refused_with_its_line(lines: list[str], reason: str) -> None:
+    """Nothing else is raised."""
+    with pytest.raises(NoFrames, match=reason):
+        list(read_lines(lines))
+
+
+def test_a_last_line_that_is_not_whole_is_left_out() -> None:
+    """The broker was ended while it wrote."""
+    assert list(read_lines([first_line(), listening_line(LISTENING), '{"connec'])) == [LISTENING]

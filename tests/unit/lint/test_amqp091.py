@@ -1,0 +1,257 @@
+"""Each rule of AMQP 0-9-1: a client that breaks it, and one that comes close and does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from amqp10broker.amqp091 import methods
+from amqp10broker.amqp091.framing import content_frames, method_frame
+from amqp10broker.amqp091.properties import BasicProperties, encode_properties
+from amqp10broker.frames.records import Known
+from amqp10broker.greeting import Protocol
+from amqp10broker.lint import rules
+from amqp10broker.lint.findings import Rule
+from tests.support.tape import Tape
+
+MANY = rules.OFTEN + 5
+PERSISTENT = encode_properties(BasicProperties(delivery_mode=2))
+TRANSIENT = encode_properties(BasicProperties())
+
+
+def opened(*, heartbeat: int = 60, told: bool = True) -> Tape:
+    """A client with an open connection."""
+    tape = Tape(Protocol.AMQP_091)
+    properties = {"capabilities": {"consumer_cancel_notify": told}}
+    tape.came(
+        method_frame(0, methods.ConnectionStartOk(properties, "PLAIN", b"\0guest\0guest", "en_US")),
+        method_frame(0, methods.ConnectionTuneOk(2047, 131_072, heartbeat)),
+    )
+    return tape
+
+
+def channel(tape: Tape, *, number: int = 1) -> None:
+    tape.came(method_frame(number, methods.ChannelOpen()))
+    tape.went(method_frame(number, methods.ChannelOpenOk()))
+
+
+def publish(key: str = "q", properties: bytes = TRANSIENT, number: int = 1) -> bytes:
+    """A message of a byte."""
+    return content_frames(
+        number, methods.BasicPublish(exchange="", routing_key=key), properties, b"x", 131_072
+    )
+
+
+def delivery(tag: int, properties: bytes = TRANSIENT) -> bytes:
+    """A message to the consumer 't'."""
+    method = methods.BasicDeliver("t", tag, False, "", "q")
+    return content_frames(1, method, properties, b"x", 131_072)
+
+
+def ack(tag: int, *, multiple: bool = False) -> bytes:
+    return method_frame(1, methods.BasicAck(tag, multiple))
+
+
+def consuming(*, prefetch: int = 100, no_ack: bool = False, told: bool = True) -> Tape:
+    tape = opened(told=told)
+    channel(tape)
+    if prefetch:
+        tape.came(method_frame(1, methods.BasicQos(prefetch_count=prefetch)))
+        tape.went(method_frame(1, methods.BasicQosOk()))
+    tape.came(method_frame(1, methods.BasicConsume(queue="q", consumer_tag="t", no_ack=no_ack)))
+    tape.went(method_frame(1, methods.BasicConsumeOk("t")))
+    return tape
+
+
+def no_heartbeat(breaks: bool) -> Tape:
+    return opened(heartbeat=0 if breaks else 60)
+
+
+def session_per_message(breaks: bool) -> Tape:
+    tape = opened()
+    for _ in range(MANY):
+        channel(tape)
+        for _ in range(1 if breaks else 2):
+            tape.came(publish())
+        tape.came(method_frame(1, methods.ChannelClose(200, "", 0, 0)))
+        tape.went(method_frame(1, methods.ChannelCloseOk()))
+    return tape
+
+
+def declares_again(breaks: bool) -> Tape:
+    tape = opened()
+    channel(tape)
+    for number in range(MANY):
+        name = "q" if breaks else f"q{number}"
+        tape.came(method_frame(1, methods.QueueDeclare(queue=name)))
+        tape.came(method_frame(1, methods.QueueDeclare(queue="seen", passive=True)))
+    return tape
+
+
+def unconfirmed(breaks: bool) -> Tape:
+    tape = opened()
+    channel(tape)
+    if not breaks:
+        tape.came(method_frame(1, methods.ConfirmSelect()))
+    tape.came(*(publish(properties=PERSISTENT) for _ in range(rules.FEW)))
+    return tape
+
+
+def one_in_flight(breaks: bool) -> Tape:
+    tape = opened()
+    channel(tape)
+    tape.came(method_frame(1, methods.ConfirmSelect()))
+    for number in range(1, 2 * MANY, 2):
+        tape.came(publish())
+        if breaks:
+            tape.went(ack(number))
+        tape.came(publish())
+        tape.went(ack(number + 1, multiple=not breaks))
+    return tape
+
+
+def returns_ignored(breaks: bool) -> Tape:
+    tape = opened()
+    channel(tape)
+    returned = methods.BasicReturn(312, "NO_ROUTE", "", "nobody")
+    for _ in range(rules.FEW):
+        tape.came(publish("nobody"))
+        tape.went(content_frames(1, returned, TRANSIENT, b"x", 131_072))
+    tape.came(publish("nobody" if breaks else "q"))
+    return tape
+
+
+def publishes_blocked(breaks: bool) -> Tape:
+    tape = opened()
+    channel(tape)
+    tape.went(method_frame(0, methods.ConnectionBlocked("low on memory")))
+    tape.later(0.5)
+    tape.came(*(publish() for _ in range(rules.FEW)))
+    tape.later(1)
+    if not breaks:
+        tape.went(method_frame(0, methods.ConnectionUnblocked()))
+    tape.came(*(publish() for _ in range(rules.FEW)))
+    return tape
+
+
+def commit_per_message(breaks: bool) -> Tape:
+    tape = opened()
+    channel(tape)
+    tape.came(method_frame(1, methods.TxSelect()))
+    for _ in range(MANY):
+        tape.came(*(publish() for _ in range(1 if breaks else 2)), method_frame(1, methods.TxCommit()))
+    return tape
+
+
+def prefetch_unlimited(breaks: bool) -> Tape:
+    tape = consuming(prefetch=0 if breaks else 200)
+    tape.went(*(delivery(tag) for tag in range(1, rules.HELD_MANY + 1)))
+    tape.came(ack(rules.HELD_MANY, multiple=True))
+    return tape
+
+
+def auto_ack(breaks: bool) -> Tape:
+    tape = consuming(no_ack=True)
+    tape.went(*(delivery(tag, PERSISTENT if breaks else TRANSIENT) for tag in range(1, rules.FEW + 1)))
+    return tape
+
+
+def settles_one_by_one(breaks: bool) -> Tape:
+    tape = consuming()
+    tape.went(*(delivery(tag) for tag in range(1, MANY + 1)))
+    if breaks:
+        tape.came(*(ack(tag) for tag in range(1, MANY + 1)))
+    else:
+        tape.came(ack(MANY, multiple=True))
+    return tape
+
+
+def settles_nothing(breaks: bool) -> Tape:
+    tape = consuming()
+    tape.went(*(delivery(tag) for tag in range(1, rules.FEW + 1)))
+    if not breaks:
+        tape.came(ack(0, multiple=True))
+    tape.later(rules.LONG_S + 1)
+    return tape
+
+
+def returns_everything(breaks: bool) -> Tape:
+    tape = consuming()
+    for tag in range(1, MANY + 1):
+        tape.later(1)
+        tape.went(delivery(tag))
+        tape.came(method_frame(1, methods.BasicNack(tag, False, True)) if breaks or tag % 2 else ack(tag))
+    return tape
+
+
+def polls(breaks: bool) -> Tape:
+    tape = opened()
+    channel(tape)
+    for tag in range(1, MANY + 1):
+        tape.came(method_frame(1, methods.BasicGet(queue="q", no_ack=True)))
+        if breaks or tag % 3 == 0:
+            tape.went(method_frame(1, methods.BasicGetEmpty()))
+        else:
+            got = methods.BasicGetOk(tag, False, "", "q", 0)
+            tape.went(content_frames(1, got, TRANSIENT, b"x", 131_072))
+    return tape
+
+
+def no_cancel_notice(breaks: bool) -> Tape:
+    return consuming(told=not breaks)
+
+
+def ended_by_error(breaks: bool) -> Tape:
+    tape = opened()
+    channel(tape)
+    if breaks:
+        tape.went(method_frame(1, methods.ChannelClose(404, "NOT_FOUND - no queue 'q'", 60, 40)))
+        tape.came(method_frame(1, methods.ChannelCloseOk()))
+    else:
+        tape.came(method_frame(1, methods.ChannelClose(200, "", 0, 0)))
+        tape.went(method_frame(0, methods.ConnectionClose(320, "CONNECTION_FORCED", 0, 0)))
+    return tape
+
+
+CASES: dict[Rule, Callable[[bool], Tape]] = {
+    rules.NO_HEARTBEAT: no_heartbeat,
+    rules.SESSION_PER_MESSAGE: session_per_message,
+    rules.DECLARES_AGAIN: declares_again,
+    rules.UNCONFIRMED: unconfirmed,
+    rules.ONE_IN_FLIGHT: one_in_flight,
+    rules.RETURNS_IGNORED: returns_ignored,
+    rules.PUBLISHES_BLOCKED: publishes_blocked,
+    rules.COMMIT_PER_MESSAGE: commit_per_message,
+    rules.PREFETCH_UNLIMITED: prefetch_unlimited,
+    rules.AUTO_ACK: auto_ack,
+    rules.SETTLES_ONE_BY_ONE: settles_one_by_one,
+    rules.SETTLES_NOTHING: settles_nothing,
+    rules.RETURNS_EVERYTHING: returns_everything,
+    rules.POLLS: polls,
+    rules.NO_CANCEL_NOTICE: no_cancel_notice,
+    rules.ENDED_BY_ERROR: ended_by_error,
+}
+
+
+@pytest.mark.parametrize("rule", CASES, ids=lambda rule: rule.id)
+def test_a_client_that_breaks_a_rule_is_told_of_that_one(rule: Rule) -> None:
+    """And of no other, with what shows it."""
+    (finding,) = CASES[rule](True).findings()
+    assert finding.rule is rule
+    assert finding.said
+    assert finding.evidence or rule is rules.SESSION_PER_MESSAGE
+
+
+@pytest.mark.parametrize("rule", CASES, ids=lambda rule: rule.id)
+def test_a_client_that_comes_close_is_clean(rule: Rule) -> None:
+    """Nothing at all is found."""
+    assert CASES[rule](False).rules() == set()
+
+
+def test_of_a_consumer_that_was_there_before_nothing_is_guessed() -> None:
+    """Its prefetch and whether it acknowledges are not known."""
+    tape = Tape(Protocol.AMQP_091, known=[Known(0, 1, 1, "receiver", "t", "q")])
+    tape.went(*(delivery(tag, PERSISTENT) for tag in range(1, 2 * rules.HELD_MANY)))
+    tape.later(60)
+    assert tape.rules() == set()

@@ -1,0 +1,444 @@
+"""Each rule of AMQP 1.0: a client that breaks it, and one that comes close and does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from amqp10broker.amqp10.performatives import (
+    Accepted,
+    Attach,
+    Begin,
+    Close,
+    Detach,
+    Disposition,
+    End,
+    Error,
+    Rejected,
+    Released,
+    Role,
+    Source,
+    Target,
+)
+from amqp10broker.amqp10.types import Symbol
+from amqp10broker.frames.records import Known
+from amqp10broker.lint import rules
+from amqp10broker.lint.findings import Rule
+from tests.support.rawframes import (
+    attach_receiver,
+    attach_sender,
+    begin,
+    credit,
+    disposition,
+    flow,
+    frame,
+    open_frame,
+    transfer,
+)
+from tests.support.tape import Tape, findings
+
+MANY = rules.OFTEN + 5
+
+
+def session(tape: Tape, *, window: int = 1000) -> None:
+    """A connection with heartbeats, and a session on channel 0."""
+    tape.came(open_frame(container_id="c", idle_time_out=10_000), begin(incoming_window=window))
+    begun = Begin(remote_channel=0, next_outgoing_id=0, incoming_window=1000, outgoing_window=1000)
+    tape.went(frame(0, begun))
+
+
+def receiver(tape: Tape, handle: int = 0, **given: Any) -> None:
+    """A receiver of the client from a queue, attached by both."""
+    tape.came(attach_receiver(handle, "/queues/q", **given))
+    name = f"in-0-{handle}-/queues/q"
+    source = Source(address="/queues/q")
+    answer = Attach(name=name, handle=handle, role=False, source=source, initial_delivery_count=0)
+    tape.went(frame(0, answer))
+
+
+def sender(tape: Tape, handle: int = 0, address: str = "/queues/q") -> None:
+    """A sender of the client, attached by both."""
+    tape.came(attach_sender(handle, address))
+    answer = Attach(
+        name=f"out-0-{handle}-{address}", handle=handle, role=True, target=Target(address=address)
+    )
+    tape.went(frame(0, answer), flow(handle=handle, delivery_count=0, link_credit=1000))
+
+
+def outcome(first: int, state: Any = None, last: int | None = None) -> bytes:
+    """A disposition of the broker about what the client sent."""
+    return frame(
+        0, Disposition(role=Role.RECEIVER, first=first, last=last, settled=True, state=state or Accepted())
+    )
+
+
+def consuming(granted: int, *, window: int = 1000) -> Tape:
+    """A client with a receiver that has granted so much."""
+    tape = Tape()
+    session(tape, window=window)
+    receiver(tape)
+    tape.came(credit(0, granted))
+    return tape
+
+
+def publishing() -> Tape:
+    """A client with a sender that has credit."""
+    tape = Tape()
+    session(tape)
+    sender(tape)
+    return tape
+
+
+# --- receivers ------------------------------------------------------------------------------------
+
+
+def flow_before_attach(breaks: bool) -> Tape:
+    tape = Tape()
+    session(tape)
+    tape.came(attach_receiver(0, "/queues/q"))
+    tape.came(credit(0, 10) if breaks else flow(handle=0, link_credit=10))
+    return tape
+
+
+def credit_never_renewed(breaks: bool) -> Tape:
+    tape = consuming(1)
+    tape.went(transfer(0, 0, b"x"))
+    tape.came(disposition(0, state=Accepted()))
+    tape.later(rules.LONG_S + 1)
+    if not breaks:
+        tape.came(credit(0, 1, delivery_count=1))
+        tape.later(rules.LONG_S + 1)
+    return tape
+
+
+def settles_nothing(breaks: bool) -> Tape:
+    tape = consuming(100)
+    for number in range(rules.FEW):
+        tape.went(transfer(0, number, b"x"))
+    if not breaks:
+        tape.came(disposition(0, state=Accepted()))
+    tape.later(rules.LONG_S + 1)
+    return tape
+
+
+def unsettled_grows(breaks: bool) -> Tape:
+    tape = consuming(1000)
+    for number in range(200):
+        tape.went(transfer(0, number, b"x"))
+    tape.came(disposition(0, 80 if breaks else 120, state=Accepted()))
+    tape.later(rules.LONG_S + 1)
+    return tape
+
+
+def held_too_long(breaks: bool) -> Tape:
+    tape = consuming(1000)
+    for number in range(200 if breaks else 20):
+        tape.went(transfer(0, number, b"x"))
+    for number in range(20):
+        tape.later(2)
+        tape.came(disposition(number, state=Accepted()))
+    tape.came(disposition(0, 200, state=Accepted()))
+    return tape
+
+
+def settles_one_by_one(breaks: bool) -> Tape:
+    tape = consuming(1000)
+    for number in range(MANY):
+        tape.went(transfer(0, number, b"x"))
+    if breaks:
+        tape.came(*(disposition(number, state=Accepted()) for number in range(MANY)))
+    else:
+        for number in range(MANY):
+            tape.later(0.1)
+            tape.came(disposition(number, state=Accepted()))
+    return tape
+
+
+def credit_one(breaks: bool) -> Tape:
+    tape = consuming(0)
+    for number in range(MANY):
+        tape.came(credit(0, 1 if breaks else 2, delivery_count=number))
+        tape.went(transfer(0, number, b"x", settled=True))
+    tape.came(credit(0, 5, delivery_count=MANY))
+    return tape
+
+
+def flows_in_vain(breaks: bool) -> Tape:
+    tape = consuming(100)
+    for number in range(MANY):
+        tape.came(credit(0, 100 if breaks else 100 + number))
+    return tape
+
+
+def drains_in_vain(breaks: bool) -> Tape:
+    tape = consuming(0)
+    for number in range(MANY):
+        tape.came(credit(0, 10, delivery_count=10 * number, drain=True))
+        if not breaks and number == MANY // 2:
+            tape.went(transfer(0, 0, b"x", settled=True))
+        tape.went(flow(handle=0, delivery_count=10 * (number + 1), link_credit=0, drain=True))
+    return tape
+
+
+def echo_storm(breaks: bool) -> Tape:
+    tape = consuming(1)
+    for number in range(MANY):
+        tape.later(0.01 if breaks else 0.1)
+        tape.came(credit(0, 100 + number, echo=True))
+    return tape
+
+
+def window_not_reopened(breaks: bool) -> Tape:
+    tape = consuming(100, window=3)
+    tape.came(credit(0, 100, incoming_window=3, next_incoming_id=0))
+    for number in range(3):
+        tape.went(transfer(0, number, b"x", settled=True))
+    if not breaks:
+        tape.came(flow(next_incoming_id=3, incoming_window=3))
+    tape.later(rules.LONG_S + 1)
+    return tape
+
+
+def returns_everything(breaks: bool) -> Tape:
+    tape = consuming(1000)
+    for number in range(MANY):
+        tape.later(1)
+        tape.went(transfer(0, number, b"x"))
+        tape.came(disposition(number, state=Released() if breaks or number % 2 else Accepted()))
+    return tape
+
+
+def no_message_limit(breaks: bool) -> Tape:
+    tape = Tape()
+    session(tape)
+    receiver(tape, **({} if breaks else {"max_message_size": 4 * rules.LARGE_BYTES}))
+    tape.came(credit(0, 10))
+    tape.went(transfer(0, 0, bytes(rules.LARGE_BYTES), settled=True))
+    return tape
+
+
+# --- senders --------------------------------------------------------------------------------------
+
+
+def ended_with(breaks: bool, condition: str) -> Tape:
+    tape = publishing()
+    error = Error(condition=Symbol(condition), description="too much") if breaks else None
+    if "session" in condition:
+        tape.went(frame(0, End(error=error)))
+    else:
+        tape.went(frame(0, Detach(handle=0, closed=True, error=error)))
+    return tape
+
+
+def beyond_credit(breaks: bool) -> Tape:
+    return ended_with(breaks, "amqp:link:transfer-limit-exceeded")
+
+
+def beyond_window(breaks: bool) -> Tape:
+    return ended_with(breaks, "amqp:session:window-violation")
+
+
+def ended_by_error(breaks: bool) -> Tape:
+    """An end that was forced on it is no fault of the client."""
+    tape = ended_with(False, "amqp:link:detach-forced")
+    condition = "amqp:unauthorized-access" if breaks else "amqp:connection:forced"
+    tape.went(frame(0, Close(error=Error(condition=Symbol(condition)))))
+    return tape
+
+
+def tag_reused(breaks: bool) -> Tape:
+    tape = publishing()
+    tape.came(transfer(0, 0, b"x", delivery_tag=b"t"))
+    if not breaks:
+        tape.went(outcome(0))
+    tape.came(transfer(0, 1, b"x", delivery_tag=b"t"))
+    return tape
+
+
+def link_per_message(breaks: bool) -> Tape:
+    tape = Tape()
+    session(tape)
+    for number in range(MANY):
+        sender(tape, address="/queues/q" if breaks else f"/queues/{number}")
+        tape.came(transfer(0, number, b"x"), frame(0, Detach(handle=0, closed=True)))
+    return tape
+
+
+def session_per_message(breaks: bool) -> Tape:
+    tape = Tape()
+    tape.came(open_frame(container_id="c", idle_time_out=10_000))
+    begun = Begin(remote_channel=0, next_outgoing_id=0, incoming_window=1000, outgoing_window=1000)
+    for _ in range(MANY):
+        tape.came(begin())
+        tape.went(frame(0, begun))
+        sender(tape)
+        for number in range(1 if breaks else 2):
+            tape.came(transfer(0, number, b"x"))
+            tape.went(outcome(number))
+        tape.came(frame(0, End()))
+        tape.went(frame(0, End()))
+    return tape
+
+
+def idle_links(breaks: bool) -> Tape:
+    tape = Tape()
+    session(tape)
+    for handle in range(rules.IDLE_LINKS):
+        receiver(tape, handle)
+        if not breaks:
+            tape.came(credit(handle, 1))
+            tape.went(transfer(handle, handle, b"x", settled=True))
+            tape.came(credit(handle, 1, delivery_count=1))
+    tape.later(rules.LONG_S + 1)
+    return tape
+
+
+def sends_settled(breaks: bool) -> Tape:
+    tape = publishing()
+    for number in range(rules.FEW):
+        tape.came(transfer(0, number, b"x", settled=breaks))
+    return tape
+
+
+def sends_refused(breaks: bool) -> Tape:
+    tape = publishing()
+    for number in range(rules.FEW):
+        tape.came(transfer(0, number, b"x"))
+    for number in range(rules.FEW):
+        tape.went(outcome(number, Rejected() if breaks or number % 2 else Accepted()))
+    tape.came(transfer(0, 99, b"x"))
+    return tape
+
+
+def one_in_flight(breaks: bool) -> Tape:
+    tape = publishing()
+    for number in range(0, 2 * MANY, 2):
+        tape.came(transfer(0, number, b"x"))
+        if not breaks:
+            tape.came(transfer(0, number + 1, b"x"))
+        tape.went(outcome(number, last=number + 1))
+    return tape
+
+
+def no_heartbeat(breaks: bool) -> Tape:
+    tape = Tape()
+    tape.came(open_frame(container_id="c", idle_time_out=None if breaks else 10_000))
+    return tape
+
+
+CASES: dict[Rule, Callable[[bool], Tape]] = {
+    rules.FLOW_BEFORE_ATTACH: flow_before_attach,
+    rules.CREDIT_NEVER_RENEWED: credit_never_renewed,
+    rules.SETTLES_NOTHING: settles_nothing,
+    rules.UNSETTLED_GROWS: unsettled_grows,
+    rules.HELD_TOO_LONG: held_too_long,
+    rules.SETTLES_ONE_BY_ONE: settles_one_by_one,
+    rules.CREDIT_ONE: credit_one,
+    rules.FLOWS_IN_VAIN: flows_in_vain,
+    rules.DRAINS_IN_VAIN: drains_in_vain,
+    rules.ECHO_STORM: echo_storm,
+    rules.WINDOW_NOT_REOPENED: window_not_reopened,
+    rules.RETURNS_EVERYTHING: returns_everything,
+    rules.NO_MESSAGE_LIMIT: no_message_limit,
+    rules.BEYOND_CREDIT: beyond_credit,
+    rules.BEYOND_WINDOW: beyond_window,
+    rules.ENDED_BY_ERROR: ended_by_error,
+    rules.TAG_REUSED: tag_reused,
+    rules.LINK_PER_MESSAGE: link_per_message,
+    rules.SESSION_PER_MESSAGE: session_per_message,
+    rules.IDLE_LINKS_RULE: idle_links,
+    rules.SENDS_SETTLED: sends_settled,
+    rules.SENDS_REFUSED: sends_refused,
+    rules.ONE_IN_FLIGHT: one_in_flight,
+    rules.NO_HEARTBEAT: no_heartbeat,
+}
+
+
+@pytest.mark.parametrize("rule", CASES, ids=lambda rule: rule.id)
+def test_a_client_that_breaks_a_rule_is_told_of_that_one(rule: Rule) -> None:
+    """And of no other, with what shows it."""
+    (finding,) = CASES[rule](True).findings()
+    assert finding.rule is rule
+    assert finding.said
+    assert finding.connection == 1
+    assert finding.evidence or rule is rules.SESSION_PER_MESSAGE
+
+
+@pytest.mark.parametrize("rule", CASES, ids=lambda rule: rule.id)
+def test_a_client_that_comes_close_is_clean(rule: Rule) -> None:
+    """Nothing at all is found."""
+    assert CASES[rule](False).rules() == set()
+
+
+def churning(messages: int) -> list[Tape]:
+    tapes = []
+    for number in range(1, rules.FEW + 1):
+        tape = Tape(number=number, now_s=number / 2)
+        session(tape)
+        sender(tape)
+        for delivery in range(messages):
+            tape.came(transfer(0, delivery, b"x"))
+            tape.went(outcome(delivery))
+        tape.ended()
+        tapes.append(tape)
+    return tapes
+
+
+def test_connections_that_come_for_one_message_are_one_finding_of_their_host() -> None:
+    """Two messages each are not."""
+    (finding,) = findings(*churning(1))
+    assert finding.rule is rules.CONNECTION_PER_MESSAGE
+    assert finding.connection == 0
+    assert "127.0.0.1" in finding.where
+    assert findings(*churning(2)) == []
+
+
+def test_requests_to_the_management_node_are_no_habit() -> None:
+    """A credit of 1 for each reply, and requests sent settled, are how they are made."""
+    tape = Tape()
+    session(tape)
+    tape.came(attach_sender(0, "/management"), attach_receiver(1, "/management"))
+    for handle, role in ((0, True), (1, False)):
+        name = f"{'out' if role else 'in'}-0-{handle}-/management"
+        tape.went(frame(0, Attach(name=name, handle=handle, role=role, initial_delivery_count=0)))
+    for number in range(MANY):
+        tape.came(credit(1, 1, delivery_count=number), transfer(0, number, b"x", settled=True))
+        tape.went(transfer(1, number, b"x", settled=True))
+    tape.later(60)
+    assert tape.rules() == set()
+
+
+def test_a_pool_of_connections_that_stay_is_none() -> None:
+    """They are open, and wait for work."""
+    tapes = [Tape(number=number) for number in range(1, 3 * rules.FEW)]
+    for tape in tapes:
+        session(tape)
+    assert findings(*tapes) == []
+
+
+def test_of_a_link_that_was_there_before_nothing_is_guessed() -> None:
+    """Its credit and its attach are not known."""
+    known = [
+        Known(0, 1, 0, "receiver", "in", "/queues/q", 0, 0),
+        Known(0, 1, 0, "sender", "out", "/queues/q", 1, 1),
+    ]
+    tape = Tape(known=known)
+    tape.went(transfer(0, 0, bytes(rules.LARGE_BYTES)))
+    tape.came(disposition(0, state=Accepted()), credit(0, 1, delivery_count=1))
+    tape.later(60)
+    tape.came(transfer(1, 0, b"x"))
+    tape.came(frame(0, Detach(handle=1, closed=True)), frame(0, Detach(handle=0, closed=True)))
+    assert tape.rules() == set()
+
+
+def test_windows_and_credit_may_be_as_wide_as_a_uint() -> None:
+    """2**32 - 1 is no window that is used up."""
+    tape = consuming(2**32 - 1, window=2**32 - 1)
+    tape.came(credit(0, 2**32 - 1, incoming_window=2**32 - 1, next_incoming_id=0))
+    for number in range(5):
+        tape.went(transfer(0, number, b"x"))
+    tape.came(disposition(0, 4, state=Accepted()))
+    tape.later(60)
+    assert tape.rules() == set()

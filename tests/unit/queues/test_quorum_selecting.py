@@ -1,0 +1,354 @@
+"""Consumers that select from a quorum queue, rule by rule; a follower carries out what the leader finds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from amqp10broker.message.filters import wanted
+from amqp10broker.message.message import Message
+from amqp10broker.queues.commands import ConsumerRef, Purge, Verdict
+from amqp10broker.queues.effects import CreditReply
+from amqp10broker.queues.outlook import Looking
+from amqp10broker.queues.quorum.command_codec import decode_commands, encode_commands
+from amqp10broker.queues.quorum.commands import QuorumCommand, Selected, SessionGone
+from amqp10broker.queues.quorum.queue import QuorumQueue
+from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
+from amqp10broker.queues.settings import Overflow
+from tests.support.quorum_bench import Bench, only
+from tests.support.selecting import SQL, coloured, selector
+
+RED, BLUE = selector("colour = 'red'"), selector("colour = 'blue'")
+
+
+class Colours(Bench):
+    """A queue of messages by colour, numbered from 0, and another member that follows it."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.count = 0
+        self.scan_max = 1_000
+        self.follower = QuorumQueue("q", settings=self.settings, now_ms=self.now)
+        self.follower.follow()
+
+    def do(self, command: QuorumCommand) -> list[object]:
+        entry = b"".join(encode_commands([command], self.now, self.queue.next_index, 2).pieces)
+        told = super().do(command)
+        for each in decode_commands(entry).commands:
+            self.follower.apply(each, self.now)
+        assert encode_snapshot(self.follower) == encode_snapshot(self.queue)
+        return told
+
+    def put(self, *colours: str, priority: int | None = None, ttl: int | None = None) -> list[object]:
+        """Publish messages of these colours in one batch."""
+        first, self.count = self.count, self.count + len(colours)
+        batch = [
+            coloured(number, each, priority=priority, ttl=ttl) for number, each in enumerate(colours, first)
+        ]
+        return self.publish_all(batch)
+
+    def selects(self, filters: object, credit: int = 0, **options: Any) -> ConsumerRef:
+        """A consumer that selects."""
+        return self.consumer(credit, filters=filters, **options)
+
+    def look(self) -> Selected | None:
+        return self.queue.look(self.scan_max)
+
+    def turns(self) -> int:
+        """The leader looks until there is nothing to look at; how often."""
+        count = 0
+        while (found := self.look()) is not None:
+            self.do(found)
+            count += 1
+        return count
+
+    def got(self, ref: ConsumerRef) -> list[int]:
+        """Numbers of all that a consumer was given, when the leader has looked."""
+        self.turns()
+        return [int(each[1].rpartition(b"#")[2]) for each in self.delivered(self.told, ref)]
+
+    def dead_letters_by_reason(self) -> list[tuple[str, list[Message]]]:
+        return [(each.reason.value, list(each.messages)) for each in self.dead_letters()]
+
+    def looking(self, ref: ConsumerRef) -> Looking:
+        looking = self.queue.outlook().parts[ref].looking
+        assert looking is not None
+        return looking
+
+    def replies(self, ref: ConsumerRef) -> list[CreditReply]:
+        return [each for each in only(self.told, CreditReply) if each.consumer == ref]
+
+
+def test_what_does_not_match_stays_in_its_place_for_others() -> None:
+    """Each gets its matches in queue order, and credit is used by matches only."""
+    bench = Colours()
+    bench.put("red", "blue", "red", "blue", "red")
+    blue = bench.selects(BLUE, 10)
+    assert bench.got(blue) == [1, 3]
+    assert bench.queue.outlook().parts[blue].credit == 8
+    assert bench.queue.ready == 3
+    plain = bench.consumer(10)
+    assert bench.got(plain) == [0, 2, 4]
+    bench.put("blue")
+    assert bench.got(blue) == [1, 3, 5]
+
+
+def test_complementary_selectors_split_a_queue() -> None:
+    bench = Colours()
+    red, blue = bench.selects(RED, 100), bench.selects(BLUE, 100)
+    bench.put("red", "blue", "blue", "red")
+    bench.put("blue", "red")
+    assert (bench.got(red), bench.got(blue)) == ([0, 3, 5], [1, 2, 4])
+
+
+def test_those_that_want_the_same_share_it() -> None:
+    """In turns, within one look."""
+    bench = Colours()
+    first, second = bench.selects(RED, 80), bench.selects(RED, 80)
+    bench.put(*["red"] * 60)
+    assert bench.turns() == 1
+    assert len(bench.got(first)) == len(bench.got(second)) == 30
+
+
+def test_what_comes_back_goes_to_the_next_that_matches() -> None:
+    """Before what nobody had; and its counts say how often it came back."""
+    bench = Colours(delivery_limit=2, dead_letter_exchange="dead")
+    bench.put("blue", "red", "blue", "red", "red")
+    first = bench.selects(RED, 2)
+    assert bench.got(first) == [1, 3]
+    second = bench.selects(RED, 1)
+    assert bench.got(second) == [4]
+    bench.settle(first, Verdict.REQUEUE, [1])
+    bench.credit(second, 1)
+    assert bench.got(second) == [4, 1]
+    for _ in range(2):
+        bench.settle(second, Verdict.REQUEUE_FAILED, [1])
+        bench.credit(second, 1)
+        bench.turns()
+    ((reason, (dead,)),) = bench.dead_letters_by_reason()
+    assert (reason, dead[1].endswith(b"#1")) == ("delivery_limit", True)
+
+
+def test_what_is_given_back_unseen_stands_in_its_place_again() -> None:
+    """And is looked at again by those that had looked there, and nothing else is."""
+    bench = Colours()
+    bench.put("red", "red", "blue", "red")
+    first, second = bench.selects(RED, 9), bench.selects(BLUE, 9)
+    assert bench.got(first) == [0, 1, 3]
+    looked_at = bench.looking(second).looked_at
+    third = bench.selects(RED, 9)
+    bench.turns()
+    bench.give_back(first, [1])
+    assert bench.got(third) == [1]
+    assert bench.looking(second).looked_at == looked_at + 1
+
+
+def test_a_drain_ends_when_the_queue_was_looked_through() -> None:
+    """To its end as it was when the drain came, however many turns that takes; then credit is gone."""
+    bench = Colours()
+    bench.scan_max = 10
+    bench.put(*["red"] * 95, "blue", *["red"] * 4)
+    blue = bench.selects(BLUE)
+    bench.credit(blue, 3, drain=True)
+    assert bench.replies(blue) == []
+    bench.put("red")
+    assert bench.turns() >= 10
+    assert bench.got(blue) == [95]
+    assert [(reply.credit, reply.drain) for reply in bench.replies(blue)] == [(0, True)]
+    assert bench.queue.parts()[1].by_ref[blue].delivery_count == 3
+
+
+def test_a_drain_of_a_queue_that_was_looked_through_is_answered_at_once() -> None:
+    bench = Colours()
+    bench.put("red")
+    blue = bench.selects(BLUE, 1)
+    bench.turns()
+    assert [reply.drain for reply in only(bench.credit(blue, 1, drain=True), CreditReply)] == [True]
+    assert [reply.drain for reply in only(bench.credit(blue, 0, drain=True), CreditReply)] == [True]
+
+
+def test_a_drain_of_one_that_times_out_is_answered() -> None:
+    """It gets nothing more until it is heard of, and must not wait for ever."""
+    bench = Colours(consumer_timeout_ms=100)
+    bench.put("blue")
+    blue = bench.selects(BLUE, 1)
+    bench.turns()
+    bench.put("blue", "red")
+    bench.credit(blue, 5, drain=True)
+    assert len(bench.replies(blue)) == 1
+    bench.wait(200)
+    assert [reply.drain for reply in bench.replies(blue)] == [False, True]
+
+
+def test_what_nobody_selects_stays_until_a_limit_drops_it_or_it_expires() -> None:
+    """And what has expired in the middle of the queue is given to nobody."""
+    bench = Colours(max_length=4, dead_letter_exchange="dead")
+    bench.put("red")
+    bench.put("blue", ttl=50)
+    bench.put("red", "blue")
+    bench.now += 60
+    blue = bench.selects(BLUE, 5)
+    assert bench.got(blue) == [3]
+    bench.put("red", "red", "red")
+    found = [(reason, [each[1][-2:] for each in some]) for reason, some in bench.dead_letters_by_reason()]
+    assert found == [("expired", [b"#1"]), ("maxlen", [b"#0"])]
+
+
+def test_a_message_is_looked_at_once_however_often_credit_comes() -> None:
+    """100 000 messages, the only match is the last one, credit 1 a hundred times: one pass."""
+    bench = Bench()
+    messages = 100_000
+    batch = [coloured(0, "red")] * 1_000
+    for _ in range(messages // 1_000 - 1):
+        bench.publish_all(batch)
+    bench.publish_all([*batch[:-1], coloured(messages - 1, "blue")])
+    blue = bench.consumer(filters=BLUE)
+    for _ in range(100):
+        bench.credit(blue, 1)
+        while (found := bench.queue.look(1_000)) is not None:
+            bench.do(found)
+    assert len(bench.delivered(bench.told, blue)) == 1
+    assert bench.queue.outlook().parts[blue].looking == Looking(True, messages, 1, True)
+
+
+def test_a_long_queue_is_looked_through_in_turns_and_others_are_served_meanwhile() -> None:
+    """At most so many messages a turn, all consumers together; what was looked at is for everybody."""
+    bench = Colours()
+    bench.scan_max = 100
+    bench.put(*["red"] * 1_000)
+    first, second, plain = bench.selects(BLUE, 5), bench.selects(BLUE, 5), bench.consumer(1_000)
+    before = 0
+    for _ in range(5):
+        found = bench.look()
+        assert found is not None
+        bench.do(found)
+        looked_at = bench.looking(first).looked_at + bench.looking(second).looked_at
+        assert 0 < looked_at - before <= 100
+        before = looked_at
+    assert 0 < len(bench.held(plain)) < 1_000
+    bench.turns()
+    assert len(bench.held(plain)) == 1_000
+
+
+@pytest.mark.parametrize("priority", [0, 1])
+def test_others_have_what_was_looked_at(priority: int) -> None:
+    """Those that select come before others of their priority; one of higher priority does not wait."""
+    bench = Colours()
+    blue, plain = bench.selects(BLUE, 10), bench.consumer(10, priority=priority)
+    told = bench.put("red", "blue")
+    assert len(bench.delivered(told, plain)) == (2 if priority else 0)
+    assert (bench.got(blue), bench.got(plain)) == (([], [0, 1]) if priority else ([1], [0]))
+
+
+def test_of_those_that_select_the_higher_priority_comes_first() -> None:
+    bench = Colours()
+    bench.scan_max = 10
+    low = bench.selects(selector("colour IS NOT NULL"), 100)
+    high = bench.selects(BLUE, 1, priority=1)
+    bench.put(*["red"] * 50, "blue", "blue")
+    assert bench.got(high) == [50]
+    assert bench.got(low) == [*range(50), 51]
+
+
+def test_who_drains_or_fetches_does_not_wait_for_those_that_select() -> None:
+    """It asks for what is there now, and there is something."""
+    bench = Colours()
+    bench.selects(BLUE, 1, priority=1)
+    bench.put("red", "blue")
+    plain = bench.consumer(counted=False)
+    told = bench.credit(plain, 1, drain=True)
+    assert [each[1][-2:] for each in bench.delivered(told, plain)] == [b"#0"]
+
+
+def test_what_came_back_comes_first_then_high_priority_and_the_tail_in_its_turn() -> None:
+    """Of a queue without a limit of deliveries what comes back stands behind all that there was."""
+    bench = Colours(delivery_limit=None)
+    bench.put("red", "red")
+    plain = bench.consumer(2)
+    bench.put("red")
+    bench.settle(plain, Verdict.REQUEUE, [1])
+    bench.put("red")
+    bench.put("red", priority=9)
+    assert bench.got(bench.selects(RED, 9)) == [4, 2, 1, 3]
+
+
+def test_what_was_found_and_is_gone_is_left_out_and_what_may_not_be_had_stays() -> None:
+    """Between the look and its entry others take messages, credit is lowered, or the consumer goes."""
+    bench = Colours()
+    bench.put("red", "red", "red")
+    red, other = bench.selects(RED, 3), bench.selects(RED)
+    found = bench.look()
+    assert found is not None
+    plain = bench.consumer(1, priority=1)
+    assert bench.held(plain) == [0]
+    bench.credit(red, 1)
+    bench.do(found)
+    assert bench.got(red) == [1]
+    bench.credit(other, 5)
+    found = bench.look()
+    assert found is not None
+    bench.do(SessionGone(bench.reply_to.id))
+    bench.do(found)
+    assert bench.queue.ready == 3
+
+
+def test_a_purge_leaves_nothing_to_look_at() -> None:
+    bench = Colours()
+    bench.put("red", "blue")
+    blue = bench.selects(BLUE, 3)
+    found = bench.look()
+    assert found is not None
+    bench.do(Purge(bench.request))
+    bench.do(found)
+    assert (bench.got(blue), bench.looking(blue).rests) == ([], True)
+
+
+def test_the_limit_of_a_queue_that_rejects_counts_what_waits_to_be_looked_at() -> None:
+    """A consumer that would take it has to wait, so there is no room for it."""
+    bench = Colours(max_length=1, overflow=Overflow.REJECT_PUBLISH)
+    bench.selects(BLUE, 3)
+    plain = bench.consumer(5)
+    bench.put("red", "red", "red")
+    assert bench.got(plain) == [0]
+
+
+def test_sql_filters_are_of_the_same_kind() -> None:
+    bench = Colours()
+    bench.put("red", "blue", "green")
+    filters = selector("colour IN ('blue', 'green') AND NOT colour = 'green'", SQL)
+    assert bench.got(bench.selects(filters, 10)) == [1]
+
+
+def test_cursors_are_in_the_state_and_followers_evaluate_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member that has a snapshot, and leads, goes on where the other was."""
+    bench = Colours()
+    bench.put(*["red"] * 20)
+    blue = bench.selects(BLUE, 2)
+    bench.turns()
+    state = encode_snapshot(bench.queue)
+    other = decode_snapshot("q", state, bench.queue.parts()[0].bodies)
+    assert encode_snapshot(other) == state
+    assert other.look(1_000) is None, "all was looked at"
+    bench.put("blue")
+
+    def read(data: bytes) -> object:
+        raise AssertionError("a follower reads what somebody selects")
+
+    monkeypatch.setattr(wanted, "decode_wanted", read)
+    assert bench.got(blue) == [20]
+    assert bench.follower.unsettled == 1
+
+
+def test_without_them_the_state_is_as_that_of_before() -> None:
+    """Its bytes say nothing of those that have selected."""
+    bench, plain = Colours(), Colours()
+    for each in (bench, plain):
+        each.put("red", "red")
+    red = bench.selects(RED, 2)
+    bench.turns()
+    bench.give_back(red, [0, 1])
+    bench.leave(red, Verdict.REQUEUE)
+    assert b"again" not in encode_snapshot(bench.queue)
+    assert b"again" not in encode_snapshot(plain.queue)
+    assert bench.queue.ready == plain.queue.ready == 2

@@ -1,0 +1,171 @@
+"""Spans of letters: what the tests with a whole broker do not come to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from amqp10broker.client.message import Message as Made
+from amqp10broker.message.message import Message, MessageReader
+from amqp10broker.queues.commands import (
+    Cancel,
+    ConsumerRef,
+    GiveBack,
+    PeerId,
+    Publish,
+    ReplyTo,
+    Settle,
+    Subscribe,
+    Unsubscribe,
+    Verdict,
+)
+from amqp10broker.queues.effects import (
+    Confirmed,
+    Deliver,
+    QueueDeleted,
+    QueueDown,
+    Rejected,
+    TimedOut,
+    Unconfirmed,
+)
+from amqp10broker.telemetry.spans import PartSpans, Traces
+
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+class Part:
+    """The spans of one session or channel, by the letters that it is shown."""
+
+    def __init__(self) -> None:
+        self.exporter = InMemorySpanExporter()
+        provider = TracerProvider(shutdown_on_exit=False)
+        provider.add_span_processor(SimpleSpanProcessor(self.exporter))
+        time = count(1)
+        self.traces = Traces(
+            provider.get_tracer("test"),
+            roots=False,
+            now_ns=lambda: next(time),
+            queue_name=str,
+            lost=lambda: None,
+        )
+        self.spans = PartSpans(self.traces, "1.0", "/")
+        self.reply_to = ReplyTo(PeerId(0, 1, 1), "part")
+
+    def post(self, queue: Any, *commands: Any) -> None:
+        """A wake in which these go to a queue."""
+        self.spans.heard(object())
+        self.spans.posted([(queue, command) for command in commands])
+
+    def hear(self, *effects: Any) -> None:
+        """A wake in which these come."""
+        self.spans.heard(list(effects))
+        self.spans.posted([])
+
+    def ended(self) -> list[tuple[str, str]]:
+        """Name and error of those that have ended since, but routes."""
+        found = [
+            (span.name, str((span.attributes or {}).get("error.type", "")))
+            for span in self.exporter.get_finished_spans()
+            if not span.name.startswith("route")
+        ]
+        self.exporter.clear()
+        return found
+
+    def consumer(self, *, settled: bool = False) -> ConsumerRef:
+        """Of queue q, with two deliveries."""
+        ref = self.reply_to.consumer()
+        self.post("q", Subscribe(ref, settled))
+        self.hear(Deliver(ref, (1, 2), (traced(), traced()), 0))
+        return ref
+
+
+@pytest.fixture
+def part() -> Iterator[Part]:
+    made = Part()
+    yield made
+    made.spans.close()
+    # Whatever has begun has ended, and nothing is kept.
+    assert made.traces.open == 0
+    assert not made.spans._publishes
+    assert not made.spans._consumers
+
+
+def traced() -> Message:
+    return MessageReader("", "q", "guest", False).read(
+        Made(b"x", application_properties={"traceparent": PARENT}).encode()
+    )
+
+
+@pytest.mark.parametrize("one_reference", [True, False])
+def test_a_publish_ends_with_the_last_of_its_queues(part: Part, one_reference: bool) -> None:
+    """In AMQP 1.0 all answer under one reference, in 0-9-1 each under another; the first fault stands."""
+    first = part.reply_to.publisher()
+    second = first if one_reference else part.reply_to.publisher()
+    messages = [traced(), traced()]
+    part.spans.posted(
+        [("q", Publish(first, (1, 2), messages, False)), ("r", Publish(second, (1, 2), messages, False))]
+    )
+    part.hear(Confirmed(first, (1, 2), False))
+    assert part.ended() == []
+    part.hear(Rejected(second, (1,), False, "r"))
+    assert part.ended() == [("publish q", "full")]
+    part.hear(Unconfirmed(second, (2,), False))
+    assert part.ended() == [("publish q", "deleted")]
+
+
+def test_what_is_not_answered_ends_with_the_connection(part: Part) -> None:
+    part.post("q", Publish(part.reply_to.publisher(), (1,), [traced()], False))
+    part.spans.close()
+    assert part.ended() == [("publish q", "connection ended")]
+
+
+def test_deliveries_go_back_for_many_reasons(part: Part) -> None:
+    """Each ends; only what the client did not want to happen is an error."""
+    one = part.consumer()
+    part.hear(TimedOut(one, (1,), "q"))
+    part.post("q", GiveBack(one, (2,), (traced(),), 2, 2, 1))
+    assert part.ended() == [("deliver q", "timed out"), ("deliver q", "")]
+    for effect, error in (
+        (lambda ref: QueueDeleted(ref, "q"), "deleted"),
+        (lambda ref: QueueDown(ref, "q"), "unavailable"),
+    ):
+        part.hear(effect(part.consumer()))
+        assert part.ended() == [("deliver q", error)] * 2
+    part.post("q", Unsubscribe(part.consumer(), (), (), 2, Verdict.REQUEUE))
+    assert part.ended() == [("deliver q", "")] * 2
+
+
+def test_what_was_given_back_before_it_came_is_no_delivery(part: Part) -> None:
+    """The session does not take it either: its epoch is an older one."""
+    ref = part.consumer()
+    part.post("q", GiveBack(ref, (1, 2), (traced(), traced()), 2, 2, 1))
+    part.ended()
+    part.hear(Deliver(ref, (3,), (traced(),), 0))
+    part.hear(Deliver(ref, (4,), (traced(),), 1))
+    part.post("q", Settle(ref, (3, 4), Verdict.ACCEPT))
+    assert part.ended() == [("settle q", ""), ("deliver q", "")]
+
+
+def test_a_consumer_that_was_cancelled_is_forgotten_with_its_last_delivery(part: Part) -> None:
+    """A channel may have any number of them, one after the other."""
+    ref = part.consumer()
+    part.post("q", Cancel(ref))
+    part.hear(Deliver(ref, (3,), (traced(),), 0))
+    assert ref in part.spans._consumers
+    part.post("q", Settle(ref, (1, 2, 3), Verdict.REQUEUE))
+    assert part.ended() == [("settle q", ""), ("deliver q", "")] * 2
+    assert part.spans._consumers == {}
+    idle = part.reply_to.consumer()
+    part.post("q", Subscribe(idle, False), Cancel(idle))
+    assert part.spans._consumers == {}
+
+
+def test_without_settlement_a_delivery_ends_when_it_is_written(part: Part) -> None:
+    part.consumer(settled=True)
+    assert part.ended() == [("deliver q", "")] * 2

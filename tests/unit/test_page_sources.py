@@ -1,0 +1,72 @@
+"""The page's sources keep what its policy of content promises, and hang together."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import amqp10broker
+from amqp10broker.service.survey import IDLE
+
+PAGE = Path(amqp10broker.__file__).parent / "page"
+SCRIPTS = sorted(PAGE.rglob("*.js"))
+SOURCES = sorted(path for path in PAGE.rglob("*.*") if path.is_file())
+
+_IMPORT = re.compile(r"""(?:^(?:import|export) .*\bfrom |^import |\bimport\()"([^"\n]+)\"""", re.MULTILINE)
+_NAMED = re.compile(r"^import \{([^}]*)\} from \"([^\"]+)\";", re.MULTILINE)
+_EXPORTED = re.compile(r"^export (?:async )?(?:function|class|const|let) (\w+)", re.MULTILINE)
+_ASSET = re.compile(r"""\b(?:src|href)[=:]\s*"([^"#{]+)\"""")
+_MARKUP = re.compile(
+    r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|createContextualFragment|srcdoc"
+    r"|\beval\(|new Function|javascript:"
+)
+_ELSEWHERE = re.compile(r"""(?:https?:)?//(?!www\.w3\.org/2000/svg)[\w-]+\.[\w.-]+""")
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(PAGE))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_nothing_makes_markup_of_text_or_names_another_host(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert _MARKUP.findall(text) == []
+    assert _ELSEWHERE.findall(text) == []
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=name_of)
+def test_what_a_module_imports_is_there(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    wanted = _IMPORT.findall(text)
+    assert [each for each in wanted if not each.startswith("./") and not each.startswith("../")] == []
+    assert [each for each in wanted if not (path.parent / each).is_file()] == []
+    for names, where in _NAMED.findall(text):
+        exported = set(_EXPORTED.findall((path.parent / where).read_text(encoding="utf-8")))
+        asked = {each.split(" as ")[0].strip() for each in names.split(",") if each.strip()}
+        assert asked <= exported, where
+        assert [each for each in asked if len(re.findall(rf"\b{each}\b", text)) < 2] == [], "not used"
+
+
+def test_the_index_has_no_script_or_style_of_its_own() -> None:
+    text = (PAGE / "index.html").read_text(encoding="utf-8")
+    assert re.findall(r"<script(?![^>]*\bsrc=)|<style|\bstyle=|\son\w+=", text) == []
+    assert [each for each in _ASSET.findall(text) if not (PAGE / each).is_file()] == []
+
+
+def test_views_are_in_the_list_and_have_keys_of_their_own() -> None:
+    text = (PAGE / "js/views/index.js").read_text(encoding="utf-8")
+    names = re.findall(r'\{ name: "([a-z]+)"', text)
+    keys = re.findall(r'\bkey: "(.)"', text)
+    loaded = re.findall(r'import\("\./([a-z]+)\.js"\)', text)
+    assert names
+    assert names == loaded
+    assert len(set(keys)) == len(keys) == len(names)
+
+
+def test_the_page_knows_which_reasons_are_no_fault() -> None:
+    text = (PAGE / "js/parts.js").read_text(encoding="utf-8")
+    found = re.search(r"const IDLE = new Set\(\[([^\]]*)\]\)", text)
+    assert found is not None
+    assert set(re.findall(r'"([a-z-]+)"', found[1])) == {wait.value for wait in IDLE}
