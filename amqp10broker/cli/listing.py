@@ -220,7 +220,7 @@ LISTINGS: Final = (
             queue: a pattern for queues and addresses
             client: a pattern for container-ids and connection names
             link: a pattern for names of links
-            count: messages or attaches that it is for, or credit that it leaves
+            count: messages, attaches, credit or bytes: as it was asked for
             hits: how often it was committed
             held: messages, confirms and flows that are kept back
         """),

@@ -632,7 +632,8 @@ class FaultView:
         queue: a pattern for queues, or addresses of links; None: any.
         client: a pattern for container-ids and connection names; None: any.
         link: a pattern for names of links; None: any.
-        count: how many messages or attaches it is for, or how much credit it leaves; None: all, or none.
+        count: how many messages or attaches it is for, how much credit it leaves, by how much a
+            delivery-count is wrong, how large frames are; None: all, none, one, or the least.
         hits: how often it was committed so far.
         held: messages, confirms and flows that are kept back; of one that is committed once, sessions and
             channels that it has not reached yet.

@@ -63,8 +63,9 @@ QUEUE_TYPES: Final = ("classic", "quorum", "stream")
 APPLY_TO: Final = ("all", "queues", "classic_queues", "quorum_queues", "streams", "exchanges")
 ALARMS: Final = ("memory", "disk")
 FAULTS: Final = (
-    *("reject-publishes", "release-publishes", "hold-publishes", "hold-confirms"),
-    *("limit-credit", "ignore-drains", "refuse-attaches", "detach", "end", "close"),
+    *("reject-publishes", "release-publishes", "modify-publishes", "hold-publishes", "hold-confirms"),
+    *("redeliver", "pause-queue", "limit-credit", "ignore-drains", "hold-echoes", "wrong-delivery-count"),
+    *("close-window", "stop-publishers", "frame-size", "refuse-attaches", "detach", "end", "close"),
 )
 FLOW_SETTINGS: Final = ("max_link_credit", "max_incoming_window", "max_queue_credit")
 _POLICY: Final = (
@@ -436,7 +437,7 @@ _TABLE: Final = (
          Argument("queue", Kind.TEXT, "only for this queue, or address of links; * and ? mean any", None),
          Argument("client", Kind.TEXT, "only for clients of this container-id or connection name", None),
          Argument("link", Kind.TEXT, "only for links of this name", None),
-         Argument("count", Kind.INTEGER, "so many messages or attaches; of limit-credit, what is left", None,
+         Argument("count", Kind.INTEGER, "so many messages, attaches or bytes; see docs/testing.md", None,
                   bounds=(0, 4294967295)),
          Argument("condition", Kind.TEXT, "that clients of AMQP 1.0 are told", "amqp:internal-error"),
          Argument("code", Kind.INTEGER, "that clients of AMQP 0-9-1 are told", 541),

@@ -80,6 +80,10 @@ class Faults:
         """Release the next `count` messages, or all: basic.nack to clients of AMQP 0-9-1."""
         return self.inject("release-publishes", count=count, **whom)
 
+    def modify_publishes(self, count: int | None = None, **whom: Any) -> Any:
+        """Answer the next `count` messages, or all, with modified: basic.nack to clients of AMQP 0-9-1."""
+        return self.inject("modify-publishes", count=count, **whom)
+
     def hold_publishes(self, count: int | None = None, **whom: Any) -> Any:
         """Let the next `count` messages, or all, reach their queues when the fault is lifted."""
         return self.inject("hold-publishes", count=count, **whom)
@@ -88,6 +92,14 @@ class Faults:
         """Keep the outcomes of the next `count` messages, or all, until the fault is lifted."""
         return self.inject("hold-confirms", count=count, **whom)
 
+    def redeliver(self, count: int | None = None, **whom: Any) -> Any:
+        """Lose the word of the next `count` messages, or all, that clients accept: they come again."""
+        return self.inject("redeliver", count=count, **whom)
+
+    def pause_queue(self, queue: str = "*", **whom: Any) -> Any:
+        """Let queues hear nothing of clients until the fault is lifted, as while a leader is elected."""
+        return self.inject("pause-queue", queue=queue, **whom)
+
     def limit_credit(self, count: int = 0, **whom: Any) -> Any:
         """Grant each publishing link `count` messages from its next grant on, and no more."""
         return self.inject("limit-credit", count=count, **whom)
@@ -95,6 +107,29 @@ class Faults:
     def ignore_drains(self, **whom: Any) -> Any:
         """Answer no drain until the fault is lifted."""
         return self.inject("ignore-drains", **whom)
+
+    def hold_echoes(self, **whom: Any) -> Any:
+        """Answer flows with echo when the fault is lifted."""
+        return self.inject("hold-echoes", **whom)
+
+    def wrong_delivery_count(self, by: int = 1, **whom: Any) -> Any:
+        """Say in the flows of links a delivery-count that is too large; the right one comes afterwards."""
+        return self.inject("wrong-delivery-count", count=by, **whom)
+
+    def close_window(self, **whom: Any) -> Any:
+        """Hold the incoming windows of sessions closed; of these, only `client` can be said."""
+        return self.inject("close-window", **whom)
+
+    def stop_publishers(self, **whom: Any) -> Any:
+        """Send channel.flow to channels, and another that they may go on; only `client` can be said."""
+        return self.inject("stop-publishers", **whom)
+
+    def frame_size(self, size: int = 512, **whom: Any) -> Any:
+        """Send frames of at most so many bytes on sessions and channels that begin meanwhile.
+
+        Performatives and methods stay whole, however large. Only `client` can be said.
+        """
+        return self.inject("frame-size", count=size, **whom)
 
     def refuse_attaches(
         self, count: int | None = None, condition: str = "amqp:unauthorized-access", **whom: Any
@@ -122,6 +157,10 @@ class Faults:
             AssertionError: there was none.
         """
         return self._once("detach", condition=condition, **whom)
+
+    def steal_links(self, **whom: Any) -> int:
+        """Detach links as if another session had attached their names; see `detach`."""
+        return self.detach("amqp:link:stolen", **whom)
 
     def end(self, condition: str = "amqp:internal-error", code: int = 406, **whom: Any) -> int:
         """End sessions with a condition, and channels with a code; see `detach`."""

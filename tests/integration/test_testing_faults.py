@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import amqp as py_amqp
 import pika
 import pytest
 from proton import ConnectionException, Delivery, Message
@@ -75,7 +76,14 @@ def publish(channel: Any, body: bytes = b"pika's") -> None:
     channel.basic_publish("", "q", body)
 
 
-@pytest.mark.parametrize("kind", ["reject_publishes", "release_publishes"])
+OUTCOMES = {
+    "reject_publishes": Delivery.REJECTED,
+    "release_publishes": Delivery.RELEASED,
+    "modify_publishes": Delivery.MODIFIED,
+}
+
+
+@pytest.mark.parametrize("kind", OUTCOMES)
 def test_a_publish_is_refused_and_not_stored(
     broker: AmqpBroker, channel: Any, proton: Any, kind: str
 ) -> None:
@@ -84,13 +92,12 @@ def test_a_publish_is_refused_and_not_stored(
     with getattr(broker.faults, kind)(2, queue="q") as fault:
         with pytest.raises(pika.exceptions.NackError):
             publish(channel)
-        with pytest.raises(SendException) as refused:
-            sender.send(Message(body="proton's"))
+        (refused,) = sent(proton, sender, "proton's")
+        until(proton, lambda: refused.settled)
         assert fault.hits == 2
         publish(channel)
         sender.send(Message(body="proton's"))
-    outcome = {"reject_publishes": "REJECTED", "release_publishes": "RELEASED"}[kind]
-    assert refused.value.state.name == outcome
+    assert refused.remote_state == OUTCOMES[kind]
     publish(channel)
     assert broker.queue("q").messages == 3
 
@@ -203,6 +210,134 @@ def test_credit_is_withheld_and_comes_when_the_fault_is_lifted(broker: AmqpBroke
     assert broker.queue("q").messages == 6
 
 
+def test_what_is_accepted_comes_again(broker: AmqpBroker, channel: Any, proton: Any) -> None:
+    """As if the word had been lost: the client is told nothing, and the message says that it was there."""
+    with broker.faults.redeliver(2, queue="q") as fault:
+        broker.publish("q", "proton's")
+        receiver = proton.create_receiver("/queues/q", credit=1)
+        assert receiver.receive(timeout=TIMEOUT_S).delivery_count == 0
+        receiver.accept()
+        receiver.flow(1)
+        assert receiver.receive(timeout=TIMEOUT_S).delivery_count == 1
+        assert fault.hits == 1
+        receiver.accept()
+        until(proton, lambda: fault.hits == 2)
+        receiver.close()
+        again, _, body = channel.basic_get("q")
+        assert (again.redelivered, body) == (True, b"proton's")
+        channel.basic_ack(again.delivery_tag)
+    broker.assert_drained("q")
+    broker.publish("q", "pika's")
+    with broker.faults.redeliver(1) as fault:
+        channel.basic_ack(channel.basic_get("q")[0].delivery_tag)
+        until(proton, lambda: fault.hits == 1)
+        again, _, _ = channel.basic_get("q")
+        assert again.redelivered
+        channel.basic_ack(again.delivery_tag)
+    broker.assert_drained("q")
+
+
+def test_a_queue_pauses_as_while_a_leader_is_elected(broker: AmqpBroker, channel: Any, proton: Any) -> None:
+    """Publishers, consumers and who asks for counts wait, and all goes on in order."""
+    sender = proton.create_sender("/queues/q")
+    receiver = proton.create_receiver("/queues/q", credit=0)
+    with broker.faults.pause_queue("q") as fault:
+        (delivery,) = sent(proton, sender, "during")
+        receiver.flow(1)
+        with beside(lambda: channel.queue_declare("q", passive=True)) as asking:
+            until(proton, lambda: fault.held == 3)
+            assert (delivery.settled, asking.is_alive(), broker.queue("q").messages) == (False, True, 0)
+            fault.lift()
+    assert receiver.receive(timeout=TIMEOUT_S).body == "during"
+    receiver.accept()
+    until(proton, lambda: delivery.settled)
+    publish(channel)
+    assert channel.basic_get("q", auto_ack=True)[2] == b"pika's"
+
+
+def test_a_delivery_count_is_wrong_until_the_fault_is_lifted(broker: AmqpBroker, proton: Any) -> None:
+    """Senders believe to have more credit than was granted to them."""
+    granted = 5
+    with broker.client() as client, broker.faults.limit_credit(granted):
+        with broker.faults.wrong_delivery_count(1000) as fault:
+            theirs = proton.create_sender("/queues/q")
+            ours = client.sender("/queues/q")
+            until(proton, lambda: theirs.link.credit == granted + 1000)
+            ours_until(client, lambda: ours.end.credit == granted + 1000)
+            assert fault.hits == fault.held == 2
+        until(proton, lambda: theirs.link.credit == granted)
+        ours_until(client, lambda: ours.end.credit == granted)
+
+
+def test_the_window_of_sessions_is_closed(broker: AmqpBroker, proton: Any) -> None:
+    """Of those that are there, and of those that begin meanwhile."""
+    early = proton.create_sender("/queues/q")
+    with broker.faults.close_window() as fault:
+        until(proton, lambda: fault.hits == 1)
+        with broker.client() as client:
+            late = client.sender("/queues/q")
+            delivery = early.link.send(Message(body="waits"))
+            with beside(lambda: late.send(data_message(b"waits"))) as sending:
+                until(proton, lambda: late.end.credit and fault.hits == 2)
+                assert (sending.is_alive(), delivery.settled, broker.queue("q").messages) == (True, False, 0)
+                with broker.faults.alarm("disk"):
+                    fault.lift()
+                    assert broker.queue("q").messages == 0
+            until(proton, lambda: delivery.settled)
+    assert broker.queue("q").messages == 2
+
+
+def test_publishers_are_told_to_stop_by_channel_flow(
+    broker: AmqpBroker, channel: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """py-amqp notes it and says so; pika only logs it, and its user may stop by itself."""
+    with py_amqp.Connection(
+        f"{broker.host}:{broker.port}", broker.user, broker.password, virtual_host=broker.vhost
+    ) as other:
+        told = other.channel()
+        with broker.faults.stop_publishers() as fault:
+            py_amqp_until(other, lambda: not told.active)
+            late = other.channel()
+            py_amqp_until(other, lambda: not late.active)
+            pika_until(channel, lambda: caplog.messages.count(PIKA_SAYS) == 1)
+            assert fault.hits == 3
+        py_amqp_until(other, lambda: told.active and late.active)
+        pika_until(channel, lambda: caplog.messages.count(PIKA_SAYS) == 2)
+    publish(channel)
+
+
+PIKA_SAYS = "Channel.Flow received from server"
+
+
+def pika_until(channel: Any, condition: Callable[[], Any]) -> None:
+    """Let pika work until something is so."""
+    for _ in range(LOOKS):
+        if condition():
+            return
+        channel.connection.process_data_events(time_limit=LOOK_S)
+    raise AssertionError("it has not come to be")
+
+
+def py_amqp_until(connection: Any, condition: Callable[[], Any]) -> None:
+    """Let py-amqp work until something is so."""
+    while not condition():
+        connection.drain_events(timeout=TIMEOUT_S)
+
+
+def test_frames_are_small(broker: AmqpBroker, proton: Any) -> None:
+    """Clients put together what comes in many of them."""
+    body = bytes(range(256)) * 8
+    with broker.faults.frame_size(512) as fault:
+        broker.publish("q", body, body)
+        with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
+            assert connection.channel().basic_get("q", auto_ack=True)[2] == body
+        receiver = proton.create_receiver("/queues/q", credit=1)
+        assert bytes(receiver.receive(timeout=TIMEOUT_S).body) == body
+        receiver.accept()
+        # The channel, proton's session, and the one that the fixture has published with.
+        assert fault.hits == 3
+
+
 def test_a_drain_is_not_answered_until_the_fault_is_lifted(broker: AmqpBroker, proton: Any) -> None:
     receiver = proton.create_receiver("/queues/q", credit=5, name="drained")
     with broker.client() as client, broker.faults.ignore_drains() as fault:
@@ -245,6 +380,17 @@ def test_links_are_detached_and_consumers_cancelled(broker: AmqpBroker, channel:
     assert broker.queue("q").consumers == 0
     broker.publish("q", "kept")
     assert proton.create_receiver("/queues/q", name="again").receive(timeout=TIMEOUT_S).body == b"kept"
+
+
+def test_links_are_stolen(broker: AmqpBroker, proton: Any) -> None:
+    receiver = proton.create_receiver("/queues/q", credit=5)
+    with broker.client() as client:
+        sender = client.sender("/queues/q")
+        assert broker.faults.steal_links() == 2
+        with pytest.raises(LinkDetached, match="amqp:link:stolen"):
+            receiver.receive(timeout=TIMEOUT_S)
+        with pytest.raises(ClientError, match="amqp:link:stolen"):
+            sender.send(data_message(b"x"))
 
 
 def test_sessions_and_channels_end_with_a_condition_and_a_code(

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from amqp10broker.amqp10.performatives import Attach, Disposition, Flow, Transfer
 from amqp10broker.service.channels.channel import BrokerChannel
 from amqp10broker.service.faults import table
 from amqp10broker.service.sessions.session import BrokerSession
 from amqp10broker.tasks.broker import Broker
-from tests.support.rawframes import attach_sender, transfer
+from tests.support.rawframes import attach_receiver, attach_sender, begin, credit, flow, transfer
 from tests.support.trioclient import Client, connect, running_broker, settle_down
 from tests.tasks.test_watches import ask, asked
 
@@ -94,3 +95,59 @@ async def test_a_fault_at_once_is_for_those_who_are_there(autojump_clock: object
         await late.send(transfer(0, 0, b"body"))
         await late.idle()
         assert (await ask(broker, "lift-fault", fault=fault))["hits"] == 1
+
+
+async def test_a_fault_of_whole_clients_is_for_no_queue_or_link(autojump_clock: object) -> None:
+    async with running_broker(test_mode=True) as broker:
+        for given, said in (
+            ({"kind": "close-window", "queue": "q"}, "whatever its queues and links"),
+            ({"kind": "stop-publishers", "link": "in"}, "whatever its queues and links"),
+            ({"kind": "frame-size", "count": 511}, "512 are the least"),
+        ):
+            assert said in (await asked(broker, "inject-fault", **given))["error"]
+
+
+async def test_an_echo_comes_when_the_fault_is_lifted(autojump_clock: object) -> None:
+    """Of links in either direction and of the session: as things are then, not as they were when asked."""
+    async with running_broker(test_mode=True) as broker:
+        client = await publisher(broker)
+        await client.send(attach_receiver(1, "/queues/q", name="out"))
+        await client.until(Attach)
+        await client.idle()
+        fault = (await ask(broker, "inject-fault", kind="hold-echoes"))["fault"]
+        await client.send(
+            credit(0, 0, echo=True), credit(1, 0, echo=True), flow(next_outgoing_id=0, echo=True)
+        )
+        assert not await client.idle()
+        (shown,) = await ask(broker, "list-faults")
+        assert (shown["hits"], shown["held"]) == (3, 3)
+        await client.send(credit(1, 5), transfer(0, 0, b"body"))
+        assert {type(each.body) for each in await client.idle()} == {Disposition, Transfer}
+        await ask(broker, "lift-fault", fault=fault)
+        flows = {each.body.handle: each.body for each in await client.idle()}
+        assert set(flows) == {0, 1, None}
+        assert (flows[0].delivery_count, flows[1].delivery_count) == (1, 1)
+        await client.send(flow(next_outgoing_id=1, next_incoming_id=1, echo=True))
+        assert [type(each.body) for each in await client.idle()] == [Flow]
+
+
+async def test_frames_are_no_larger_than_a_fault_says(autojump_clock: object) -> None:
+    """On sessions that begin while it is on."""
+    async with running_broker(test_mode=True) as broker:
+        await ask(broker, "declare-queue", name="q")
+        fault = (await ask(broker, "inject-fault", kind="frame-size", count=600))["fault"]
+        sizes: dict[int, list[int]] = {}
+        client = await connect(broker).open(channels=0)
+        for channel in (0, 1):
+            await client.send(
+                begin(channel),
+                attach_sender(0, "/queues/q", name=f"in {channel}", channel=channel),
+                attach_receiver(1, "/queues/q", name=f"out {channel}", channel=channel),
+                credit(1, 1, channel=channel),
+                transfer(0, 0, bytes(2000), settled=True, channel=channel),
+            )
+            sizes[channel] = [each.size for each in await client.idle() if isinstance(each.body, Transfer)]
+            if not channel:
+                await ask(broker, "lift-fault", fault=fault)
+        assert sizes[0][:3] == [600, 600, 600]
+        assert len(sizes[1]) == 1

@@ -10,26 +10,31 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from amqp10broker.amqp091 import methods
 from amqp10broker.amqp091.errors import AmqpChannelError, AmqpHardError
 from amqp10broker.amqp10.errors import AmqpConnectionError, AmqpLinkError, AmqpSessionError
 from amqp10broker.amqp10.events import LinkAttaching
 from amqp10broker.amqp10.frames import FRAME_HEADER_BYTES, encode_frame
-from amqp10broker.amqp10.link import ReceiverLink
-from amqp10broker.amqp10.performatives import Flow, decode_composite
-from amqp10broker.amqp10.serial import diff
+from amqp10broker.amqp10.link import ReceiverLink, SenderLink
+from amqp10broker.amqp10.performatives import Flow, Modified, decode_composite
+from amqp10broker.amqp10.serial import MASK, diff
 from amqp10broker.catalog.queue import QueueHandle
-from amqp10broker.queues.commands import Command, PublisherRef
+from amqp10broker.queues.commands import Command, ConsumerRef, PublisherRef
 from amqp10broker.service.channels.channel import BrokerChannel, ChannelState
 from amqp10broker.service.channels.context import ChannelContext
 from amqp10broker.service.context import SessionContext
-from amqp10broker.service.faults.table import OF_FLOWS, OF_PUBLISHES, Fault, FaultKind, Faults
-from amqp10broker.service.mail import SessionLetter
+from amqp10broker.service.faults.table import OF_FLOWS, OF_MAIL, Fault, FaultKind, Faults, Unwanted
+from amqp10broker.service.mail import Frames, SessionLetter
 from amqp10broker.service.sessions.consumer import Consumer
 from amqp10broker.service.sessions.publisher import Publisher
 from amqp10broker.service.sessions.session import BrokerSession
 
 _DESCRIPTOR_AT: Final = 10
 _ATTACHES: Final = frozenset({FaultKind.REFUSE_ATTACHES})
+_ECHOES: Final = frozenset({FaultKind.HOLD_ECHOES})
+_WINDOWS: Final = frozenset({FaultKind.CLOSE_WINDOW})
+_STOPS: Final = frozenset({FaultKind.STOP_PUBLISHERS})
+_MODIFIED: Final = Modified(delivery_failed=True)
 
 
 class FaultySession(BrokerSession):
@@ -41,18 +46,40 @@ class FaultySession(BrokerSession):
         self._faults = faults
         self._whose = context.vhost.name, context.container_id
         faults.join(context.reply_to.id, context.vhost.name)
+        self._alarm = rest["alarm"]
+        self._shut = faults.begins(FaultKind.CLOSE_WINDOW, *self._whose) is not None
+        small = faults.begins(FaultKind.FRAME_SIZE, *self._whose)
+        frame_size = rest["frame_size_max"] if small is None else min(rest["frame_size_max"], small)
+        rest |= {"alarm": self._alarm or self._shut, "frame_size_max": frame_size}
         super().__init__(channel, begin, context, **rest)
 
     def handle(self, letter: SessionLetter) -> None:
         for fault in self._faults.at_once(self.reply_to.id, self._whose[1]):
             if not self.session.ended:
                 self._act(fault)
-        super().handle(self._faults.confirmed(letter) if isinstance(letter, list) else letter)
+        self._note_window_of_ours()
+        for link in self._faults.take_owed(self.reply_to.id):
+            if not self.session.ended:
+                self.session.send_session_flow() if link is None else self.session.send_flow(link)
+        if isinstance(letter, list):
+            for effect in letter:
+                if isinstance(effect, Unwanted) and effect.publisher in self.links.publishers:
+                    publisher = self.links.publishers[effect.publisher]
+                    publisher.count_down(effect.ids, _MODIFIED, settled=effect.settled)
+            letter = self._faults.confirmed([each for each in letter if not isinstance(each, Unwanted)])
+        elif isinstance(letter, Frames):
+            self._note_echoes(letter.items)
+        super().handle(letter)
+
+    def on_alarm(self, *, on: bool) -> None:
+        self._alarm = on
+        if not self._shut:
+            super().on_alarm(on=on)
 
     def take_mail(self) -> list[tuple[QueueHandle, Command]]:
         mail = super().take_mail()
-        faults = self._faults.on(OF_PUBLISHES, *self._whose)
-        return self._faults.published(faults, self.vhost, self._link_name, mail) if faults and mail else mail
+        faults = self._faults.on(OF_MAIL, *self._whose)
+        return self._faults.posted(faults, self.vhost, self._link_name, mail) if faults and mail else mail
 
     def take_output(self) -> Sequence[bytes | memoryview]:
         pieces = [*super().take_output(), *self._faults.take_due(self.reply_to.id)]
@@ -72,9 +99,32 @@ class FaultySession(BrokerSession):
                 raise AmqpLinkError(fault.condition, fault.text)
         super()._attach(event)
 
-    def _link_name(self, ref: PublisherRef) -> str | None:
-        publisher = self.links.publishers.get(ref)
-        return None if publisher is None else publisher.link.name
+    def _link_name(self, ref: PublisherRef | ConsumerRef) -> str | None:
+        end: Publisher | Consumer | None = (
+            self.links.publishers.get(ref) if isinstance(ref, PublisherRef) else self.links.consumers.get(ref)
+        )
+        return None if end is None else end.link.name
+
+    def _note_window_of_ours(self) -> None:
+        """The window is held closed as long as a fault says so, or an alarm is on."""
+        shut = bool(self._faults.on(_WINDOWS, *self._whose))
+        if shut is self._shut:
+            return
+        if shut:
+            self._faults.begins(FaultKind.CLOSE_WINDOW, *self._whose)
+        self._shut = shut
+        if not self._alarm and not self.session.ended:
+            (self.session.incoming.close if shut else self.session.incoming.reopen)()
+
+    def _note_echoes(self, items: Sequence[object]) -> None:
+        """Flows of the client that ask for one in return."""
+        for fault in self._faults.on(_ECHOES, *self._whose):
+            for flow in [each for each in items if isinstance(each, Flow) and each.echo]:
+                link = None if flow.handle is None else self.session.links.by_remote.get(flow.handle)
+                if link is None and (flow.handle is not None or fault.link or fault.queue):
+                    continue
+                if link is None or any(each.link is link for each in self._ends(fault)):
+                    fault.echoes.setdefault((self.reply_to.id, link), False)
 
     def _ends(self, fault: Fault) -> Iterator[Consumer | Publisher]:
         ends: list[Consumer | Publisher] = [*self.consumers, *self.publishers]
@@ -106,31 +156,41 @@ class FaultySession(BrokerSession):
             return frame
         flow, _ = decode_composite(frame[FRAME_HEADER_BYTES:])
         assert isinstance(flow, Flow)
-        credit = flow.link_credit
+        meant = replace(flow)
         for fault in faults:
             end = next((each for each in self._ends(fault) if each.link.handle == flow.handle), None)
-            if end is None:
-                continue
-            if isinstance(end.link, ReceiverLink):
-                less = self._limited(fault, end.link, flow)
-            elif flow.drain and fault.kind is FaultKind.IGNORE_DRAINS:
-                less = None
-            else:
-                continue
-            if less != flow.link_credit:
-                fault.hits += 1
-                fault.flows[end.link] = self.reply_to.id, frame
-                if less is None:
+            link = None if end is None else end.link
+            if fault.kind is FaultKind.HOLD_ECHOES:
+                asked = self.reply_to.id, link
+                if (link is None) is (flow.handle is None) and asked in fault.echoes:
+                    fault.hits += not fault.echoes[asked]
+                    fault.echoes[asked] = True
                     return b""
-                credit = min(less, credit or 0)
-        if credit == flow.link_credit:
-            return frame
-        return encode_frame(self.session.channel, replace(flow, link_credit=credit).encode())
+                continue
+            if link is None:
+                continue
+            before = replace(flow)
+            goes = self._changed(fault, link, flow)
+            if goes and flow == before:
+                continue
+            fault.hits += 1
+            fault.flows[link] = self.reply_to.id, frame
+            if not goes:
+                return b""
+        return frame if flow == meant else encode_frame(self.session.channel, flow.encode())
+
+    def _changed(self, fault: Fault, link: SenderLink | ReceiverLink, flow: Flow) -> bool:
+        """Change a link's flow as a fault says; whether it is sent at all."""
+        if fault.kind is FaultKind.IGNORE_DRAINS:
+            return not (flow.drain and isinstance(link, SenderLink))
+        if fault.kind is FaultKind.WRONG_DELIVERY_COUNT and flow.delivery_count is not None:
+            flow.delivery_count = (flow.delivery_count + (1 if fault.most is None else fault.most)) & MASK
+        elif fault.kind is FaultKind.LIMIT_CREDIT and isinstance(link, ReceiverLink):
+            flow.link_credit = self._limited(fault, link, flow)
+        return True
 
     def _limited(self, fault: Fault, link: ReceiverLink, flow: Flow) -> int:
         """The credit that a fault leaves of a grant."""
-        if fault.kind is not FaultKind.LIMIT_CREDIT:
-            return flow.link_credit or 0
         given = flow.delivery_count or 0
         limit = fault.limits.setdefault(link, given + (fault.most or 0))
         return max(0, min(flow.link_credit or 0, diff(limit, given)))
@@ -143,6 +203,10 @@ class FaultyChannel(BrokerChannel):
         self._faults = faults
         self._whose = context.vhost.name, faults.client_of(context.connection)
         faults.join(context.reply_to.id, context.vhost.name)
+        self._flow_stopped = False
+        small = faults.begins(FaultKind.FRAME_SIZE, *self._whose)
+        if small is not None:
+            context.frame_max = min(context.frame_max or small, small)
         super().__init__(number, context)
 
     def handle(self, letter: SessionLetter) -> None:
@@ -150,17 +214,30 @@ class FaultyChannel(BrokerChannel):
             if self.state is ChannelState.OPEN:
                 self._guarded(self._act, fault)
         super().handle(self._faults.confirmed(letter) if isinstance(letter, list) else letter)
+        self._note_flow()
 
     def take_mail(self) -> list[tuple[QueueHandle, Command]]:
         mail = super().take_mail()
-        faults = self._faults.on(OF_PUBLISHES, *self._whose)
+        faults = self._faults.on(OF_MAIL, *self._whose)
         if not faults or not mail:
             return mail
-        return self._faults.published(faults, self.context.vhost, lambda ref: None, mail)
+        return self._faults.posted(faults, self.context.vhost, lambda ref: None, mail)
 
     def release(self) -> None:
         self._faults.leave(self.context.reply_to.id)
         super().release()
+
+    def _note_flow(self) -> None:
+        """The client hears when it is to stop publishing, and when it may go on."""
+        if self.state is not ChannelState.OPEN:
+            self._flow_stopped = False
+            return
+        stopped = bool(self._faults.on(_STOPS, *self._whose))
+        if stopped is not self._flow_stopped:
+            if stopped:
+                self._faults.begins(FaultKind.STOP_PUBLISHERS, *self._whose)
+            self._flow_stopped = stopped
+            self.write(methods.ChannelFlow(not stopped))
 
     def _act(self, fault: Fault) -> None:
         """Commit one that is committed at once.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from itertools import count
@@ -21,7 +21,15 @@ from amqp10broker.catalog.queue import QueueHandle
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.errors import BadRequest, NotFound
 from amqp10broker.management.snapshot import FaultView
-from amqp10broker.queues.commands import Command, PeerId, Publish, PublisherRef
+from amqp10broker.queues.commands import (
+    Command,
+    ConsumerRef,
+    PeerId,
+    Publish,
+    PublisherRef,
+    Settle,
+    Verdict,
+)
 from amqp10broker.queues.effects import Confirmed, Effect, Rejected, Unconfirmed
 
 FAULTS_MAX: Final = 64
@@ -32,27 +40,56 @@ class FaultKind(StrEnum):
 
     REJECT_PUBLISHES = "reject-publishes"
     RELEASE_PUBLISHES = "release-publishes"
+    MODIFY_PUBLISHES = "modify-publishes"
     HOLD_PUBLISHES = "hold-publishes"
     HOLD_CONFIRMS = "hold-confirms"
+    REDELIVER = "redeliver"
+    PAUSE_QUEUE = "pause-queue"
     LIMIT_CREDIT = "limit-credit"
     IGNORE_DRAINS = "ignore-drains"
+    HOLD_ECHOES = "hold-echoes"
+    WRONG_DELIVERY_COUNT = "wrong-delivery-count"
+    CLOSE_WINDOW = "close-window"
+    STOP_PUBLISHERS = "stop-publishers"
+    FRAME_SIZE = "frame-size"
     REFUSE_ATTACHES = "refuse-attaches"
     DETACH = "detach"
     END = "end"
     CLOSE = "close"
 
 
-OF_PUBLISHES: Final = frozenset(
+OF_MAIL: Final = frozenset(
     {
         FaultKind.REJECT_PUBLISHES,
         FaultKind.RELEASE_PUBLISHES,
+        FaultKind.MODIFY_PUBLISHES,
         FaultKind.HOLD_PUBLISHES,
         FaultKind.HOLD_CONFIRMS,
+        FaultKind.REDELIVER,
+        FaultKind.PAUSE_QUEUE,
     }
 )
-OF_FLOWS: Final = frozenset({FaultKind.LIMIT_CREDIT, FaultKind.IGNORE_DRAINS})
+"""Of letters to queues."""
+OF_FLOWS: Final = frozenset(
+    {
+        FaultKind.LIMIT_CREDIT,
+        FaultKind.IGNORE_DRAINS,
+        FaultKind.HOLD_ECHOES,
+        FaultKind.WRONG_DELIVERY_COUNT,
+    }
+)
+OF_STATES: Final = frozenset({FaultKind.CLOSE_WINDOW, FaultKind.STOP_PUBLISHERS})
+"""Of what a session or channel is told when they begin, and again when they are lifted."""
+OF_CLIENTS: Final = OF_STATES | {FaultKind.FRAME_SIZE}
+"""Of no queue or link: whole sessions or channels."""
+FRAME_BYTES_MIN: Final = 512
 AT_ONCE: Final = frozenset({FaultKind.DETACH, FaultKind.END, FaultKind.CLOSE})
 """Committed once, on what is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unwanted(Unconfirmed):
+    """Messages that are not taken because a fault has them modified; a channel's are refused."""
 
 
 @dataclass(eq=False, slots=True)
@@ -66,16 +103,19 @@ class Fault:
         queue: a shell pattern for the queue, or the address of a link; None: any.
         client: a shell pattern for the client's container-id or connection name; None: any.
         link: a shell pattern for the link's name; None: any.
-        most: how many messages or attaches it concerns, or how much credit it leaves; None: all, or none.
+        most: how many messages or attaches it concerns, how much credit it leaves, by how much a
+            delivery-count is wrong, or how large a frame is; None: all, none, one, or the least.
         condition: that a client of AMQP 1.0 is told.
         code: that a client of AMQP 0-9-1 is told.
         text: that both are told.
-        hits: how often it was committed: messages, flows, attaches, links, sessions, connections.
-        mail: publishes that are held, for their queues.
+        hits: how often it was committed: messages, letters, flows, attaches, links, sessions, connections.
+        mail: publishes and other letters that are held, for their queues.
         effects: confirms that are held, for those that published.
         watched: what was published since, whose confirms are held.
         flows: the last flow of each link that was held or changed, as the broker meant it.
         limits: up to which delivery-count each link was given credit.
+        echoes: whose flow is to be answered: sessions, and their links or None for their own; whether the
+            answer was held.
         ahead: sessions and channels that one at once has not reached yet.
     """
 
@@ -95,6 +135,7 @@ class Fault:
     watched: set[tuple[PublisherRef, int]] = field(default_factory=set)
     flows: dict[SenderLink | ReceiverLink, tuple[PeerId, bytes]] = field(default_factory=dict)
     limits: dict[SenderLink | ReceiverLink, int] = field(default_factory=dict)
+    echoes: dict[tuple[PeerId, SenderLink | ReceiverLink | None], bool] = field(default_factory=dict)
     ahead: set[PeerId] = field(default_factory=set)
 
     def concerns(self, client: str) -> bool:
@@ -115,9 +156,10 @@ class Fault:
 
     @property
     def held(self) -> int:
-        """Messages, confirms and flows that are kept back, sessions and channels that are still to come."""
-        publishes = sum(len(each.ids) for _, each in self.mail if isinstance(each, Publish))
-        return publishes + sum(len(each.ids) for each in self.effects) + len(self.flows) + len(self.ahead)
+        """Messages, letters, confirms and flows that are kept back, sessions and channels still to come."""
+        mail = sum(len(each.ids) if isinstance(each, Publish) else 1 for _, each in self.mail)
+        flows = len(self.flows) + sum(self.echoes.values())
+        return mail + sum(len(each.ids) for each in self.effects) + flows + len(self.ahead)
 
     def view(self) -> FaultView:
         """What doors show of it."""
@@ -143,6 +185,7 @@ class Faults:
         self._numbers = count(1)
         self._parts: dict[PeerId, str] = {}
         self._due: defaultdict[PeerId, list[tuple[SenderLink | ReceiverLink, bytes]]] = defaultdict(list)
+        self._owed: defaultdict[PeerId, list[SenderLink | ReceiverLink | None]] = defaultdict(list)
 
     # --- who asks for them ------------------------------------------------------------------------
 
@@ -161,7 +204,8 @@ class Faults:
         """Commit a fault from now on, until `lift`.
 
         Raises:
-            BadRequest: the code is none of AMQP 0-9-1, or there are too many faults.
+            BadRequest: the code is none of AMQP 0-9-1, the fault is for no queue or link, a frame is too
+                small, or there are too many faults.
         """
         if len(self._on) >= FAULTS_MAX:
             raise BadRequest("fault", f"{FAULTS_MAX} faults are on already: lift one with lift-fault")
@@ -170,12 +214,20 @@ class Faults:
         except ValueError:
             codes = ", ".join(str(each.value) for each in ReplyCode)
             raise BadRequest("fault", f"{code} is no reply code of AMQP 0-9-1, which are {codes}") from None
+        kept = FaultKind(kind)
+        if kept in OF_CLIENTS and (queue is not None or link is not None):
+            text = f"{kind} is for all of a client, whatever its queues and links: leave them out, or name it"
+            raise BadRequest("fault", text)
+        if kept is FaultKind.FRAME_SIZE and most is not None and most < FRAME_BYTES_MIN:
+            raise BadRequest("fault", f"no frame is limited to {most} bytes: {FRAME_BYTES_MIN} are the least")
         number = next(self._numbers)
         whom = vhost, queue, client, link
-        fault = self._on[number] = Fault(number, FaultKind(kind), *whom, most, condition, reply, text)
-        if fault.kind in AT_ONCE:
-            fault.ahead = {peer for peer, its_vhost in self._parts.items() if its_vhost == vhost}
+        fault = self._on[number] = Fault(number, kept, *whom, most, condition, reply, text)
+        if kept in AT_ONCE:
+            fault.ahead = self._parts_of(vhost)
             self._wake(fault.ahead)
+        elif kept in OF_STATES:
+            self._wake(self._parts_of(vhost))
         return fault.view()
 
     def lift(self, number: int) -> FaultView:
@@ -199,12 +251,20 @@ class Faults:
         for link, (peer, frame) in fault.flows.items():
             if peer in self._parts:
                 self._due[peer].append((link, frame))
-        self._wake(set(self._due))
+        for (peer, asked), held in fault.echoes.items():
+            if held and peer in self._parts:
+                self._owed[peer].append(asked)
+        self._wake({*self._due, *self._owed})
+        if fault.kind in OF_STATES:
+            self._wake(self._parts_of(fault.vhost))
         return view
 
     def views(self) -> list[FaultView]:
         """Those that are on."""
         return [fault.view() for fault in self._on.values()]
+
+    def _parts_of(self, vhost: str) -> set[PeerId]:
+        return {peer for peer, its_vhost in self._parts.items() if its_vhost == vhost}
 
     def _wake(self, peers: set[PeerId]) -> None:
         """Have sessions and channels take a turn: nothing is told."""
@@ -227,8 +287,10 @@ class Faults:
         """It is over."""
         for fault in self._on.values():
             fault.ahead.discard(peer)
+            fault.echoes = {key: held for key, held in fault.echoes.items() if key[0] != peer}
         self._parts.pop(peer, None)
         self._due.pop(peer, None)
+        self._owed.pop(peer, None)
 
     def on(self, kinds: frozenset[FaultKind], vhost: str, client: str) -> list[Fault]:
         """Those of some kinds that concern a client."""
@@ -238,30 +300,78 @@ class Faults:
             if fault.kind in kinds and fault.vhost == vhost and fault.concerns(client)
         ]
 
+    def begins(self, kind: FaultKind, vhost: str, client: str) -> int | None:
+        """A session or channel is under a fault of this kind from now on, if one is for its client.
+
+        Returns:
+            How large its frames may be, if it is that: the least of several; None: there is none.
+        """
+        faults = self.on(frozenset({kind}), vhost, client)
+        for fault in faults:
+            fault.hits += 1
+        return min((FRAME_BYTES_MIN if each.most is None else each.most for each in faults), default=None)
+
     def take_due(self, peer: PeerId) -> list[bytes]:
         """Flows that were kept back, and are to be sent now."""
         return [frame for link, frame in self._due.pop(peer, ()) if link.attached]
 
-    def published(
+    def take_owed(self, peer: PeerId) -> list[SenderLink | ReceiverLink | None]:
+        """Links whose echo was kept back and is to be sent now; None: the session's own."""
+        return [link for link in self._owed.pop(peer, ()) if link is None or link.attached]
+
+    def posted(
         self,
         faults: list[Fault],
         vhost: VirtualHost,
-        link_of: Callable[[PublisherRef], str | None],
+        link_of: Callable[[PublisherRef | ConsumerRef], str | None],
         mail: Sequence[tuple[QueueHandle, Command]],
     ) -> list[tuple[QueueHandle, Command]]:
         """What is left of a part's letters to queues."""
         left: list[tuple[QueueHandle, Command]] = []
         for handle, command in mail:
-            if isinstance(command, Publish):
-                queue = next((each.name for each in vhost if each.handle is handle), "")
-                link = link_of(command.publisher)
-                for fault in faults:
-                    if command.ids and fault.matches(link, queue):
-                        command = self._published(fault, queue, handle, command, of_channel=link is None)
-                if not command.ids:
-                    continue
-            left.append((handle, command))
+            queue = next((each.name for each in vhost if each.handle is handle), "")
+            ref = getattr(command, "publisher", None) or getattr(command, "consumer", None)
+            link = None if ref is None else link_of(ref)
+            commands: Sequence[Command] = (command,)
+            for fault in faults:
+                if fault.matches(link, queue):
+                    commands = [
+                        rest
+                        for each in commands
+                        for rest in self._posted(fault, queue, handle, each, of_channel=link is None)
+                    ]
+            left += [(handle, each) for each in commands]
         return left
+
+    def _posted(
+        self, fault: Fault, queue: str, handle: QueueHandle, command: Command, *, of_channel: bool
+    ) -> Sequence[Command]:
+        """What a fault leaves of a letter."""
+        if fault.kind is FaultKind.PAUSE_QUEUE:
+            if not queue:  # it answers by itself (direct reply-to), or was deleted meanwhile
+                return (command,)
+            fault.hits += 1
+            fault.mail.append((handle, command))
+            return ()
+        if fault.kind is FaultKind.REDELIVER:
+            return self._settled(fault, command) if isinstance(command, Settle) else (command,)
+        if not isinstance(command, Publish):
+            return (command,)
+        rest = self._published(fault, queue, handle, command, of_channel=of_channel)
+        return (rest,) if rest.ids else ()
+
+    def _settled(self, fault: Fault, settle: Settle) -> Sequence[Command]:
+        """What the client has accepted goes back, as if the word had been lost."""
+        if settle.verdict is not Verdict.ACCEPT or not (taken := fault.take(len(settle.keys))):
+            return (settle,)
+        back, rest = settle.keys[:taken], settle.keys[taken:]
+        if not rest:
+            return (replace(settle, keys=back, verdict=Verdict.REQUEUE_FAILED),)
+        # One answer, if one is asked for.
+        return (
+            replace(settle, keys=back, verdict=Verdict.REQUEUE_FAILED, answer=False),
+            replace(settle, keys=rest),
+        )
 
     def _published(
         self, fault: Fault, queue: str, handle: QueueHandle, publish: Publish, *, of_channel: bool
@@ -279,6 +389,9 @@ class Faults:
                 fault.mail.append((handle, Publish(publisher, ids, publish.messages[:taken], settled)))
             case FaultKind.REJECT_PUBLISHES:
                 self._post({publisher.reply_to: [Rejected(publisher, ids, settled, queue)]})
+            case FaultKind.MODIFY_PUBLISHES:
+                unwanted = Unwanted(publisher, ids, settled, failed=True, queue=queue)
+                self._post({publisher.reply_to: [unwanted]})
             case _:
                 # A session releases what a queue does not take; to a channel the queue must have failed.
                 released = Unconfirmed(publisher, ids, settled, failed=of_channel, queue=queue)

@@ -544,7 +544,7 @@ class Publisher:
     def on_confirmed(self, ids: Sequence[int], *, settled: bool) -> None:
         """A queue has taken responsibility."""
         if self._tally.left:
-            self._count_down(ids, ACCEPTED, settled=settled)
+            self.count_down(ids, ACCEPTED, settled=settled)
         else:
             self._answer(ids, None if settled else ACCEPTED)
 
@@ -552,7 +552,7 @@ class Publisher:
         """A queue is full, was deleted before it could take the messages, or broke down."""
         refusal = refusal_of(effect)
         outcome = RELEASED if refusal is None else self._rejected(refusal, effect.queue)
-        self._count_down(effect.ids, outcome, settled=effect.settled)
+        self.count_down(effect.ids, outcome, settled=effect.settled)
 
     def _rejected(self, error: AmqpDeliveryError, queue: str | None = None) -> Rejected:
         self.last_error = self._context.log.noted(
@@ -564,8 +564,8 @@ class Publisher:
         )
         return Rejected(error=to_error(error))
 
-    def _count_down(self, ids: Sequence[int], outcome: Outcome, *, settled: bool) -> None:
-        """Answer deliveries whose last queue has spoken."""
+    def count_down(self, ids: Sequence[int], outcome: Outcome, *, settled: bool) -> None:
+        """One queue has spoken of deliveries: those of which it was the last are answered."""
         for worst, its_ids in self._tally.count_down(ids, outcome):
             self._answer(its_ids, None if settled else worst)
 
