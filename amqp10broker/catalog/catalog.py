@@ -86,6 +86,7 @@ class Catalog:
             catalog decides.
         on_sizes: called when a queue is new or a policy another: queues may want other numbers of members;
             must not raise.
+        on_left: called with the key of a user or a virtual host that is gone; must not raise.
         queues_created, queues_deleted: how many queues came and went since the start, those included that
             were there before it.
         changes: told of all that must outlive the process.
@@ -129,6 +130,7 @@ class Catalog:
         self.on_nodes: Callable[[], None] = lambda: None
         self.decide: Callable[[Request[Any]], None] | None = None
         self.on_sizes: Callable[[], None] = lambda: None
+        self.on_left: Callable[[Key], None] = lambda key: None
         self.relaxed_quorum_checks = relaxed_quorum_checks
         self._host = host
         self._default_queue_type = queue_type_of(default_queue_type, "the broker")
@@ -327,10 +329,12 @@ class Catalog:
                 self.users.drop_topic_permission(key[1], key[2], key[3])
             case "user":
                 self.users.drop_user(key[1])
+                self.on_left(key)
             case "policy" | "operator_policy":
                 self.vhosts[key[1]].policies.drop_policy(key[2], operator=key[0] == "operator_policy")
             case "vhost":
                 self.vhosts.pop(key[1]).deleted = True
+                self.on_left(key)
             case "parameter":
                 del self.parameters[key[1], key[2], key[3]]
             case "global_parameter":

@@ -213,6 +213,20 @@ LISTINGS: Final = (
     Listing("policies", *_POLICY),
     Listing("operator-policies", *_POLICY),
     Listing(
+        "suspended-links",
+        columns_of("""
+            link: its number, for end-suspended-link
+            name
+            container_id: of its client
+            user, vhost
+            role: of its client
+            unsettled: deliveries that are kept of it
+            age_s: seconds since it was suspended
+            left_s: seconds until it ends; none: its timer has not started
+        """),
+        ("link", "name", "container_id", "user", "vhost", "role", "unsettled", "left_s"),
+    ),
+    Listing(
         "faults",
         columns_of("""
             fault: its number, for lift-fault

@@ -214,6 +214,13 @@ CALLS: Final[Mapping[str, Call]] = {
         lambda a, closed: f"connection {a.id}{'' if a.node is None else f' at node {a.node}'} closed",
         by_itself=("reason",),
     ),
+    "end-suspended-link": Call(
+        "end-suspended-link",
+        lambda a, ended: (
+            f"link '{ended['name']}' of container '{ended['container_id']}' is over; "
+            f"it kept {ended['unsettled']} unsettled"
+        ),
+    ),
     "inject-fault": Call("inject-fault", lambda a, fault: f"fault {fault['fault']} is committed: {a.kind}"),
     "lift-fault": Call("lift-fault", lambda a, fault: f"fault {a.fault} is committed no more"),
     "set": Call(

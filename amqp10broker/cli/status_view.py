@@ -211,8 +211,9 @@ def _broker(broker: Document, width: int) -> list[str]:
 def _suspended(link: Document) -> list[str]:
     """A link that waits for its client."""
     left = link.get("left_s")
+    container = clean(link.get("container_id"))
     return [
-        f"suspended link {clean(link.get('name'))} of container {clean(link.get('container_id'))}",
+        f"suspended link {clean(link.get('link'))}: {clean(link.get('name'))} of container {container}",
         f"user {clean(link.get('user'))} in {clean(link.get('vhost'))}",
         f"{clean(link.get('role'))}, {clean(link.get('unsettled'))} unsettled",
         f"for {duration(link.get('age_s'))}",

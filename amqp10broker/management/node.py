@@ -15,6 +15,7 @@ from amqp10broker.management.snapshot import (
     RecordingsView,
     RecordingView,
     SummaryView,
+    SuspendedLinkView,
     TraceView,
     WaitingView,
     WatchView,
@@ -145,6 +146,16 @@ class Node(Protocol):
 
     def close_connections(self, reason: str, *, user: str | None = None, vhost: str | None = None) -> None:
         """Close those of a user, or of a virtual host."""
+
+    def suspended_links(self) -> Sequence[SuspendedLinkView]:
+        """Links that are kept, and have no end in a session now."""
+
+    def end_suspended_link(self, number: int) -> SuspendedLinkView:
+        """End one before its time; what was shown of it.
+
+        Raises:
+            NotFound: none of this number is suspended.
+        """
 
     def definitions_imported(self) -> None:
         """Say in the log what of them acts otherwise than it reads."""

@@ -85,6 +85,8 @@ RUN: Final[Mapping[str, Callable[..., Any]]] = {
     "set-limit": running.set_limit,
     "alarm": running.set_alarm,
     "close-connection": running.close_connection,
+    "list-suspended-links": running.list_suspended_links,
+    "end-suspended-link": running.end_suspended_link,
     "record-start": running.start_recording,
     "record-stop": running.stop_recording,
     "record-status": running.show_recording,

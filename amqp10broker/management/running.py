@@ -214,6 +214,36 @@ def close_connection(caller: Caller, id: int, reason: str, node: str | None) -> 
     return _at(caller, running, node, "close-connection", {"id": id, "reason": reason}, close)
 
 
+def list_suspended_links(caller: Caller, node: str | None) -> list[dict[str, Any]] | Job:
+    """Links that are kept, and have no end in a session now, as documents of `SuspendedLinkView`.
+
+    Raises:
+        NotFound: there is no such node.
+        PermissionDenied: the caller is no administrator.
+    """
+    running = caller.administered("list-suspended-links")
+
+    def look() -> list[dict[str, Any]]:
+        return [document(each) for each in running.suspended_links()]
+
+    return _at(caller, running, node, "list-suspended-links", {}, look)
+
+
+def end_suspended_link(caller: Caller, link: int, node: str | None) -> dict[str, Any] | Job:
+    """End one before its time; as it was shown until then.
+
+    Raises:
+        NotFound: none of this number is suspended, or there is no such node.
+        PermissionDenied: the caller is no administrator.
+    """
+    running = caller.administered("end-suspended-link")
+
+    def end() -> dict[str, Any]:
+        return document(running.end_suspended_link(link))
+
+    return _at(caller, running, node, "end-suspended-link", {"link": link}, end)
+
+
 def start_recording(caller: Caller, folder: str, every: int | None, run: str | None) -> Job:
     """Begin to record flow events.
 

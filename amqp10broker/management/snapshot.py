@@ -601,6 +601,7 @@ class SuspendedLinkView:
     """A link of AMQP 1.0 that is kept, and has no end in a session now.
 
     Attributes:
+        link: its number.
         name: of the link.
         container_id: of its client.
         user: who may have it again.
@@ -611,6 +612,7 @@ class SuspendedLinkView:
         left_s: when it ends; None: its timer has not started.
     """
 
+    link: int
     name: str
     container_id: str
     user: str

@@ -379,6 +379,16 @@ _TABLE: Final = (
         _ADMINISTRATOR, "Close a client's connection.", changes=False,
     ),
     Operation(
+        "list-suspended-links", "link", (_CLIENTS_NODE,), _ADMINISTRATOR,
+        "List links of AMQP 1.0 that are kept though their clients have gone.", changes=False,
+    ),
+    Operation(
+        "end-suspended-link", "link",
+        (Argument("link", Kind.INTEGER, "its number, see list-suspended-links"), _CLIENTS_NODE),
+        _ADMINISTRATOR, "End a suspended link before its time: what it holds gets its default outcome.",
+        changes=False,
+    ),
+    Operation(
         "record-start", "recording",
         (Argument("folder", Kind.TEXT, "where to, made if it is not there"),
          Argument("every", Kind.INTEGER, "milliseconds between two looks; none: as configured", None),

@@ -178,6 +178,7 @@ class Broker:
         self.recordings = Recordings(self)
         self.tracing: Tracing = Tracing(self.connections, self.catalog.users, everything=config.trace_frames)
         self.suspended = SuspendedLinks(self)
+        self.catalog.on_left = self.suspended.left
         self.log_limits = LogLimits()
         self.session_type: Callable[..., BrokerSession] = BrokerSession
         self.channel_type: Callable[..., BrokerChannel] = BrokerChannel

@@ -20,12 +20,14 @@ from amqp10broker.management.snapshot import (
     RecordingsView,
     RecordingView,
     SummaryView,
+    SuspendedLinkView,
     TraceView,
     WaitingView,
     WatchView,
 )
 from amqp10broker.security.login import Authenticator
 from amqp10broker.security.passwords import Passwords
+from amqp10broker.service.sessions.kept import KeptLinks
 from amqp10broker.service.survey import Selection
 from amqp10broker.tasks.afterwards import Afterwards
 from amqp10broker.tasks.bootstrap import tell_idle_patterns
@@ -109,6 +111,10 @@ class Administered(Surroundings, QueueHost, Protocol):
     @property
     def as_member(self) -> ClusterNode:
         """It as one of a cluster."""
+
+    @property
+    def kept(self) -> KeptLinks:
+        """Links of AMQP 1.0 that outlive their sessions."""
 
     @property
     def recordings(self) -> Recordings:
@@ -207,6 +213,22 @@ class RunningNode:
         for connection in list(self._broker.connections.values()):
             if user in (None, connection.user) and vhost in (None, connection.vhost):
                 connection.close(reason)
+
+    def suspended_links(self) -> Sequence[SuspendedLinkView]:
+        return self._broker.kept.suspended_views(None)
+
+    def end_suspended_link(self, number: int) -> SuspendedLinkView:
+        ended = self._broker.kept.end_suspended(number)
+        _log.info(
+            "operation",
+            operation="end-suspended-link",
+            object=f"link '{ended.name}' of container '{ended.container_id}'",
+            by=self._by,
+            user=ended.user,
+            vhost=ended.vhost,
+            unsettled=ended.unsettled,
+        )
+        return ended
 
     # --- recordings, traces -----------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import math
 
 import trio
 
+from amqp10broker.catalog.plan import Key as PlanKey
 from amqp10broker.queues.commands import ReplyTo
 from amqp10broker.service.sessions.kept import Kept, KeptLinks, Mail
 from amqp10broker.tasks.letter_box import post_mail
@@ -43,6 +44,13 @@ class SuspendedLinks:
     def timer_started(self) -> None:
         """See `kept.Host`."""
         self._sooner.set()
+
+    def left(self, key: PlanKey) -> None:
+        """A user or a virtual host has been deleted (`Catalog.on_left`)."""
+        if key[0] == "user":
+            self.links.revoke(user=key[1])
+        else:
+            self.links.revoke(vhost=key[1])
 
     async def run(self) -> None:
         """End links in time, until cancelled."""

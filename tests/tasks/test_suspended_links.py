@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
+
+import pytest
 
 from amqp10broker.amqp10.performatives import (
     Accepted,
@@ -16,6 +19,7 @@ from amqp10broker.amqp10.performatives import (
 )
 from amqp10broker.amqp10.resumption import unsettled_map
 from amqp10broker.config import FaultInjection
+from amqp10broker.tasks.broker import Broker
 from tests.support.declaring import declare
 from tests.support.rawframes import (
     attach_receiver,
@@ -27,6 +31,7 @@ from tests.support.rawframes import (
     transfer,
 )
 from tests.support.trioclient import Client, connect, queue_counts, running_broker, settle_down
+from tests.tasks.test_watches import ask, asked
 
 SECOND = ReceiverSettleMode.SECOND
 
@@ -162,3 +167,79 @@ async def test_a_link_from_a_stream_is_not_kept(autojump_clock: object) -> None:
         assert isinstance(source, Source)
         assert (source.durable, source.expiry_policy, source.timeout) == (0, "link-detach", 0)
         assert len(broker.kept) == 0
+
+
+# --- they are ended by others -----------------------------------------------------------------------
+
+
+async def _user_made_again(broker: Broker) -> None:
+    await ask(broker, "delete-user", user="guest")
+    await ask(broker, "add-user", user="guest", password="guest")
+    await ask(broker, "set-permissions", user="guest", configure=".*", write=".*", read=".*")
+
+
+async def _vhost_made_again(broker: Broker) -> None:
+    await ask(broker, "delete-vhost", name="/")
+    await ask(broker, "add-vhost", name="/")
+    await ask(broker, "set-permissions", user="guest", vhost="/", configure=".*", write=".*", read=".*")
+
+
+@pytest.mark.parametrize("made_again", [_user_made_again, _vhost_made_again])
+@pytest.mark.parametrize("suspended", [True, False])
+async def test_links_go_with_their_user_and_their_virtual_host(
+    autojump_clock: object, made_again: Callable[[Broker], Awaitable[None]], suspended: bool
+) -> None:
+    """Who is called the same later is somebody else."""
+    async with running_broker() as broker:
+        client = await connect(broker).open()
+        await client.send(kept_sender(), transfer(0, 0, b"first"))
+        await client.until(Disposition)
+        if suspended:
+            await client.vanish()
+            await settle_down()
+        await made_again(broker)
+        await settle_down()
+        other = await connect(broker).open()
+        assert await resumed(other, tag(0)) == {}
+        assert len(broker.kept) == 1
+
+
+async def test_what_a_deleted_users_link_held_goes_back(autojump_clock: object) -> None:
+    async with running_broker() as broker:
+        for suspended in True, False:
+            client = await connect(broker).open()
+            await client.send(attach_sender(0, "q"), transfer(0, 0, b"first"))
+            await client.until(Disposition)
+            await client.send(kept_receiver("q"), credit(1, 10))
+            await client.until(Transfer)
+            if suspended:
+                await client.vanish()
+                await settle_down()
+            await _user_made_again(broker)
+            await settle_down()
+            assert queue_counts(broker, "q")[1] == 0
+            assert len(broker.kept) == 0
+        assert queue_counts(broker, "q") == (2, 0)
+
+
+async def test_an_operator_ends_a_suspended_link(autojump_clock: object) -> None:
+    """By its number; an attached one is its client's."""
+    async with running_broker() as broker:
+        client = await connect(broker).open()
+        await client.send(attach_sender(0, "q"), transfer(0, 0, b"first"))
+        await client.until(Disposition)
+        await client.send(kept_receiver("q"), credit(1, 10))
+        await client.until(Transfer)
+        assert await ask(broker, "list-suspended-links") == []
+        refused = await asked(broker, "end-suspended-link", link=1)
+        assert (refused["kind"], refused["error"]) == ("NotFound", "no link of number 1 is suspended")
+        await client.vanish()
+        await settle_down()
+        (shown,) = await ask(broker, "list-suspended-links")
+        assert (shown["link"], shown["role"], shown["unsettled"]) == (1, "receiver", 1)
+        assert queue_counts(broker, "q") == (0, 1)
+        assert await ask(broker, "end-suspended-link", link=1) == shown
+        await settle_down()
+        assert queue_counts(broker, "q") == (1, 0)
+        assert await ask(broker, "list-suspended-links") == []
+        assert not (await asked(broker, "end-suspended-link", link=1))["ok"]

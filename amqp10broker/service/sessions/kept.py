@@ -20,6 +20,7 @@ from amqp10broker.amqp10.performatives import Source, Target, TerminusExpiryPoli
 from amqp10broker.amqp10.types import Symbol
 from amqp10broker.catalog.queue import QueueHandle
 from amqp10broker.config import Config
+from amqp10broker.errors import NotFound
 from amqp10broker.management.snapshot import SuspendedLinkView
 from amqp10broker.queues.commands import Command, PeerId, ReplyTo
 from amqp10broker.queues.effects import Answer, Confirmed, Effect, QueueDeleted, Rejected, Unconfirmed
@@ -107,6 +108,8 @@ class Kept(ABC):
         since_ms: when it was suspended; None while it is attached.
         deadline_ms: when it ends; None while it is attached, and until its timer has started.
         lingers: whose end starts the timer: of a session's links, or of a connection's.
+        number: by which people name it; 0 before it is among `KeptLinks`.
+        revoked: nothing of it outlives its end any more, whatever was granted.
     """
 
     __slots__ = (
@@ -115,7 +118,9 @@ class Kept(ABC):
         "key",
         "lingers",
         "link",
+        "number",
         "reply_to",
+        "revoked",
         "since_ms",
         "stays",
         "tell",
@@ -132,6 +137,8 @@ class Kept(ABC):
         self.since_ms: int | None = None
         self.deadline_ms: int | None = None
         self.lingers: object = None
+        self.number = 0
+        self.revoked = False
         self._claims: list[Callable[[], object]] = []
 
     def put(self, letter: list[Effect]) -> bool:
@@ -141,6 +148,14 @@ class Kept(ABC):
         for effect in letter:
             self.take(effect)
         return True
+
+    def outlives(self, *, lost: bool) -> bool:
+        """Whether it is suspended when its end goes.
+
+        Args:
+            lost: with its session or connection.
+        """
+        return (lost or self.stays) and not self.revoked
 
     @property
     @abstractmethod
@@ -181,6 +196,7 @@ class KeptLinks:
         self._by_peer: dict[PeerId, Kept] = {}
         self._of_user: Counter[str] = Counter()
         self._bytes_of_user: Counter[str] = Counter()
+        self._last_number = 0
 
     def __len__(self) -> int:
         return len(self._links)
@@ -225,6 +241,7 @@ class KeptLinks:
     def add(self, kept: Kept) -> None:
         """Keep one more; there is none of its key."""
         assert kept.key not in self._links
+        self._last_number = kept.number = self._last_number + 1
         self._links[kept.key] = kept
         self._by_peer[kept.reply_to.id] = kept
         self._of_user[kept.key.user] += 1
@@ -285,27 +302,53 @@ class KeptLinks:
         kept.free()
         return [] if attached else mail
 
+    def revoke(self, *, user: str | None = None, vhost: str | None = None) -> None:
+        """A user, or a virtual host, is gone: its links are nobody's, whoever is called the same later.
+
+        Those that are attached go with their ends.
+        """
+        for kept in list(self):
+            if user not in (None, kept.key.user) or vhost not in (None, kept.key.vhost):
+                continue
+            if kept.link is None:
+                self.host.post(self.end(kept))
+            else:
+                kept.revoked = True
+
+    def end_suspended(self, number: int) -> SuspendedLinkView:
+        """End one before its time: what is unsettled gets the default outcome; as it was shown until then.
+
+        Raises:
+            NotFound: none of this number is suspended.
+        """
+        for kept in self:
+            if kept.number == number and kept.link is None:
+                view = self._view(kept)
+                self.host.post(self.end(kept))
+                return view
+        raise NotFound(f"suspended link {number}", f"no link of number {number} is suspended")
+
     @property
     def deadline_ms(self) -> int | None:
         """When the next one ends; None: no timer runs."""
         return min((each.deadline_ms for each in self if each.deadline_ms is not None), default=None)
 
-    def suspended_views(self) -> tuple[SuspendedLinkView, ...]:
-        """What doors show of those that are suspended, the first ones."""
-        now = self.host.now_ms()
-        suspended = ((each, each.since_ms) for each in self if each.link is None)
-        return tuple(
-            SuspendedLinkView(
-                name=each.key.name,
-                container_id=each.key.container,
-                user=each.key.user,
-                vhost=each.key.vhost,
-                role="receiver" if each.key.consumes else "sender",
-                unsettled=each.unsettled,
-                age_s=(now - (since or now)) / 1000,
-                left_s=None if each.deadline_ms is None else (each.deadline_ms - now) / 1000,
-            )
-            for each, since in islice(suspended, VIEWS_MAX)
+    def suspended_views(self, most: int | None = VIEWS_MAX) -> tuple[SuspendedLinkView, ...]:
+        """What doors show of those that are suspended, the first ones; None: all of them."""
+        return tuple(map(self._view, islice((each for each in self if each.link is None), most)))
+
+    def _view(self, kept: Kept) -> SuspendedLinkView:
+        now, since, due = self.host.now_ms(), kept.since_ms, kept.deadline_ms
+        return SuspendedLinkView(
+            link=kept.number,
+            name=kept.key.name,
+            container_id=kept.key.container,
+            user=kept.key.user,
+            vhost=kept.key.vhost,
+            role="receiver" if kept.key.consumes else "sender",
+            unsettled=kept.unsettled,
+            age_s=(now - (since or now)) / 1000,
+            left_s=None if due is None else (due - now) / 1000,
         )
 
     def expire(self) -> None:

@@ -394,7 +394,7 @@ class ClientLinks:
         """The end of a kept link has gone: it is suspended, or ends with that."""
         links = self._context.kept
         assert links is not None
-        if not (lost or kept.stays):
+        if not kept.outlives(lost=lost):
             self._end_kept(kept)
             return
         policy = kept.terms.policy
@@ -561,7 +561,7 @@ class ClientLinks:
             return
         self._let_go(consumer)
         kept = consumer.kept
-        if kept is not None and (lost or kept.stays):
+        if kept is not None and kept.outlives(lost=lost):
             consumer.suspend(unsent)
         else:
             consumer.leave(unsent, lost=lost)

@@ -482,13 +482,13 @@ def test_a_recording_is_summed_up(changes: dict[str, Any], line: str) -> None:
 def test_suspended_links_are_shown() -> None:
     """Ten of them, with what they keep and for how long."""
     document = deepcopy(DOCUMENT)
-    link: dict[str, Any] = {"name": "mine", "container_id": "c", "user": "guest", "vhost": "/"}
+    link: dict[str, Any] = {"link": 3, "name": "mine", "container_id": "c", "user": "guest", "vhost": "/"}
     link |= {"role": "receiver", "unsettled": 4, "age_s": 12.0, "left_s": 48.0}
     document["broker"]["suspended_links"] = [link, link | {"left_s": None}] + [link] * 9
     document["broker"]["kept_links"] = 12
     text = " ".join("\n".join(status_view.render(document)).split())
-    shown = "suspended link mine of container c user guest in / receiver, 4 unsettled for 12 s ends in 48 s"
-    assert text.count(shown) == 9
+    shown = "suspended link 3: mine of container c user guest in / receiver, 4 unsettled for 12 s "
+    assert text.count(f"{shown}ends in 48 s") == 9
     assert text.count("until its session or connection ends") == 1
     assert "... more links are suspended; 12 are kept" in text
 
