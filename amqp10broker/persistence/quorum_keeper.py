@@ -359,13 +359,14 @@ class QuorumInLog(QuorumInMemory):
             else:
                 super()._decide(commands, now_ms)
                 self._note(store.applied)
-        elif (
-            store.version < machine_version.SELECTING
-            and any(map(_selects, commands))
-            and not self._raised(now_ms)
-        ):
-            self._wait(commands, now_ms)  # a member may be behind a node that has heard that all can do it
         else:
+            if store.version < self.usable():
+                self._raise_version(now_ms)  # before what is asked now, which may need it
+            if store.version < machine_version.SELECTING and any(map(_selects, commands)):
+                self._wait(
+                    commands, now_ms
+                )  # a member may be behind a node that has heard that all can do it
+                return
             proposal = store.propose(self._without_copies(commands), now_ms)
             try:
                 member.propose([proposal.payload])
@@ -459,12 +460,6 @@ class QuorumInLog(QuorumInMemory):
             self._decide([Configure(self._settings)], now_ms)
         # Dead letters that the leader before had under way are offered now: no entry may come for long.
         self._note(self._store.applied)
-
-    def _raised(self, now_ms: int) -> bool:
-        """Whether what is proposed next is of the version that selecting takes."""
-        if self.usable() >= machine_version.SELECTING:
-            self._raise_version(now_ms)
-        return self._store.version >= machine_version.SELECTING
 
     def _raise_version(self, now_ms: int) -> None:
         """All members carry out a newer version: from the next entry on it counts."""

@@ -12,10 +12,13 @@ versions of the broker: in the code that is a look at `QuorumQueue.version`.
 from __future__ import annotations
 
 OLDEST = 1
-NEWEST = 2
+NEWEST = 3
 
 SELECTING = 2
 """From which on a quorum queue has consumers that select."""
+
+DELAYING = 3
+"""From which on a quorum queue keeps messages that were published to be delivered later until then."""
 
 
 class NewerMachine(ValueError):

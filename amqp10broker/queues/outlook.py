@@ -84,6 +84,7 @@ class Outlook:
         dead: messages that wait until their dead-letter exchange has them.
         delayed: messages that wait for their time.
         delayed_until_ms: when the first of them is due.
+        delayed_returns: how many of them were returned, and not published so.
         unsynced: messages that are handed out when the disk has them.
         unsynced_ms: since when the oldest of them waits.
         unconfirmed: published messages that are confirmed when the disk has them.
@@ -103,6 +104,7 @@ class Outlook:
     dead: int = 0
     delayed: int = 0
     delayed_until_ms: int | None = None
+    delayed_returns: int = 0
     unsynced: int = 0
     unsynced_ms: int | None = None
     unconfirmed: int = 0

@@ -222,9 +222,9 @@ class _Sentence:
 
     @property
     def _later(self) -> str:
-        """What delayed messages are: a quorum queue delays returns, a classic one what publishers delay."""
-        replicated = self._queue.kind.replicated
-        return "came back to be tried again later" if replicated else "may not be delivered before their time"
+        """What delayed messages are: a quorum queue delays returns, too."""
+        returns = self._outlook.delayed_returns == self._outlook.delayed
+        return "came back to be tried again later" if returns else "may not be delivered before their time"
 
     def _not_ready(self) -> str:
         """What the queue has beside that and hands out later, or never."""

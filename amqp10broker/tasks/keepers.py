@@ -16,6 +16,7 @@ from amqp10broker.errors import DiskFull
 from amqp10broker.persistence.classic_keeper import ClassicInJournal
 from amqp10broker.persistence.classic_store import ClassicStore
 from amqp10broker.persistence.keeper import Keeper
+from amqp10broker.queues import machine_version
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.settings import ConfirmWhen
 from amqp10broker.tasks.dead_letter import DeadLetterOffice
@@ -100,6 +101,7 @@ class Keepers:
         queue = QuorumQueue(spec.name, settings=spec.settings, now_ms=self._surroundings.clock.now_ms())
         queue.browsers.scan_max = self._surroundings.config.selector_scan_max
         if journal_task is None:
+            queue.version = machine_version.NEWEST  # nobody else carries out what it is told
             return QuorumInMemory(queue)
         if self._groups is None:
             from amqp10broker.replication.groups import Groups

@@ -10,6 +10,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from amqp10broker.queues.machine_version import NEWEST
 from tests.integration.test_cluster_failover import declare, started, wait_for
 from tests.support.cluster_load import PikaConsumer, PikaPublisher, ProtonConsumer, ProtonPublisher, stop_all
 from tests.support.cluster_process import ClusterNode, ClusterProcess, free_ports
@@ -49,7 +50,7 @@ def purged(node: ClusterNode, queue: str) -> tuple[int, int]:
 
 def refusals(node: ClusterNode) -> list[str]:
     """What a node has written of versions that do not fit."""
-    return [str(each) for each in node.log() if "carries out machine versions 1 to 2" in str(each)]
+    return [str(each) for each in node.log() if f"carries out machine versions 1 to {NEWEST}" in str(each)]
 
 
 def test_an_upgrade_node_by_node_under_load(tmp_path: Path) -> None:
@@ -75,7 +76,7 @@ def test_an_upgrade_node_by_node_under_load(tmp_path: Path) -> None:
         for node in (c, b, a):
             other = cluster.others(node)[0]
             if node is a:
-                assert machine_versions(cluster, other, "q") == {2}
+                assert machine_versions(cluster, other, "q") == {NEWEST}
                 assert purged(other, "probe") == (3, 0)
             run(cluster, node, "await_online_quorum_plus_one")
             run(cluster, node, "drain")
@@ -85,15 +86,19 @@ def test_an_upgrade_node_by_node_under_load(tmp_path: Path) -> None:
             cluster.wait_until_up(at=other)
             load(f"with {node.name} upgraded")
         for queue in ("probe", "q"):
-            cluster.wait_until(lambda queue=queue: machine_versions(cluster, b, queue) == {3}, "version 3")
-        assert [each["machine_versions"] for each in cluster.status(a)["versions"].values()] == [[1, 3]] * 3
+            cluster.wait_until(
+                lambda queue=queue: machine_versions(cluster, b, queue) == {NEWEST + 1}, "the next"
+            )
+        assert [each["machine_versions"] for each in cluster.status(a)["versions"].values()] == [
+            [1, NEWEST + 1]
+        ] * 3
         assert [purged(node, "probe") for node in (a, b)] == [(0, 3), (0, 6)]
-        load("in version 3")
+        load("in the next version")
         c.stop()
         install(c, NOW)
         c.start()
         cluster.wait_until(lambda: c.ended, "the older broker ends")
-        assert "the cluster uses version 3: install a newer broker at node 'c'" in refusals(c)[-1]
+        assert f"the cluster uses version {NEWEST + 1}: install a newer broker at node 'c'" in refusals(c)[-1]
         refuses_a_new_node(cluster, tmp_path)
         install(c, NEXT)
         c.start()
@@ -103,7 +108,7 @@ def test_an_upgrade_node_by_node_under_load(tmp_path: Path) -> None:
         notes.look(cluster.look(c, notes))
         notes.check()
         notes.require_load(1.0, 1)
-        cluster.check_logs(lambda entry: "carries out machine versions 1 to 2" in str(entry))
+        cluster.check_logs(lambda entry: f"carries out machine versions 1 to {NEWEST}" in str(entry))
 
 
 def refuses_a_new_node(cluster: ClusterProcess, tmp_path: Path) -> None:
@@ -124,11 +129,12 @@ def refuses_a_new_node(cluster: ClusterProcess, tmp_path: Path) -> None:
     node.start()
     cluster.wait_until(lambda: node.ended, "the new node ends")
     reason = (
-        "versions do not fit: node 'd' carries out machine versions 1 to 2, and the cluster uses version 3: "
+        f"versions do not fit: node 'd' carries out machine versions 1 to {NEWEST}, and the cluster uses "
+        f"version {NEWEST + 1}: "
         "install a newer broker at node 'd' (node '"
     )
     said = str(node.log()[-1]["reason"])
     assert reason in said
-    assert said.endswith("' carries out 1 to 3)")
+    assert said.endswith(f"' carries out 1 to {NEWEST + 1})")
     heard = [entry for member in cluster.nodes for entry in member.log() if entry.get("says_it_is") == "d"]
     assert any(reason in str(entry["reason"]) for entry in heard)

@@ -204,7 +204,9 @@ def test_delayed_messages_are_kept_and_come_at_their_time(restart: Restarts) -> 
     due_ms = int(time.time() * 1000) + 1_500
     channel = restart.pika().channel()
     channel.queue_declare("delayed", durable=True)
+    channel.queue_declare("delayed.quorum", durable=True, arguments={"x-queue-type": "quorum"})
     channel.confirm_delivery()
+    channel.basic_publish("", "delayed.quorum", b"", BasicProperties(headers={"x-opt-delivery-time": due_ms}))
     for body, headers in (
         (b"in an hour", {"x-opt-delivery-delay": 3_600_000}),
         (b"soon", {"x-opt-delivery-time": due_ms}),
@@ -228,6 +230,8 @@ def test_delayed_messages_are_kept_and_come_at_their_time(restart: Restarts) -> 
         came.add(body if isinstance(body, str) else bytes(body))
         receiver.settle(item)
     assert came == {b"at once", b"soon", "later"}
+    assert bytes(restart.proton().receiver("delayed.quorum", credit=1).take(1)[0].message.body) == b""
+    assert time.time() * 1000 >= due_ms
     broker = restart()
     assert broker.queue("delayed")["messages_delayed"] == 1
     assert restart.pika().channel().queue_purge("delayed").method.message_count >= 1

@@ -69,7 +69,8 @@ class Life:
         held = leader.keeper.queue.parts()[1].by_ref.get(self.consumer)
         match dice.choice("pppppsc"):
             case "p":
-                world.publish(leader, dice.choice([1, 2, 5]), dice.choice([10, 100]))
+                delay_ms = dice.choice([0, 0, 0, 20, 300, 5_000])
+                world.publish(leader, dice.choice([1, 2, 5]), dice.choice([10, 100]), delay_ms)
             case "c":
                 seen = len(world.keys)
                 leader.work(Credit(self.consumer, seen, 10, False, seen))

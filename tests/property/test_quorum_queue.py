@@ -20,8 +20,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from amqp10broker.amqp10.performatives import Header
 from amqp10broker.amqp10.serial import add, diff
-from amqp10broker.amqp10.types import UByte, UInt
+from amqp10broker.amqp10.types import Long, UByte, UInt
 from amqp10broker.message.amqp10 import decode_head, header_of
+from amqp10broker.message.delay import X_OPT_DELIVERY_DELAY
 from amqp10broker.message.message import Message, make_head
 from amqp10broker.message.redelivery import X_ACQUIRED_COUNT, X_DELIVERY_COUNT
 from amqp10broker.queues.commands import (
@@ -53,8 +54,9 @@ from amqp10broker.queues.effects import (
     Settled,
     TimedOut,
 )
+from amqp10broker.queues.machine_version import NEWEST
 from amqp10broker.queues.quorum.command_codec import decode_commands, encode_commands
-from amqp10broker.queues.quorum.commands import DlxSettle, NodeGone, QuorumCommand, SessionGone
+from amqp10broker.queues.quorum.commands import DlxSettle, NodeGone, QuorumCommand, RaiseVersion, SessionGone
 from amqp10broker.queues.quorum.consumer import size_of
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.quorum.ready import Ready
@@ -82,11 +84,12 @@ PEERS = ((0, 1), (0, 2), (1, 1))
 """Node and session of those who ask."""
 
 
-def message_of(number: int, priority: int | None, ttl_ms: int | None) -> Message:
+def message_of(number: int, priority: int | None, ttl_ms: int | None, delay_ms: int | None = None) -> Message:
     header = Header(
         priority=None if priority is None else UByte(priority), ttl=None if ttl_ms is None else UInt(ttl_ms)
     )
-    return make_head(header, None, "", "q"), b"%d" % number
+    annotations = None if delay_ms is None else {X_OPT_DELIVERY_DELAY: Long(delay_ms)}
+    return make_head(header, annotations, "", "q"), b"%d" % number
 
 
 Dice = st.DataObject | Random
@@ -212,6 +215,7 @@ class QuorumQueueMachine(RuleBasedStateMachine):
         self.settings = QueueSettings(
             dead_letter_exchange="dlx", single_active_consumer=single, delivery_limit=limited
         )
+        self.do(RaiseVersion(NEWEST))
         self.do(AttachPublisher(self.publisher))
         self.do(Configure(self.settings))
         for priority in (0, 0, 1)[:consumers]:
@@ -244,11 +248,19 @@ class QuorumQueueMachine(RuleBasedStateMachine):
         count=st.sampled_from([3, 12, 1]),
         priorities=st.sampled_from([(None,), (5,), (None, 9), (None, 5, 4)]),
         ttls=st.sampled_from([(None,), (70,), (200, None), (None, 70, 0)]),
+        delays=st.sampled_from([(None,), (None,), (60,), (90, None, None, 40, 200)]),
     )
-    def publish(self, count: int, priorities: tuple[int | None, ...], ttls: tuple[int | None, ...]) -> None:
+    def publish(
+        self,
+        count: int,
+        priorities: tuple[int | None, ...],
+        ttls: tuple[int | None, ...],
+        delays: tuple[int | None, ...],
+    ) -> None:
         numbers = range(self.published, self.published + count)
         self.published += count
-        kinds = list(islice(zip(cycle(priorities), cycle(ttls if self.timed else (None,))), count))
+        timed = (ttls, delays) if self.timed else ((None,), (None,))
+        kinds = list(islice(zip(cycle(priorities), *map(cycle, timed)), count))
         pairs = list(zip(numbers, kinds, strict=True))
         messages = [message_of(number, *kind) for number, kind in pairs]
         self.messages.update(zip(numbers, messages, strict=True))
@@ -490,6 +502,7 @@ class QuorumQueueMachine(RuleBasedStateMachine):
         ready, bodies = self.queue.parts()[0].ready, self.queue.parts()[0].bodies
         indexes = [*ready.indexes_of_returns(), *ready.high.columns()[0], *normal_level(ready)]
         indexes += [entry[2] for entry in ready.delayed_entries()]
+        indexes += ready.later.indexes()
         return [int(body) for _, body in bodies.fetch(indexes)] if indexes else []
 
     def pending(self) -> list[int]:
@@ -821,6 +834,7 @@ def walk(machine: QuorumQueueMachine, seed: int, steps: int) -> None:
                     choose([1, 3, 12, 40]),
                     choose([(None,), (5,), (None, 9), (None, 5, 4)]),
                     choose([(None,), (70,), (200, None), (None, 70, 0)]),
+                    choose([(None,), (None,), (60,), (90, None, None, 40, 200)]),
                 )
             case "g" if machine.open:
                 machine.grant(dice, choose([0, 1, 4, 30]), choose([True, False, False]))

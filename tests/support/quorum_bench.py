@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 from amqp10broker.amqp10.performatives import Header
-from amqp10broker.amqp10.types import UByte, UInt
+from amqp10broker.amqp10.types import Long, UByte, UInt
+from amqp10broker.message.delay import X_OPT_DELIVERY_DELAY
 from amqp10broker.message.message import Message, make_head
 from amqp10broker.queues.commands import (
     Cancel,
@@ -30,12 +31,15 @@ from tests.support.askers import new_asker
 E = TypeVar("E")
 
 
-def message(body: str, *, priority: int | None = None, ttl_ms: int | None = None) -> Message:
+def message(
+    body: str, *, priority: int | None = None, ttl_ms: int | None = None, delay_ms: int | None = None
+) -> Message:
     """A message of AMQP 1.0 whose content is just these letters."""
     header = Header(
         priority=None if priority is None else UByte(priority), ttl=None if ttl_ms is None else UInt(ttl_ms)
     )
-    return make_head(header, None, "", "q"), body.encode()
+    annotations = None if delay_ms is None else {X_OPT_DELIVERY_DELAY: Long(delay_ms)}
+    return make_head(header, annotations, "", "q"), body.encode()
 
 
 class Bench:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
 
+from amqp10broker.amqp10.types import Long
+from amqp10broker.message.delay import X_OPT_DELIVERY_DELAY
 from amqp10broker.message.message import make_head
 from amqp10broker.persistence.quorum_keeper import GroupMember, QuorumInLog
 from amqp10broker.persistence.quorum_store import QuorumStore
@@ -332,11 +334,12 @@ class World:
         leading = [node for node in self.nodes.values() if node.leads and node.number not in self.cut]
         return leading[-1] if leading else None
 
-    def publish(self, node: Node, count: int = 1, size: int = 30) -> None:
-        """A client publishes by a node."""
+    def publish(self, node: Node, count: int = 1, size: int = 30, delay_ms: int = 0) -> None:
+        """A client publishes by a node; to be delivered later, if a delay is given."""
         ids = range(self.published, self.published + count)
         self.published += count
-        messages = [(HEAD, b"%d" % number + b"." * size) for number in ids]
+        head = make_head(None, {X_OPT_DELIVERY_DELAY: Long(delay_ms)}, "", "q") if delay_ms else HEAD
+        messages = [(head, b"%d" % number + b"." * size) for number in ids]
         node.work(Publish(self.publisher, ids, messages, False))
 
     def heard(self, node: Node, effect: Effect) -> None:

@@ -55,11 +55,13 @@ def declared(broker: Broker, arguments: dict[str, Any]) -> DeclaredQueue:
     return declare(broker.catalog, broker.catalog.lookup_vhost("/"), "q", arguments=arguments)[0]
 
 
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
 async def test_messages_come_at_their_time_and_never_before(
-    autojump_clock: trio.testing.MockClock,
+    kind: str, autojump_clock: trio.testing.MockClock
 ) -> None:
     """Exact to 10 ms, whether the time is absolute or counts from the arrival."""
     async with running_broker() as broker:
+        declared(broker, {"x-queue-type": kind})
         client = await attached(broker, attach_receiver(0, "q"), attach_sender(1, "q"))
         start_s, start_ms = trio.current_time(), broker.clock.now_ms()
         sent = {b"b": {"time": start_ms + 3_000}, b"a": {"delay": 1_500}, b"c": {"time": start_ms + 3_007}}
@@ -121,7 +123,7 @@ async def test_a_dead_letter_is_delivered_at_once(autojump_clock: trio.testing.M
         assert (body, 0 <= came_s - start_s - 0.5 <= LATE_S) == (b"m", True)
 
 
-@pytest.mark.parametrize("kind", ["classic", "stream"])
+@pytest.mark.parametrize("kind", ["classic", "quorum", "stream"])
 async def test_a_stream_is_a_log_and_delays_nothing(
     kind: str, autojump_clock: trio.testing.MockClock
 ) -> None:

@@ -20,6 +20,7 @@ from amqp10broker.queues.quorum.bodies import BodyStore
 from amqp10broker.queues.quorum.consumer import size_of
 from amqp10broker.queues.quorum.dead_letters import Pending, at_least_once
 from amqp10broker.queues.quorum.lane import NEVER
+from amqp10broker.queues.quorum.later import Later
 from amqp10broker.queues.quorum.ready import HIGH, NORMAL, PRIORITY_NORMAL_MAX, Place, Ready
 from amqp10broker.queues.settings import Overflow, QueueSettings, RetryType
 from amqp10broker.queues.turns import that_fill
@@ -30,6 +31,9 @@ annotations that were merged into it."""
 
 RETRY_MS_MAX: Final = 315_360_000_000
 """No message waits longer for its next delivery: ten years, as for times to live. Settings have no bound."""
+
+DUE_MAX: Final = 1024
+"""Messages that become ready by one command. What the log means depends on it: another is a new version."""
 
 _NO_COUNTS: Final[Counts] = (0, 0, b"")
 _SHARED_COUNTS_MAX: Final = 1024
@@ -43,6 +47,7 @@ class Messages:
         settings: of the queue.
         bodies: what they contain.
         replaying: nothing is read, for nobody would hear of it.
+        delays: what is published may ask to be delivered later.
         now_ms: time of the command that is carried out.
         expired_at: what expires up to here has expired.
         next_index: of the next message.
@@ -62,6 +67,7 @@ class Messages:
         "counters",
         "counts",
         "dead_letters",
+        "delays",
         "expired_at",
         "expired_ms",
         "full",
@@ -79,6 +85,7 @@ class Messages:
         self.bodies = bodies
         self.replaying = False
         self.old_rules = False
+        self.delays = False
         self.now_ms = now_ms
         self.expired_at = now_ms
         self.expired_ms: int | None = None
@@ -100,32 +107,81 @@ class Messages:
         self.bodies.clear()
 
     def add(self, first: int, messages: Sequence[Message], sizes: list[int]) -> None:
-        """New messages, under indexes from `first` on, to the end of their lines."""
+        """New messages, under indexes from `first` on, to the end of their lines or for later."""
         self.bodies.put(first, messages)
         heads = dict.fromkeys(map(_HEAD, messages))
         queue_ttl = self.settings.message_ttl_ms
-        kinds: dict[bytes, tuple[bool, int]] = {}
+        kinds: dict[bytes, tuple[bool, int, int]] = {}
+        delayed = False
         for head in heads:
-            _, priority, ttl, _ = traits_of(head)
+            _, priority, ttl, delay = traits_of(head)
             ttl = min((each for each in (ttl, queue_ttl) if each is not None), default=None)
             # 0 is `NEVER`: a clock that stands at 1970 must not make messages immortal.
             expiry = NEVER if ttl is None else max(1, self.now_ms + ttl)
-            kinds[head] = priority is not None and priority > PRIORITY_NORMAL_MAX, expiry
+            when = 0
+            if delay is not None and self.delays and (due := delay.due_ms(self.now_ms)) > self.now_ms:
+                when, delayed = due, True
+            kinds[head] = priority is not None and priority > PRIORITY_NORMAL_MAX, expiry, when
         different = dict.fromkeys(kinds.values())
         indexes = range(first, first + len(messages))
-        if len(different) == 1:
-            ((high, expiry),) = different
+        if delayed:
+            self._keep_for_later(indexes, messages, sizes, kinds)
+        elif len(different) == 1:
+            ((high, expiry, _),) = different
             self.ready.add(indexes, sizes, [expiry] * len(sizes) if expiry else None, high=high)
             return
         for high in (True, False):
             chosen = [
                 (index, size, kinds[message[0]][1])
                 for index, size, message in zip(indexes, sizes, messages, strict=True)
-                if kinds[message[0]][0] is high
+                if kinds[message[0]][0] is high and not kinds[message[0]][2]
             ]
             if chosen:
                 own_indexes, own_sizes, expiries = zip(*chosen, strict=True)
                 self.ready.add(own_indexes, own_sizes, expiries if any(expiries) else None, high=high)
+
+    def _keep_for_later(
+        self,
+        indexes: Sequence[int],
+        messages: Sequence[Message],
+        sizes: Sequence[int],
+        kinds: dict[bytes, tuple[bool, int, int]],
+    ) -> None:
+        later: list[Later] = []
+        for index, (head, _), size in zip(indexes, messages, sizes, strict=True):
+            high, expiry, when = kinds[head]
+            if when:
+                when = expiry if NEVER < expiry < when else when
+                later.append(Later(when, index, size, expiry, int(high)))
+        self.ready.later.add(later)
+
+    def before_later(self, messages: Sequence[Message]) -> int:
+        """How many of these there are before the first that is to be delivered later; all, if none is."""
+        if not self.delays:
+            return len(messages)
+        heads = list(map(_HEAD, messages))
+        later = [head for head in dict.fromkeys(heads) if self._is_later(head)]
+        return min(map(heads.index, later), default=len(messages))
+
+    def _is_later(self, head: bytes) -> bool:
+        delay = traits_of(head).delay
+        return delay is not None and delay.due_ms(self.now_ms) > self.now_ms
+
+    def release(self) -> list[Place]:
+        """What was published to be delivered later is ready, or has expired, when its time has come.
+
+        Not all of it at a time; then the queue wants to be woken at once (`Ready.deadline`).
+
+        Returns:
+            As `Ready.line_up`.
+        """
+        due = self.ready.later.take_due(self.now_ms, DUE_MAX)
+        expired = [each for each in due if NEVER < each.expiry <= self.now_ms]
+        if expired:
+            self.expired_ms = self.now_ms
+            self._die(Reason.EXPIRED, [each.key for each in expired], [each.size for each in expired])
+            due = [each for each in due if not NEVER < each.expiry <= self.now_ms]
+        return self.ready.line_up(due, self.next_index)
 
     def read(self, indexes: Sequence[int]) -> list[Message]:
         """What consumers see: with what happened to each written into it."""
@@ -301,7 +357,7 @@ class Messages:
         ready, pending = self.ready, self.pending
         return (
             ready.length + ready.delayed + len(pending),
-            ready.size_bytes + ready.delayed_bytes + pending.size_bytes,
+            ready.size_bytes + ready.delayed_bytes + ready.later.size + pending.size_bytes,
         )
 
     def room_for(self, sizes: list[int], credit: int) -> int:
@@ -338,15 +394,27 @@ class Messages:
         self.full = False
 
     def drop_heads(self) -> None:
-        """Drop what is above the limits. What only came back and is above stays until then."""
-        settings = self.settings
+        """Drop what is above the limits. What only came back and is above stays until then.
+
+        When nothing is ready any more, what was published to be delivered later goes, the first due first.
+        """
+        settings, ready = self.settings, self.ready
         if settings.max_length is not None:
-            over = min(self.counted()[0] - settings.max_length, self.ready.length)
+            over = min(self.counted()[0] - settings.max_length, ready.length)
             if over > 0:
-                self._die(Reason.MAXLEN, *self.ready.take_heads(over))
+                self._die(Reason.MAXLEN, *ready.take_heads(over))
+            over = min(self.counted()[0] - settings.max_length, ready.later.count)
+            if over > 0:
+                self._drop_later(over)
         if settings.max_length_bytes is not None:
-            while self.ready.length and self.counted()[1] > settings.max_length_bytes:
-                self._die(Reason.MAXLEN, *self.ready.take_heads(1))
+            while ready.length and self.counted()[1] > settings.max_length_bytes:
+                self._die(Reason.MAXLEN, *ready.take_heads(1))
+            while ready.later.count and self.counted()[1] > settings.max_length_bytes:
+                self._drop_later(1)
+
+    def _drop_later(self, count: int) -> None:
+        dropped = self.ready.later.take_first(count)
+        self._die(Reason.MAXLEN, [each.key for each in dropped], [each.size for each in dropped])
 
 
 def _runs(places: Sequence[Place]) -> Iterator[tuple[int, list[int]]]:

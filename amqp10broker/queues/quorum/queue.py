@@ -18,6 +18,7 @@ from operator import itemgetter
 from typing import Final, assert_never
 
 from amqp10broker.message.message import Message
+from amqp10broker.queues import machine_version
 from amqp10broker.queues.commands import (
     TICK,
     AttachPublisher,
@@ -83,7 +84,6 @@ class QuorumQueue(QueueMachine):
     """A quorum queue's state. `apply` is the only way to change it.
 
     Attributes:
-        version: by which commands are carried out (`queues.machine_version`); each queue begins with 1.
         browsers: consumers that are no part of the state.
     """
 
@@ -104,7 +104,7 @@ class QuorumQueue(QueueMachine):
             bodies: where messages are kept; None: in memory.
         """
         super().__init__(name)
-        self.version = 1
+        self._version = 1
         self._messages = Messages(settings, PagedBodies() if bodies is None else bodies, now_ms)
         self._messages.counters = self.counters
         self._lanes = NodeLanes()
@@ -112,6 +112,16 @@ class QuorumQueue(QueueMachine):
         self.browsers = Browsers(name, self._messages, self._outbox)
 
     # --- what others see --------------------------------------------------------------------------
+
+    @property
+    def version(self) -> int:
+        """By which commands are carried out (`queues.machine_version`); each queue begins with 1."""
+        return self._version
+
+    @version.setter
+    def version(self, version: int) -> None:
+        self._version = version
+        self._messages.delays = version >= machine_version.DELAYING
 
     @property
     def settings(self) -> QueueSettings:
@@ -163,8 +173,13 @@ class QuorumQueue(QueueMachine):
 
     @property
     def delayed(self) -> int:
-        """Messages that came back and wait for their time."""
+        """Messages that wait for their time: they were published so, or came back so."""
         return self._messages.ready.delayed
+
+    @property
+    def not_handed_out(self) -> int:
+        """See `QueueMachine`. Before version 3 what was delayed did not count."""
+        return self.ready + self.delayed if self._messages.delays else self.ready
 
     @property
     def dlx(self) -> int:
@@ -231,6 +246,7 @@ class QuorumQueue(QueueMachine):
             len(messages.pending),
             messages.ready.delayed,
             messages.ready.next_delayed,
+            messages.ready.delayed - messages.ready.later.count,
         )
 
     def deadline(self) -> int | None:
@@ -286,6 +302,7 @@ class QuorumQueue(QueueMachine):
         indexes += ready.high.columns()[0]
         indexes += ready.normal.columns()[0]
         indexes += [entry[2] for entry in ready.delayed_entries()]
+        indexes += ready.later.indexes()
         indexes += self._messages.pending.entries
         for consumer in self._consumers.by_ref.values():
             indexes += consumer.unsettled
@@ -468,7 +485,8 @@ class QuorumQueue(QueueMachine):
         if self.settings.overflow is not Overflow.REJECT_PUBLISH:
             return True
         sizes = list(map(len, map(_CONTENT, messages)))
-        return self._messages.room_for(sizes, self._consumers.turns.credit()) == len(messages)
+        passing = min(self._consumers.turns.credit(), self._messages.before_later(messages))
+        return self._messages.room_for(sizes, passing) == len(messages)
 
     def _publish(self, command: Publish) -> None:
         publisher, messages, ids = command.publisher, command.messages, command.ids
@@ -481,6 +499,8 @@ class QuorumQueue(QueueMachine):
         if self.settings.overflow is Overflow.REJECT_PUBLISH:
             # Where somebody selects, messages wait until they were looked at.
             passing = 0 if self._consumers.selecting.able else self._consumers.turns.credit()
+            if passing:
+                passing = min(passing, self._messages.before_later(messages))
             taken = self._messages.room_for(sizes, passing)
             if taken < len(messages):
                 self._messages.full = True
@@ -553,6 +573,10 @@ class QuorumQueue(QueueMachine):
             due = self._messages.ready.take_due(now)
             if due:
                 self._messages.line_up_again([(index, size, expiry) for _, _, index, size, expiry in due])
+                self._consumers.serve()
+            later = self._messages.ready.later.next_due
+            if later is not None and later <= now:
+                self._consumers.selecting.stand_again(self._messages.release())
                 self._consumers.serve()
         if self._consumers.timeout_at is not None and now >= self._consumers.timeout_at:
             self._consumers.time_out()

@@ -1,12 +1,13 @@
 """The messages of a quorum queue that wait, and the order in which they are served.
 
-Five places. `returns` holds what consumers gave back, in order of return, and is served before all
+Six places. `returns` holds what consumers gave back, in order of return, and is served before all
 else. `high` and `normal` hold what nobody had yet, by priority; of two levels that wait, high gets two
 turns and normal one, high first, and a high message that was published before the oldest normal one
 goes first even in normal's turn, as in RabbitMQ 4.0 to 4.2. `tail` holds what came back to a queue
-without a delivery limit, in order of return: it is part of the normal level, behind all that had been
-published when it came back and before what was published since. `delayed` holds returned messages that
-must not be delivered yet.
+without a delivery limit, in order of return, and what was published to be delivered later and is due: it is
+part of the normal level, behind all that had been published when it came there and before what was published
+since. `delayed` holds returned messages that must not be delivered yet, `later` those that were published so
+(docs/adr/0096).
 
 A message that a consumer holds has left its place; the place is remembered, so that one which never
 reached the client goes back to where it was.
@@ -20,6 +21,7 @@ from typing import Final
 
 from amqp10broker.queues.commands import NO_BOUND
 from amqp10broker.queues.quorum.lane import NEVER, Lane
+from amqp10broker.queues.quorum.later import Later, LaterMessages
 
 HIGH_TURNS: Final = 2
 """Turns of the high level for one of the normal level."""
@@ -47,7 +49,8 @@ class Ready:
 
     Attributes:
         size_bytes: of the bodies of ready messages.
-        delayed_bytes: of the bodies of delayed ones.
+        delayed_bytes: of the bodies of delayed ones that came back.
+        later: those that were published to be delivered later.
     """
 
     __slots__ = (
@@ -60,6 +63,7 @@ class Ready:
         "_returns_made",
         "delayed_bytes",
         "high",
+        "later",
         "normal",
         "returns",
         "size_bytes",
@@ -73,6 +77,7 @@ class Ready:
         self.tail = Lane()
         self.size_bytes = 0
         self.delayed_bytes = 0
+        self.later = LaterMessages()
         self._delayed: list[Delayed] = []
         self._index_of_return: dict[int, int] = {}
         self._returns_made = 0
@@ -94,12 +99,16 @@ class Ready:
     @property
     def delayed(self) -> int:
         """Messages that will be ready later."""
-        return len(self._delayed)
+        return len(self._delayed) + self.later.count
 
     @property
     def next_delayed(self) -> int | None:
-        """When the first of them is ready, in ms."""
-        return self._delayed[0][0] if self._delayed else None
+        """When the first of them is ready, in ms; or has expired, if it expires before."""
+        later = self.later.next_due
+        if not self._delayed:
+            return later
+        back = self._delayed[0][0]
+        return back if later is None else min(back, later)
 
     @property
     def expiring(self) -> bool:
@@ -109,8 +118,8 @@ class Ready:
     def deadline(self) -> int | None:
         """When the first message expires or is delayed no more, in ms."""
         times = [lane.head_expiry for lane in self._lanes() if lane.head_expiry != NEVER]
-        if self._delayed:
-            times.append(self._delayed[0][0])
+        if (delayed := self.next_delayed) is not None:
+            times.append(delayed)
         return min(times, default=None)
 
     # --- looking ------------------------------------------------------------------------------------
@@ -198,6 +207,26 @@ class Ready:
         self._returns_made = number + 1
         heappush(self._delayed, (due_ms, number, index, size, expiry))
         self.delayed_bytes += size
+
+    def line_up(self, due: Sequence[Later], behind: int) -> list[Place]:
+        """Messages whose time has come: normal ones to the tail, high ones to where they had been.
+
+        Args:
+            due: which, in order.
+            behind: as in `give_to_tail`.
+
+        Returns:
+            Places that are not the last ones of their lines.
+        """
+        for each in due:
+            if not each.high:
+                self.give_to_tail(each.key, each.size, each.expiry, behind)
+        high = [(each.key, each.size, each.expiry) for each in due if each.high]
+        if not high:
+            return []
+        self.high.put_back(high)
+        self.size_bytes += sum(size for _, size, _ in high)
+        return sorted((HIGH, index) for index, _, _ in high)
 
     def put_back(self, indexes: Sequence[int], sizes: Sequence[int]) -> None:
         """Messages that consumers held and nobody has seen, each to where it was."""
@@ -383,7 +412,7 @@ class Ready:
         return indexes, sizes
 
     def take_due(self, now_ms: int) -> list[Delayed]:
-        """Take the delayed messages whose time has come, in that order."""
+        """Take the delayed messages that came back and whose time has come, in that order."""
         due: list[Delayed] = []
         while self._delayed and self._delayed[0][0] <= now_ms:
             entry = heappop(self._delayed)
@@ -398,6 +427,7 @@ class Ready:
         indexes += self.normal.clear()
         indexes += [entry[2] for entry in sorted(self._delayed)]
         self._delayed.clear()
+        indexes += self.later.clear()
         self.size_bytes = self.delayed_bytes = 0
         return indexes
 
@@ -429,7 +459,7 @@ class Ready:
         return sorted(self._behind.items())
 
     def delayed_entries(self) -> list[Delayed]:
-        """What is delayed, the first due first."""
+        """What came back and is delayed, the first due first."""
         return sorted(self._delayed)
 
     def memory_of_held(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:

@@ -30,6 +30,7 @@ from amqp10broker.queues.quorum.command_codec import (
 )
 from amqp10broker.queues.quorum.consumer import SIZE_BITS, Consumer, Selection, delivered_at, size_of
 from amqp10broker.queues.quorum.lane import Lane
+from amqp10broker.queues.quorum.later import LATER_COLUMNS
 from amqp10broker.queues.quorum.node_lanes import KeptEffect, NodeLane
 from amqp10broker.queues.quorum.queue import QuorumQueue
 
@@ -117,6 +118,11 @@ def encode_snapshot(queue: QuorumQueue) -> bytes:
     pending = messages.pending.entries
     out.numbers(pending)
     out.numbers(size for _, size in pending.values())
+    if ready.later.count:
+        indexes, *columns = ready.later.columns()
+        out.ranges(indexes)
+        for column in columns:
+            out.numbers(column)
     holder = consumers.activity.holder
     state = {
         "format": _FORMAT,
@@ -139,6 +145,9 @@ def encode_snapshot(queue: QuorumQueue) -> bytes:
         "lanes": [[*key, *_lane_fields(lane)] for key, lane in queue.node_lanes.by_node.items()],
         "arrays": out.kinds,
     }
+    if ready.later.count:
+        # Of version 3: what is written without is equal to what versions before wrote.
+        state["later"] = ready.later.count
     selecting = consumers.selecting
     if selecting:
         # Equal to what version 1 wrote as long as nobody selects.
@@ -243,6 +252,8 @@ def decode_snapshot(name: str, data: bytes, bodies: BodyStore | None = None) -> 
     }
     for index, size, reason in zip(arrays.next(), arrays.next(), state["pending"], strict=True):
         messages.pending.add(index, Reason(reason), size)
+    if state.get("later"):
+        ready.later.restore([arrays.next() for _ in range(LATER_COLUMNS)])
     for fields in state["publishers"]:
         publishers[PublisherRef(*_ref(fields))] = None
     by_number = {consumer.number: consumer for consumer in consumers.by_ref.values()}

@@ -248,6 +248,18 @@ def test_who_selects_waits_until_the_version_that_has_it_is_in_force() -> None:
         assert len(node.keeper.queue.parts()[1].selecting.by_ref) == 1
 
 
+def test_what_comes_first_in_a_new_queue_is_of_the_version_that_the_cluster_uses() -> None:
+    """A queue begins with version 1; what is asked of it before anything else may need a newer one."""
+    world = World(10)
+    leader = opened(world, 1)
+    world.settle_down(world.even)
+    leader.keeper.usable = lambda: machine_version.DELAYING
+    world.publish(leader, delay_ms=5_000)
+    assert marks(leader) == [0, 1]
+    world.settle_down(lambda: world.confirmed == {0})
+    assert leader.keeper.queue.delayed == 1
+
+
 def test_another_leader_looks_on_where_the_one_before_was() -> None:
     """What that had found, and nobody has decided on, is found again."""
     world = World(9)

@@ -1,0 +1,176 @@
+"""The messages of a quorum queue that were published to be delivered later, as packed numbers.
+
+They are in order of the time at which something is due with each: it is ready then, or it has expired, if
+that is before. The soonest are tuples in a heap, at most `SOON_MAX` of them. When there are more, the later
+half is packed into pages, in order; a page is taken in when its first message is due, and what of it is later
+than all that is here goes out again. So a million of them are some 25 MB and not a million objects, in
+whatever order they come. What they contain is where all messages are (`bodies`).
+
+Where a message lies, heap or page, is no part of the state: members may differ in it, and see the same order.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+from heapq import heappop, heappush
+from typing import Final, NamedTuple
+
+from amqp10broker.queues.quorum.lane import NEVER
+
+SOON_MAX: Final = 8192
+LATER_COLUMNS: Final = 5
+PAGE_MAX: Final = 128
+"""Few: of all pages that were packed at one time, about one is in memory as tuples."""
+
+
+class Later(NamedTuple):
+    """One message. They are in order by when, and then by key."""
+
+    when_ms: int
+    """When something is due with it."""
+    key: int
+    """Its index."""
+    size: int
+    expiry: int
+    """In ms, or `NEVER`."""
+    high: int
+    """1: of high priority; 0: of normal."""
+
+
+class _Page(NamedTuple):
+    """Messages in order, column by column. Pages are in order of their first messages."""
+
+    when_ms: int
+    key: int
+    whens: array[int]
+    indexes: array[int]
+    sizes: array[int]
+    expiries: array[int] | None
+    """None: none expires."""
+    highs: array[int] | None
+    """None: none is of high priority."""
+
+    def messages(self) -> Iterator[Later]:
+        """All of them."""
+        nothing = bytes(len(self.whens))
+        columns = self.whens, self.indexes, self.sizes, self.expiries or nothing, self.highs or nothing
+        return map(Later._make, zip(*columns, strict=True))
+
+
+class LaterMessages:
+    """See the module.
+
+    Attributes:
+        count: messages.
+        size: bytes of their contents.
+    """
+
+    __slots__ = ("_pages", "_soon", "count", "size")
+
+    def __init__(self) -> None:
+        self._soon: list[Later] = []  # a heap
+        self._pages: list[_Page] = []  # a heap
+        self.count = 0
+        self.size = 0
+
+    @property
+    def next_due(self) -> int | None:
+        """When something is due next, in ms; None: there are no messages."""
+        times = [line[0].when_ms for line in (self._soon, self._pages) if line]
+        return min(times, default=None)
+
+    def add(self, messages: Sequence[Later]) -> None:
+        """Take messages, in any order."""
+        for each in messages:
+            heappush(self._soon, each)
+            self.size += each.size
+        self.count += len(messages)
+        self._pack_later()
+
+    def take_due(self, now_ms: int, most: int) -> list[Later]:
+        """Take the first messages with which something is due by now, at most so many."""
+        taken: list[Later] = []
+        while len(taken) < most and (when := self.next_due) is not None and when <= now_ms:
+            taken.append(self._take())
+        return taken
+
+    def take_first(self, count: int) -> list[Later]:
+        """Take those with which something is due first. There are so many."""
+        return [self._take() for _ in range(count)]
+
+    def _take(self) -> Later:
+        while self._pages and (not self._soon or self._pages[0][:2] < self._soon[0][:2]):
+            for each in heappop(self._pages).messages():
+                heappush(self._soon, each)
+            self._pack_later()
+        first = heappop(self._soon)
+        self.count -= 1
+        self.size -= first.size
+        return first
+
+    def indexes(self) -> list[int]:
+        """Of all messages, in no order."""
+        found = [each.key for each in self._soon]
+        for page in self._pages:
+            found += page.indexes
+        return found
+
+    def clear(self) -> list[int]:
+        """Take everything. Returns the indexes."""
+        indexes = self.indexes()
+        self._soon.clear()
+        self._pages.clear()
+        self.count = self.size = 0
+        return indexes
+
+    def _pack_later(self) -> None:
+        """Have no more tuples than there may be: the later half goes."""
+        soon = self._soon
+        while len(soon) > SOON_MAX:
+            # What is sorted is a heap as well.
+            soon.sort()
+            for at in range(SOON_MAX // 2, len(soon), PAGE_MAX):
+                heappush(self._pages, _packed(soon[at : at + PAGE_MAX]))
+            del soon[SOON_MAX // 2 :]
+
+    # --- for snapshots ----------------------------------------------------------------------------
+
+    def columns(self) -> tuple[array[int], ...]:
+        """Indexes, times, sizes, expiries and whether they are of high priority, in order of the indexes.
+
+        Then most of these are ranges, or one number many times.
+        """
+        parts = [_packed(self._soon)] if self._soon else []
+        parts += self._pages
+        columns = array("Q"), array("Q"), array("I"), array("Q"), array("B")
+        indexes, whens, sizes, expiries, highs = columns
+        for page in parts:
+            count = len(page.whens)
+            indexes.extend(page.indexes)
+            whens.extend(page.whens)
+            sizes.extend(page.sizes)
+            expiries.extend(array("Q", bytes(8 * count)) if page.expiries is None else page.expiries)
+            highs.extend(array("B", bytes(count)) if page.highs is None else page.highs)
+        order = sorted(range(len(indexes)), key=indexes.__getitem__)
+        return tuple(array(each.typecode, map(each.__getitem__, order)) for each in columns)
+
+    def restore(self, columns: Sequence[Sequence[int]]) -> None:
+        """Take over what `columns` gave, into a new object."""
+        indexes, whens, *rest = columns
+        for at in range(0, len(indexes), SOON_MAX):
+            part = slice(at, at + SOON_MAX)
+            self.add(list(map(Later, whens[part], indexes[part], *(each[part] for each in rest))))
+
+
+def _packed(messages: Sequence[Later]) -> _Page:
+    whens, indexes, sizes, expiries, highs = zip(*messages, strict=True)
+    return _Page(
+        whens[0],
+        indexes[0],
+        array("Q", whens),
+        array("Q", indexes),
+        array("I", sizes),
+        array("Q", expiries) if any(expiry != NEVER for expiry in expiries) else None,
+        array("B", highs) if any(highs) else None,
+    )

@@ -1,0 +1,270 @@
+"""Messages of a quorum queue that are published to be delivered later (docs/delayed-delivery.md)."""
+
+from __future__ import annotations
+
+import tracemalloc
+from random import Random
+from typing import Any
+
+import pytest
+
+from amqp10broker.amqp10.codec import encode
+from amqp10broker.amqp10.types import Symbol, Timestamp
+from amqp10broker.message.message import Message
+from amqp10broker.queues import machine_version
+from amqp10broker.queues.commands import Delete, Inspect, Purge, Verdict
+from amqp10broker.queues.effects import Answer, Refusal
+from amqp10broker.queues.quorum import later
+from amqp10broker.queues.quorum.commands import RaiseVersion
+from amqp10broker.queues.quorum.later import Later, LaterMessages
+from amqp10broker.queues.quorum.messages import DUE_MAX
+from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
+from amqp10broker.queues.settings import Overflow
+from tests.support import quorum_bench
+from tests.support.quorum_bench import confirmed, message, only, rejected
+from tests.support.selecting import selector
+
+
+class Bench(quorum_bench.Bench):
+    """A queue of the version that delays."""
+
+    def __init__(self, version: int = machine_version.DELAYING, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.do(RaiseVersion(version))
+
+    @property
+    def counts(self) -> tuple[int, int | None]:
+        """Ready and delayed messages."""
+        figures = self.queue.figures()
+        return figures.messages_ready, figures.messages_delayed
+
+
+def delayed(body: str, ms: int, *, priority: int | None = None, ttl_ms: int | None = None) -> Message:
+    """A message that is to be delivered so long after it was published."""
+    return message(body, priority=priority, ttl_ms=ttl_ms, delay_ms=ms)
+
+
+def test_a_message_is_delivered_at_its_time_and_not_before() -> None:
+    bench = Bench()
+    ref = bench.consumer(5)
+    told = bench.publish_all([delayed("b", 100), delayed("a", 50), message("now")])
+    assert confirmed(told) == [0, 1, 2], "it is in the queue"
+    assert (bench.bodies(told), bench.counts) == (["now"], (0, 2))
+    assert bench.bodies(bench.wait(49)) == []
+    assert bench.queue.deadline() == bench.now + 1
+    outlook = bench.queue.outlook()
+    assert (outlook.delayed, outlook.delayed_until_ms) == (2, bench.now + 1)
+    assert bench.bodies(bench.wait(1)) == ["a"]
+    assert bench.bodies(bench.wait(50), ref) == ["b"]
+    assert (bench.counts, bench.queue.outlook().delayed_until_ms) == ((0, 0), None)
+
+
+def test_a_queue_of_an_older_version_delivers_at_once_and_delays_from_its_entry_on() -> None:
+    """What an entry did when it was written it does for ever."""
+    bench = Bench(machine_version.DELAYING - 1)
+    bench.publish_all([delayed("a", 50)])
+    assert bench.counts == (1, 0)
+    bench.do(RaiseVersion(machine_version.DELAYING))
+    bench.publish_all([delayed("b", 50)])
+    assert bench.counts == (1, 1)
+
+
+@pytest.mark.parametrize("limit", [20, None])
+def test_what_is_due_goes_behind_all_that_is_there(limit: int | None) -> None:
+    bench = Bench(delivery_limit=limit)
+    bench.publish_all([delayed("due", 10), message("first")])
+    bench.wait(10)
+    bench.publish("last")
+    assert bench.get(bench.consumer(), 5) == ["first", "due", "last"]
+
+
+def test_of_what_is_due_the_earlier_time_is_first_and_then_the_earlier_publish() -> None:
+    bench = Bench()
+    bench.publish_all([delayed("c", 20), delayed("a", 10), delayed("b", 10), delayed("d", 20)])
+    bench.wait(100)
+    assert bench.get(bench.consumer(), 5) == ["a", "b", "c", "d"]
+
+
+def test_one_of_high_priority_is_of_high_priority_when_it_is_due() -> None:
+    """It stands where it was published, also for a consumer that selects and has looked there."""
+    bench = Bench()
+    bench.publish("low")
+    bench.publish_all([delayed("due", 10, priority=9), message("high", priority=9)])
+    wants = bench.consumer(filters=selector("JMSPriority = 9"))
+    bench.credit(wants, 1)
+    found = bench.queue.look(100)
+    assert found is not None
+    assert bench.bodies(bench.do(found)) == ["high"]
+    bench.credit(wants, 1)
+    bench.publish("more", priority=9)
+    bench.wait(10)
+    found = bench.queue.look(100)
+    assert found is not None
+    assert bench.bodies(bench.do(found)) == ["due"]
+    assert bench.get(bench.consumer(), 5) == ["more", "low"]
+
+
+def test_one_that_comes_back_after_its_time_comes_back_at_once() -> None:
+    bench = Bench()
+    ref = bench.consumer(5)
+    bench.publish_all([delayed("a", 10)])
+    bench.wait(10)
+    assert bench.bodies(bench.settle(ref, Verdict.REQUEUE)) == ["a"]
+    when = encode({Symbol("x-opt-delivery-time"): Timestamp(bench.now + 50)})
+    assert bench.bodies(bench.settle(ref, Verdict.REQUEUE, annotations=when)) == []
+    assert bench.counts == (0, 1)
+    assert bench.bodies(bench.wait(50)) == ["a"]
+
+
+def test_a_message_that_expires_before_its_time_is_given_up_then() -> None:
+    bench = Bench(dead_letter_exchange="dlx", message_ttl_ms=1_000)
+    bench.publish_all([delayed("a", 100, ttl_ms=60), delayed("b", 100, ttl_ms=101), delayed("c", 5_000)])
+    bench.wait(59)
+    assert (bench.dead(), bench.counts) == ([], (0, 3))
+    bench.wait(1)
+    assert (bench.dead(), bench.counts) == ([("expired", ["a"])], (0, 2))
+    bench.wait(40)
+    assert bench.counts == (1, 1)
+    bench.wait(1)
+    assert (bench.dead(), bench.counts) == ([("expired", ["b"])], (0, 1))
+    bench.wait(899)
+    assert (bench.dead(), bench.counts) == ([("expired", ["c"])], (0, 0))
+    assert bench.queue.counters.document()["expired"] == 3
+
+
+def test_drop_head_drops_what_is_ready_first_and_then_the_first_due() -> None:
+    bench = Bench(max_length=3, dead_letter_exchange="dlx")
+    bench.publish_all([delayed("x", 90), delayed("y", 50), message("a"), message("b")])
+    assert (bench.dead(), bench.counts) == ([("maxlen", ["a"])], (1, 2))
+    bench.publish_all([delayed("z", 70)])
+    assert (bench.dead(), bench.counts) == ([("maxlen", ["b"])], (0, 3))
+    bench.publish_all([delayed("w", 80)])
+    assert (bench.dead(), bench.counts) == ([("maxlen", ["y"])], (0, 3))
+    bench.configure(max_length_bytes=2, dead_letter_exchange="dlx")
+    assert (bench.dead(), bench.counts) == ([("maxlen", ["z"])], (0, 2))
+
+
+def test_reject_publish_counts_them_and_a_waiting_consumer_is_no_room_for_them() -> None:
+    bench = Bench(max_length=2, overflow=Overflow.REJECT_PUBLISH)
+    bench.consumer(10)
+    told = bench.publish_all([message("now"), *(delayed(str(n), 10) for n in range(4)), message("no")])
+    assert (confirmed(told), rejected(told)) == ([0, 1, 2], [3, 4, 5])
+    assert (bench.bodies(told), bench.counts, bench.queue.figures().full) == (["now"], (0, 2), True)
+    assert not bench.queue.has_room_for([delayed("a", 10)])
+    assert len(bench.bodies(bench.wait(10))) == 2
+    assert confirmed(bench.publish_all([delayed("a", 10)])) == [0]
+
+
+def test_purge_takes_them_along_and_a_queue_with_nothing_else_is_not_empty() -> None:
+    bench = Bench()
+    bench.publish_all([delayed("a", 50), message("b")])
+    (counted,) = only(bench.do(Inspect(bench.request)), Answer)
+    assert counted.ready == 1
+    (answer,) = only(bench.do(Purge(bench.request)), Answer)
+    assert (answer.ready, bench.counts) == (2, (0, 0))
+    bench.publish_all([delayed("c", 50)])
+    (answer,) = only(bench.do(Delete(bench.request, if_empty=True)), Answer)
+    assert (answer.refused, bench.queue.deleted) == (Refusal.NOT_EMPTY, False)
+    (answer,) = only(bench.do(Delete(bench.request)), Answer)
+    assert (answer.ready, bench.queue.deleted, len(bench.queue.parts()[0].bodies)) == (1, True, 0)
+
+
+def test_no_more_than_some_become_ready_by_one_command() -> None:
+    """So that no entry takes long; what is left is due at once."""
+    bench = Bench()
+    bench.publish_all([delayed(str(number), 10) for number in range(DUE_MAX + 5)])
+    bench.wait(10)
+    assert bench.counts == (DUE_MAX, 5)
+    assert bench.queue.deadline() <= bench.now
+    bench.wait(0)
+    assert bench.counts == (DUE_MAX + 5, 0)
+
+
+@pytest.fixture
+def short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(later, "SOON_MAX", 8)
+    monkeypatch.setattr(later, "PAGE_MAX", 3)
+
+
+@pytest.mark.usefixtures("short_pages")
+@pytest.mark.parametrize("seed", range(20))
+def test_messages_in_whatever_order_they_come_are_taken_in_that_of_their_times(seed: int) -> None:
+    """Also after a snapshot, in which it does not matter where each was."""
+    dice = Random(seed)
+    here, there = LaterMessages(), []
+    index = 0
+    for _ in range(40):
+        count = dice.randint(0, 12)
+        some = [
+            Later(
+                dice.randint(1, 60), index + at, dice.randint(1, 9), dice.choice([0, 7]), dice.randint(0, 1)
+            )
+            for at in range(count)
+        ]
+        index += count
+        here.add(some)
+        there = sorted([*there, *some])
+        now, most = dice.randint(0, 60), dice.randint(1, 9)
+        due = [each for each in there if each.when_ms <= now][:most]
+        assert here.take_due(now, most) == due
+        there = there[len(due) :]
+        if there and dice.random() < 0.3:
+            assert here.take_first(1) == there[:1]
+            del there[0]
+        if dice.random() < 0.3:
+            columns = here.columns()
+            here = LaterMessages()
+            here.restore(columns)
+            assert here.columns() == columns
+        assert (here.count, here.size) == (len(there), sum(each.size for each in there))
+        assert here.next_due == (there[0].when_ms if there else None)
+        assert sorted(here.indexes()) == sorted(each.key for each in there)
+
+
+@pytest.mark.usefixtures("short_pages")
+def test_a_snapshot_has_them() -> None:
+    bench = Bench()
+    bench.publish("plain")
+    assert b'"later"' not in encode_snapshot(bench.queue)
+    dice = Random(3)
+    bench.publish_all(
+        [
+            delayed(
+                str(number),
+                dice.randint(1, 50),
+                priority=dice.choice([None, 9]),
+                ttl_ms=dice.choice([None, 30]),
+            )
+            for number in range(100)
+        ]
+    )
+    state = encode_snapshot(bench.queue)
+    restored = decode_snapshot("q", state, bench.queue.parts()[0].bodies)
+    assert encode_snapshot(restored) == state
+    for at in range(1, 60):
+        bench.wait(1)
+        restored.apply(RaiseVersion(0), bench.now)
+        assert encode_snapshot(restored) == encode_snapshot(bench.queue), at
+    assert bench.counts[1] == 0
+    assert restored.deadline() == bench.queue.deadline()
+
+
+@pytest.mark.parametrize("spread", [1, 10**9])
+def test_memory_is_some_bytes_of_each(spread: int) -> None:
+    """Constant delays, and times at random."""
+    dice, count = Random(1), 50_000
+    held = LaterMessages()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for first in range(0, count, 500):
+            held.add(
+                [
+                    Later(10**12 + dice.randrange(spread), index, 100, 0, 0)
+                    for index in range(first, first + 500)
+                ]
+            )
+        used = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert used < 8192 * 220 + count * 30
