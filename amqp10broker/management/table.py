@@ -65,7 +65,8 @@ ALARMS: Final = ("memory", "disk")
 FAULTS: Final = (
     *("reject-publishes", "release-publishes", "modify-publishes", "hold-publishes", "hold-confirms"),
     *("redeliver", "pause-queue", "limit-credit", "ignore-drains", "hold-echoes", "wrong-delivery-count"),
-    *("close-window", "stop-publishers", "frame-size", "refuse-attaches", "detach", "end", "close"),
+    *("close-window", "stop-publishers", "frame-size", "hold-bytes", "slow-socket", "cut-frames"),
+    *("reset-after", "stop-heartbeats", "refuse-attaches", "detach", "end", "close"),
 )
 FLOW_SETTINGS: Final = ("max_link_credit", "max_incoming_window", "max_queue_credit")
 _POLICY: Final = (

@@ -127,6 +127,7 @@ class Broker:
         log_limits: how many warnings clients may cause.
         session_type: makes sessions.
         channel_type: makes channels.
+        faulty_stream: makes streams that commit faults; None: it is not in test mode.
         faults: that it commits on request; None: it is not in test mode.
         doors: where clients come in; None before it serves.
         http: where those of HTTP do.
@@ -182,11 +183,12 @@ class Broker:
         self.log_limits = LogLimits()
         self.session_type: Callable[..., BrokerSession] = BrokerSession
         self.channel_type: Callable[..., BrokerChannel] = BrokerChannel
+        self.faulty_stream: Callable[..., Stream] | None = None
         self.faults: Faults | None = None
         if config.test_mode and config.otel_endpoint is None:
             from amqp10broker.tasks.faults import faulty
 
-            self.faults, self.session_type, self.channel_type = faulty(self)
+            self.faults, self.session_type, self.channel_type, self.faulty_stream = faulty(self)
         self.doors: Doors | None = None
         self.http = HttpListener()
         self.prometheus = HttpListener(metrics=True)

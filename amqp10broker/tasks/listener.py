@@ -183,11 +183,14 @@ class Listener:
                 with trio.CancelScope(shield=True):
                     await stream.aclose()
                 return
-            if isinstance(greeted.stream, WebSocketTransport):
-                greeted.stream.speaks(greeted.protocol)
+            stream = greeted.stream
+            if isinstance(stream, WebSocketTransport):
+                stream.speaks(greeted.protocol)
+            elif self._surroundings.faulty_stream is not None:
+                stream = self._surroundings.faulty_stream(stream, greeted.protocol, number)
             kind = Connection10 if greeted.protocol is Protocol.AMQP_10 else Connection091
             connection = kind(
-                *(self._surroundings, greeted.stream, number, peer),
+                *(self._surroundings, stream, number, peer),
                 origin=greeted.origin,
                 first_bytes=greeted.first_bytes,
             )

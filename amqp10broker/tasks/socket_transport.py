@@ -8,6 +8,7 @@ Any other `trio.abc.Stream` (TLS, memory streams in tests) does as well, without
 from __future__ import annotations
 
 import socket
+import struct
 from collections.abc import Sequence
 from typing import Final, Protocol
 
@@ -120,6 +121,10 @@ class SocketTransport:
             return 0
         except OSError as error:
             raise trio.BrokenResourceError(f"sending: {error}") from error
+
+    def reset_at_close(self) -> None:
+        """Have the close be a reset: the peer hears no end, and what was not sent is thrown away."""
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
     async def aclose(self) -> None:
         """Close at once."""

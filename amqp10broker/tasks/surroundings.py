@@ -24,6 +24,7 @@ from amqp10broker.tasks.clock import WallClock
 from amqp10broker.tasks.journal_task import JournalTask
 from amqp10broker.tasks.log_limits import LogLimits
 from amqp10broker.tasks.login import Logins
+from amqp10broker.tasks.socket_transport import Stream
 
 
 class Surroundings(Protocol):
@@ -60,6 +61,7 @@ class ConnectionSurroundings(Surroundings, Protocol):
         journal_task: keeps what durable queues have; None: all is in memory.
         session_type: makes sessions.
         channel_type: makes channels.
+        faulty_stream: makes of a stream, for a connection's number, one that commits faults; None: no faults.
     """
 
     container_id: str
@@ -70,6 +72,7 @@ class ConnectionSurroundings(Surroundings, Protocol):
     journal_task: JournalTask | None
     session_type: Callable[..., BrokerSession]
     channel_type: Callable[..., BrokerChannel]
+    faulty_stream: Callable[..., Stream] | None
 
     @property
     def kept(self) -> KeptLinks:

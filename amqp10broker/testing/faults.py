@@ -131,6 +131,29 @@ class Faults:
         """
         return self.inject("frame-size", count=size, **whom)
 
+    def hold_bytes(self, **whom: Any) -> Any:
+        """Read nothing of connections, and send them nothing, as a network that has gone silent.
+
+        Of this and the next ones only `client` can be said.
+        """
+        return self.inject("hold-bytes", **whom)
+
+    def slow_socket(self, bytes_per_s: int = 10_000, **whom: Any) -> Any:
+        """Read and send so many bytes a second, at least 100."""
+        return self.inject("slow-socket", count=bytes_per_s, **whom)
+
+    def cut_frames(self, at: int = 1, **whom: Any) -> Any:
+        """Send each frame in two parts, a millisecond apart: the first has so many bytes."""
+        return self.inject("cut-frames", count=at, **whom)
+
+    def reset_after(self, frames: int = 1, **whom: Any) -> Any:
+        """Reset connections when so many more frames were sent to them."""
+        return self.inject("reset-after", count=frames, **whom)
+
+    def stop_heartbeats(self, **whom: Any) -> Any:
+        """Send no heartbeats."""
+        return self.inject("stop-heartbeats", **whom)
+
     def refuse_attaches(
         self, count: int | None = None, condition: str = "amqp:unauthorized-access", **whom: Any
     ) -> Any:

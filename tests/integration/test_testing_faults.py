@@ -338,6 +338,96 @@ def test_frames_are_small(broker: AmqpBroker, proton: Any) -> None:
         assert fault.hits == 3
 
 
+def test_bytes_are_held_as_by_a_silent_network(broker: AmqpBroker, channel: Any, proton: Any) -> None:
+    """In both directions; nothing is lost."""
+    sender = proton.create_sender("/queues/q")
+    receiver = proton.create_receiver("/queues/q", credit=1)
+    with broker.faults.hold_bytes(client=proton.container.container_id) as fault:
+        publish(channel, b"to be seen")
+        (delivery,) = sent(proton, sender, "not to be seen")
+        until(proton, lambda: fault.hits == 2)
+        assert (fault.held > 0, delivery.settled, receiver.fetcher.has_message) == (True, False, 0)
+        assert broker.queue("q").messages == 1
+        fault.lift()
+        until(proton, lambda: delivery.settled)
+        assert bytes(receiver.receive(timeout=TIMEOUT_S).body) == b"to be seen"
+    with broker.faults.hold_bytes(client="pika*") as fault, beside(lambda: publish(channel)) as publisher:
+        until(proton, lambda: fault.held)
+        assert publisher.is_alive()
+        fault.lift()
+
+
+def test_frames_come_in_parts_and_slowly(broker: AmqpBroker, channel: Any, proton: Any) -> None:
+    """Clients put them together, wherever they are cut."""
+    body = bytes(1000)
+    receiver = proton.create_receiver("/queues/q", credit=0)
+    for at in (1, 7, 8, 30):
+        with broker.faults.cut_frames(at) as fault:
+            publish(channel, body)
+            publish(channel, body)
+            assert channel.basic_get("q", auto_ack=True)[2] == body
+            receiver.flow(1)
+            assert bytes(receiver.receive(timeout=TIMEOUT_S).body) == body
+            receiver.accept()
+        assert fault.hits >= 2
+    with broker.faults.slow_socket(20_000) as fault:
+        publish(channel, body)
+        publish(channel, body)
+        assert channel.basic_get("q", auto_ack=True)[2] == body
+        receiver.flow(1)
+        assert bytes(receiver.receive(timeout=TIMEOUT_S).body) == body
+        receiver.accept()
+    assert fault.hits >= 4 * len(body) / 200
+
+
+def test_connections_are_reset_after_some_frames(broker: AmqpBroker, channel: Any, proton: Any) -> None:
+    """A client that connects again is at work again."""
+    sender = proton.create_sender("/queues/q")
+    with broker.faults.reset_after(2) as fault:
+        publish(channel)
+        with pytest.raises(pika.exceptions.AMQPConnectionError):
+            pika_until(channel, lambda: publish(channel))
+        with pytest.raises(ConnectionException):
+            until(proton, lambda: not sender.send(Message(body="proton's")))
+        assert fault.hits == 2
+    with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
+        publish(connection.channel())
+
+
+def test_heartbeats_stop_and_clients_notice(broker: AmqpBroker) -> None:
+    """py-amqp after two seconds, proton after four."""
+    theirs = BlockingConnection(
+        f"amqp://{broker.host}:{broker.port}",
+        user=broker.user,
+        password=broker.password,
+        virtual_host=broker.hostname,
+        heartbeat=2,
+    )
+    other = py_amqp.Connection(
+        *(f"{broker.host}:{broker.port}", broker.user, broker.password),
+        virtual_host=broker.vhost,
+        heartbeat=1,
+    )
+    other.connect()
+
+    def let_other_notice() -> None:
+        with pytest.raises(py_amqp.exceptions.ConnectionForced, match="heartbeats missed"):
+            forever(other.heartbeat_tick)
+
+    with broker.faults.stop_heartbeats() as fault:
+        with beside(let_other_notice):
+            until(theirs, lambda: not any(each["container_id"] for each in broker.connections))
+        assert fault.hits >= 2
+    other.collect()
+
+
+def forever(action: Callable[[], Any]) -> None:
+    """Do something now and then, until it fails."""
+    pause = threading.Event()
+    while not pause.wait(LOOK_S):
+        action()
+
+
 def test_a_drain_is_not_answered_until_the_fault_is_lifted(broker: AmqpBroker, proton: Any) -> None:
     receiver = proton.create_receiver("/queues/q", credit=5, name="drained")
     with broker.client() as client, broker.faults.ignore_drains() as fault:

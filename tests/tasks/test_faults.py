@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import trio
 
 from amqp10broker.amqp10.performatives import Attach, Disposition, Flow, Transfer
 from amqp10broker.service.channels.channel import BrokerChannel
 from amqp10broker.service.faults import table
 from amqp10broker.service.sessions.session import BrokerSession
 from amqp10broker.tasks.broker import Broker
-from tests.support.rawframes import attach_receiver, attach_sender, begin, credit, flow, transfer
-from tests.support.trioclient import Client, connect, running_broker, settle_down
+from amqp10broker.tasks.faults import FaultyStream
+from tests.support.rawframes import FrameCutter, attach_receiver, attach_sender, begin, credit, flow, transfer
+from tests.support.trioclient import Client, connect, eventually, running_broker, settle_down
 from tests.tasks.test_watches import ask, asked
 
 
@@ -29,6 +31,10 @@ async def test_only_a_broker_in_test_mode_commits_faults(autojump_clock: object)
     async with running_broker() as broker:
         assert broker.session_type is BrokerSession
         assert broker.channel_type is BrokerChannel
+        client = await publisher(broker)
+        (connection,) = broker.connections.values()
+        assert not isinstance(connection.line.stream, FaultyStream)
+        await client.vanish()
         for operation, given in (
             ("inject-fault", {"kind": "hold-confirms"}),
             ("lift-fault", {"fault": 1}),
@@ -102,7 +108,7 @@ async def test_a_fault_of_whole_clients_is_for_no_queue_or_link(autojump_clock: 
         for given, said in (
             ({"kind": "close-window", "queue": "q"}, "whatever its queues and links"),
             ({"kind": "stop-publishers", "link": "in"}, "whatever its queues and links"),
-            ({"kind": "frame-size", "count": 511}, "512 are the least"),
+            ({"kind": "frame-size", "count": 511}, "512 or more"),
         ):
             assert said in (await asked(broker, "inject-fault", **given))["error"]
 
@@ -151,3 +157,62 @@ async def test_frames_are_no_larger_than_a_fault_says(autojump_clock: object) ->
                 await ask(broker, "lift-fault", fault=fault)
         assert sizes[0][:3] == [600, 600, 600]
         assert len(sizes[1]) == 1
+
+
+async def test_a_stream_commits_faults_and_has_nothing_of_them_afterwards(autojump_clock: object) -> None:
+    """Each frame in two parts, so many bytes a second, and a reset; a new client meets none of it."""
+    async with running_broker(test_mode=True) as broker:
+        client = await publisher(broker)
+
+        async def injected(**given: Any) -> int:
+            number: int = (await ask(broker, "inject-fault", **given))["fault"]
+            return number
+
+        fault = await injected(kind="cut-frames", count=3)
+        await client.send(flow(next_outgoing_id=0, echo=True))
+        first = bytes(await client.stream.receive_some())
+        assert len(first) == 3
+        whole = FrameCutter().feed(first + bytes(await client.stream.receive_some()))
+        assert [type(each.body) for each in whole] == [Flow]
+        await ask(broker, "lift-fault", fault=fault)
+
+        fault = await injected(kind="slow-socket", count=100)
+        began = trio.current_time()
+        await client.send(transfer(0, 0, bytes(500)))
+        await client.until(Disposition)
+        assert 5 < trio.current_time() - began < 8
+        await client.send(transfer(0, 1, bytes(5000)))
+        await settle_down()
+        began = trio.current_time()
+        await ask(broker, "lift-fault", fault=fault)  # what is under way does not take its time any more
+        await client.until(Disposition)
+        assert trio.current_time() - began < 1
+
+        fault = await injected(kind="reset-after", count=1)
+        await client.send(transfer(0, 2, b"body"))
+        await client.until(Disposition)
+        assert await client.next_or_end() is None
+        await eventually(lambda: not broker.connections)
+        assert broker.faults is not None
+        assert broker.faults._on[fault].frames == {}
+        assert (await ask(broker, "lift-fault", fault=fault))["hits"] == 1
+        await publisher(broker)
+
+
+async def test_a_client_and_a_broker_may_go_while_bytes_are_held(autojump_clock: object) -> None:
+    async with running_broker(test_mode=True) as broker:
+        clients = [await publisher(broker), await publisher(broker)]
+        fault = (await ask(broker, "inject-fault", kind="hold-bytes"))["fault"]
+        for client in clients:
+            await client.send(transfer(0, 0, b"body"))
+        await settle_down()
+        (shown,) = await ask(broker, "list-faults")
+        assert (shown["hits"], shown["held"]) == (2, 2 * len(transfer(0, 0, b"body")))
+        await clients[0].stream.aclose()
+        await ask(broker, "lift-fault", fault=fault)
+        await eventually(lambda: len(broker.connections) == 1)
+        await clients[1].until(Disposition)
+        await ask(broker, "inject-fault", kind="hold-bytes")
+        await clients[1].send(transfer(0, 1, b"body"))
+        await settle_down()
+    assert not broker.connections

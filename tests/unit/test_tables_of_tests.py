@@ -53,7 +53,7 @@ RULES = {
 BEYOND = (
     ("J", 17, DOCS / "jms.md"),
     ("L", 25, DOCS / "link-resume.md"),
-    ("P", 37, DOCS / "testing.md"),
+    ("P", 40, DOCS / "testing.md"),
     ("S", 22, DOCS / "selectors.md"),
     ("T", 70, DOCS / "transactions.md"),
     ("W", 8, DOCS / "websocket.md"),

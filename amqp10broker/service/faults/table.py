@@ -52,6 +52,11 @@ class FaultKind(StrEnum):
     CLOSE_WINDOW = "close-window"
     STOP_PUBLISHERS = "stop-publishers"
     FRAME_SIZE = "frame-size"
+    HOLD_BYTES = "hold-bytes"
+    SLOW_SOCKET = "slow-socket"
+    CUT_FRAMES = "cut-frames"
+    RESET_AFTER = "reset-after"
+    STOP_HEARTBEATS = "stop-heartbeats"
     REFUSE_ATTACHES = "refuse-attaches"
     DETACH = "detach"
     END = "end"
@@ -80,9 +85,26 @@ OF_FLOWS: Final = frozenset(
 )
 OF_STATES: Final = frozenset({FaultKind.CLOSE_WINDOW, FaultKind.STOP_PUBLISHERS})
 """Of what a session or channel is told when they begin, and again when they are lifted."""
-OF_CLIENTS: Final = OF_STATES | {FaultKind.FRAME_SIZE}
-"""Of no queue or link: whole sessions or channels."""
+OF_BYTES: Final = frozenset(
+    {
+        FaultKind.HOLD_BYTES,
+        FaultKind.SLOW_SOCKET,
+        FaultKind.CUT_FRAMES,
+        FaultKind.RESET_AFTER,
+        FaultKind.STOP_HEARTBEATS,
+    }
+)
+"""Below sessions and channels: committed by the connection's stream (`tasks.faults`)."""
+OF_CLIENTS: Final = OF_STATES | OF_BYTES | {FaultKind.FRAME_SIZE}
+"""Of no queue or link: whole sessions, channels or connections."""
 FRAME_BYTES_MIN: Final = 512
+LEAST: Final = {
+    FaultKind.FRAME_SIZE: FRAME_BYTES_MIN,
+    FaultKind.SLOW_SOCKET: 100,
+    FaultKind.CUT_FRAMES: 1,
+    FaultKind.RESET_AFTER: 1,
+}
+"""What their count is at least, and if there is none."""
 AT_ONCE: Final = frozenset({FaultKind.DETACH, FaultKind.END, FaultKind.CLOSE})
 """Committed once, on what is there."""
 
@@ -104,11 +126,12 @@ class Fault:
         client: a shell pattern for the client's container-id or connection name; None: any.
         link: a shell pattern for the link's name; None: any.
         most: how many messages or attaches it concerns, how much credit it leaves, by how much a
-            delivery-count is wrong, or how large a frame is; None: all, none, one, or the least.
+            delivery-count is wrong, or one of `LEAST`; None: all, none, one, or the least.
         condition: that a client of AMQP 1.0 is told.
         code: that a client of AMQP 0-9-1 is told.
         text: that both are told.
-        hits: how often it was committed: messages, letters, flows, attaches, links, sessions, connections.
+        hits: how often it was committed: messages, letters, flows, attaches, links, sessions, connections,
+            frames, reads and writes.
         mail: publishes and other letters that are held, for their queues.
         effects: confirms that are held, for those that published.
         watched: what was published since, whose confirms are held.
@@ -116,6 +139,8 @@ class Fault:
         limits: up to which delivery-count each link was given credit.
         echoes: whose flow is to be answered: sessions, and their links or None for their own; whether the
             answer was held.
+        frames: sent to each connection that is to be reset, by its number.
+        bytes: of streams that are held.
         ahead: sessions and channels that one at once has not reached yet.
     """
 
@@ -136,6 +161,8 @@ class Fault:
     flows: dict[SenderLink | ReceiverLink, tuple[PeerId, bytes]] = field(default_factory=dict)
     limits: dict[SenderLink | ReceiverLink, int] = field(default_factory=dict)
     echoes: dict[tuple[PeerId, SenderLink | ReceiverLink | None], bool] = field(default_factory=dict)
+    frames: dict[int, int] = field(default_factory=dict)
+    bytes: int = 0
     ahead: set[PeerId] = field(default_factory=set)
 
     def concerns(self, client: str) -> bool:
@@ -156,10 +183,11 @@ class Fault:
 
     @property
     def held(self) -> int:
-        """Messages, letters, confirms and flows that are kept back, sessions and channels still to come."""
+        """Messages, letters, confirms, flows and bytes that are kept back, sessions and channels to come."""
         mail = sum(len(each.ids) if isinstance(each, Publish) else 1 for _, each in self.mail)
         flows = len(self.flows) + sum(self.echoes.values())
-        return mail + sum(len(each.ids) for each in self.effects) + flows + len(self.ahead)
+        effects = sum(len(each.ids) for each in self.effects)
+        return mail + effects + flows + self.bytes + len(self.ahead)
 
     def view(self) -> FaultView:
         """What doors show of it."""
@@ -168,7 +196,11 @@ class Fault:
 
 
 class Faults:
-    """All faults of a broker."""
+    """All faults of a broker.
+
+    Attributes:
+        changed: called when one was injected or lifted.
+    """
 
     def __init__(
         self, post: Callable[[Mapping[PeerId, list[Effect]]], None], client_of: Callable[[object], str]
@@ -181,6 +213,7 @@ class Faults:
         """
         self._post = post
         self.client_of = client_of
+        self.changed: Callable[[], None] = lambda: None
         self._on: dict[int, Fault] = {}
         self._numbers = count(1)
         self._parts: dict[PeerId, str] = {}
@@ -204,7 +237,7 @@ class Faults:
         """Commit a fault from now on, until `lift`.
 
         Raises:
-            BadRequest: the code is none of AMQP 0-9-1, the fault is for no queue or link, a frame is too
+            BadRequest: the code is none of AMQP 0-9-1, the fault is for no queue or link, the count is too
                 small, or there are too many faults.
         """
         if len(self._on) >= FAULTS_MAX:
@@ -218,8 +251,10 @@ class Faults:
         if kept in OF_CLIENTS and (queue is not None or link is not None):
             text = f"{kind} is for all of a client, whatever its queues and links: leave them out, or name it"
             raise BadRequest("fault", text)
-        if kept is FaultKind.FRAME_SIZE and most is not None and most < FRAME_BYTES_MIN:
-            raise BadRequest("fault", f"no frame is limited to {most} bytes: {FRAME_BYTES_MIN} are the least")
+        if kept in LEAST:
+            most = LEAST[kept] if most is None else most
+            if most < LEAST[kept]:
+                raise BadRequest("fault", f"count {most} is too small for {kind}: give {LEAST[kept]} or more")
         number = next(self._numbers)
         whom = vhost, queue, client, link
         fault = self._on[number] = Fault(number, kept, *whom, most, condition, reply, text)
@@ -228,6 +263,7 @@ class Faults:
             self._wake(fault.ahead)
         elif kept in OF_STATES:
             self._wake(self._parts_of(vhost))
+        self.changed()
         return fault.view()
 
     def lift(self, number: int) -> FaultView:
@@ -257,6 +293,7 @@ class Faults:
         self._wake({*self._due, *self._owed})
         if fault.kind in OF_STATES:
             self._wake(self._parts_of(fault.vhost))
+        self.changed()
         return view
 
     def views(self) -> list[FaultView]:
@@ -292,6 +329,11 @@ class Faults:
         self._due.pop(peer, None)
         self._owed.pop(peer, None)
 
+    def end(self, connection: int) -> None:
+        """A connection is over."""
+        for fault in self._on.values():
+            fault.frames.pop(connection, None)
+
     def on(self, kinds: frozenset[FaultKind], vhost: str, client: str) -> list[Fault]:
         """Those of some kinds that concern a client."""
         return [
@@ -299,6 +341,11 @@ class Faults:
             for fault in self._on.values()
             if fault.kind in kinds and fault.vhost == vhost and fault.concerns(client)
         ]
+
+    @property
+    def any(self) -> bool:
+        """Whether there is one at all."""
+        return bool(self._on)
 
     def begins(self, kind: FaultKind, vhost: str, client: str) -> int | None:
         """A session or channel is under a fault of this kind from now on, if one is for its client.
@@ -309,7 +356,7 @@ class Faults:
         faults = self.on(frozenset({kind}), vhost, client)
         for fault in faults:
             fault.hits += 1
-        return min((FRAME_BYTES_MIN if each.most is None else each.most for each in faults), default=None)
+        return min((each.most or 0 for each in faults), default=None)
 
     def take_due(self, peer: PeerId) -> list[bytes]:
         """Flows that were kept back, and are to be sent now."""
