@@ -20,6 +20,8 @@ FILLED_BYTES_PER_MS: Final = 250_000
 """How fast memory or disk may fill: RabbitMQ's figure for its disk monitor, 250 MB/s."""
 SLACK_DIVISOR: Final = 20
 """A measured alarm ends when this part of the limit is free again (5 %)."""
+TIGHT_PERCENT: Final = 80
+"""Memory is tight from this part of its limit on: what finds its own size grows no more."""
 
 
 class Resource(StrEnum):
@@ -67,9 +69,14 @@ class _State:
 
 
 class Alarms:
-    """Which alarms are on."""
+    """Which alarms are on.
+
+    Attributes:
+        is_memory_tight: the last measurement has found so much in use that the alarm is near.
+    """
 
     def __init__(self) -> None:
+        self.is_memory_tight = False
         self._states = {resource: _State() for resource in Resource}
 
     def __bool__(self) -> bool:
@@ -127,6 +134,8 @@ class Alarms:
             now_ms: wall clock, in milliseconds.
         """
         state = self._states[resource]
+        if resource is Resource.MEMORY:
+            self.is_memory_tight = _is_tight(reading)
         if reading.limit_bytes is None:
             on = False
         elif reading.value_bytes is None:
@@ -165,3 +174,10 @@ def end_bytes(resource: Resource, limit_bytes: int) -> int:
 def _is_low(resource: Resource, value_bytes: int, limit_bytes: int) -> bool:
     """As RabbitMQ: used memory above the limit, free disk below it."""
     return value_bytes > limit_bytes if resource is Resource.MEMORY else value_bytes < limit_bytes
+
+
+def _is_tight(memory: Reading) -> bool:
+    used_bytes, limit_bytes = memory.value_bytes, memory.limit_bytes
+    return (
+        used_bytes is not None and limit_bytes is not None and 100 * used_bytes >= TIGHT_PERCENT * limit_bytes
+    )

@@ -134,6 +134,8 @@ def _add(parser: Parser, noun: str, argument: Argument, *, by_itself: bool) -> N
     shape: dict[str, Any] = {"help": help, "metavar": metavar}
     if argument.bounds is not None:
         shape["help"] += f", from {argument.bounds[0]} to {argument.bounds[1]}"
+    if argument.word is not None:
+        shape["help"] += f", or {argument.word}"
     if argument.choices:
         shape["choices"] = argument.choices
         if len(",".join(argument.choices)) > CHOICES_SHOWN_MAX:  # argparse breaks no line in them
@@ -187,7 +189,7 @@ def _value(argument: Argument, arguments: argparse.Namespace) -> Any:
             raise ConfigError("the limit", "is missing", allowed)
         return given
     value = getattr(arguments, argument.name)
-    if argument.kind is Kind.INTEGER and isinstance(value, str):
+    if argument.kind is Kind.INTEGER and isinstance(value, str) and value != argument.word:
         return _integer(argument, value)
     if argument.kind is Kind.TABLE:
         return read_table(argument, value) if argument.required else pairs("option --argument", value)
@@ -202,6 +204,7 @@ def _integer(argument: Argument, written: str) -> int:
         number = None
     if number is None or (bounds is not None and not bounds[0] <= number <= bounds[1]):
         allowed = "" if bounds is None else f" from {bounds[0]} to {bounds[1]}"
+        allowed += "" if argument.word is None else f", or {argument.word}"
         raise ConfigError(argument.name.upper(), f"is {written[:40]!r}", f"must be an integer{allowed}")
     return number
 

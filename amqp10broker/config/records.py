@@ -26,6 +26,7 @@ from amqp10broker.config.pairs import (
     signing_keys,
 )
 from amqp10broker.config.settings import (
+    AUTO,
     UINT_MAX,
     Setting,
     describe,
@@ -44,6 +45,7 @@ QUEUE_NAME_BYTES_MAX: Final = 255
 CONFIRM_DELAY_MS_MAX: Final = 3_600_000
 _MIB: Final = 1024 * 1024
 _HOUR_MS: Final = 3_600_000
+LINK_CREDIT: Final = 170
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +57,12 @@ class FlowSettings:
     """
 
     # 170, because a link is topped up at half: at most 85 + 170 = 255 are then unconfirmed, one under 256.
-    max_link_credit: int = number(
-        170, 1, UINT_MAX, "messages a publisher may send on one link before it is granted more"
+    max_link_credit: int | str = number(
+        LINK_CREDIT,
+        1,
+        UINT_MAX,
+        "messages a publisher may send on one link before it is granted more",
+        word=AUTO,
     )
     max_incoming_window: int = number(
         400, 1, UINT_MAX, "transfer frames a client may send on one session before the window is re-opened"
@@ -67,6 +73,16 @@ class FlowSettings:
 
     def __post_init__(self) -> None:
         _check_scalars(self, FLOW_SETTINGS, "FlowSettings")
+
+    @property
+    def link_credit(self) -> int:
+        """`max_link_credit` as a number: where it begins if it is automatic."""
+        return LINK_CREDIT if isinstance(self.max_link_credit, str) else self.max_link_credit
+
+    @property
+    def has_auto_link_credit(self) -> bool:
+        """Whether it finds its own size."""
+        return self.max_link_credit == AUTO
 
     def changed(self, name: str, value: object, *, source: str) -> FlowSettings:
         """A copy with one setting replaced.
@@ -102,7 +118,7 @@ class FlowOverride:
 
     address: str | None = text(None, "pattern for the address as the client attached it")
     container: str | None = text(None, "pattern for the client's container-id")
-    max_link_credit: int | None = number(None, 1, UINT_MAX, "as the setting of that name")
+    max_link_credit: int | str | None = number(None, 1, UINT_MAX, "as the setting of that name", word=AUTO)
     max_incoming_window: int | None = number(None, 1, UINT_MAX, "as the setting of that name")
     max_queue_credit: int | None = number(None, 1, UINT_MAX, "as the setting of that name")
 
@@ -121,11 +137,11 @@ class FlowOverride:
             return True
         return address is not None and fnmatchcase(address, self.address)
 
-    def changes(self) -> dict[str, int]:
+    def changes(self) -> dict[str, int | str]:
         """The settings that this override gives."""
-        given: dict[str, int] = {}
+        given: dict[str, int | str] = {}
         for name in FLOW_SETTINGS:
-            value: int | None = getattr(self, name)
+            value: int | str | None = getattr(self, name)
             if value is not None:
                 given[name] = value
         return given
@@ -225,6 +241,15 @@ class Config:
     flow: FlowSettings = field(default_factory=FlowSettings)
     overrides: tuple[FlowOverride, ...] = ()
     """Later ones win, setting by setting."""
+    auto_credit_max: int = number(
+        16_384, 1, UINT_MAX, "the most that max_link_credit becomes when it is auto"
+    )
+    auto_credit_max_bytes: int = number(
+        8 * _MIB,
+        1,
+        UINT_MAX,
+        "likewise in bytes: as many messages as that is, by the size of those that came; the default always",
+    )
 
     max_message_size_bytes: int = number(
         16 * _MIB, 1, 512 * _MIB, "biggest message that is accepted, in bytes"
@@ -662,7 +687,7 @@ class Config:
             container_id: the client's, from its open frame.
             address: as the client attached it: the source's for a consumer, the target's for a publisher.
         """
-        changes: dict[str, int] = {}
+        changes: dict[str, Any] = {}
         for override in self.overrides:
             if override.matches(container_id, address):
                 changes |= override.changes()

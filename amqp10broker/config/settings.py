@@ -15,6 +15,8 @@ from typing import Any, Final
 from amqp10broker.errors import ConfigError
 
 UINT_MAX: Final = 2**32 - 1
+AUTO: Final = "auto"
+"""The word for a number that finds itself."""
 
 _METADATA_KEY: Final = "setting"
 _TRUE: Final = frozenset({"true", "yes", "on", "1"})
@@ -34,6 +36,8 @@ class Setting:
     maximum: int = 0
     zero_means: str | None = None
     """Set when 0 is allowed although it lies below `minimum`: what it does."""
+    word: str | None = None
+    """Set when a number may also be this word."""
     choices: tuple[str, ...] = ()
     may_be_empty: bool = False
     may_be_none: bool = False
@@ -59,7 +63,8 @@ class Setting:
             return "must be true or false"
         if self.kind is int:
             zero = f", or 0 ({self.zero_means})" if self.zero_means is not None else ""
-            return f"must be an integer from {self.minimum} to {self.maximum}{zero}"
+            word = f", or {self.word}" if self.word is not None else ""
+            return f"must be an integer from {self.minimum} to {self.maximum}{zero}{word}"
         if self.choices:
             return f"must be one of {', '.join(self.choices)}"
         if self.reads is not None:
@@ -72,7 +77,7 @@ class Setting:
         Raises:
             ConfigError: names `source`, the value and what is allowed.
         """
-        if value is None and self.may_be_none:
+        if (value is None and self.may_be_none) or (value == self.word and value is not None):
             return
         # Exact types: True is an int to Python, but no port number to a reader.
         if type(value) is not self.kind:
@@ -126,9 +131,15 @@ def describe(value: object) -> str:
 
 
 def number(
-    default: int | None, minimum: int, maximum: int, meaning: str, *, zero_means: str | None = None
+    default: int | None,
+    minimum: int,
+    maximum: int,
+    meaning: str,
+    *,
+    zero_means: str | None = None,
+    word: str | None = None,
 ) -> Any:
-    """An integer field. A default of None makes the field optional."""
+    """An integer field, or a word. A default of None makes the field optional."""
     return _field(
         default,
         kind=int,
@@ -136,6 +147,7 @@ def number(
         minimum=minimum,
         maximum=maximum,
         zero_means=zero_means,
+        word=word,
         may_be_none=default is None,
     )
 

@@ -38,6 +38,7 @@ class Argument:
         known: what it may be among others.
         keys: of a table of integers, and what each means.
         bounds: least and most of an integer.
+        word: text that may stand in place of an integer.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Argument:
     known: tuple[str, ...] = ()
     keys: Mapping[str, str] = field(default_factory=dict, hash=False)
     bounds: tuple[int, int] | None = None
+    word: str | None = None
 
     @property
     def usual(self) -> object:
@@ -87,11 +89,11 @@ def checked(noun: str, arguments: tuple[Argument, ...], given: Mapping[str, obje
                     noun, f"{noun} property '{argument.name}' is missing: give {argument.kind.value}"
                 )
             value = argument.default
-        elif not _fits(argument.kind, value):
+        elif not _fits(argument.kind, value) and (argument.word is None or value != argument.word):
             raise BadRequest(
                 noun,
                 f"bad {noun} property {{{shown(argument.name)},{shown(value)}}}: "
-                f"it must be {argument.kind.value}",
+                f"it must be {argument.kind.value}{'' if argument.word is None else f' or {argument.word}'}",
             )
         elif argument.choices and value not in argument.choices:
             raise BadRequest(

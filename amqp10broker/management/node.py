@@ -101,7 +101,7 @@ class Node(Protocol):
             BadRequest: what is chosen by cannot be understood.
         """
 
-    def set_flow(self, name: str, value: int) -> None:
+    def set_flow(self, name: str, value: int | str) -> None:
         """Change a flow setting.
 
         Raises:

@@ -154,7 +154,7 @@ _ADDED: Final = (
 )
 
 
-def set_flow(caller: Caller, name: str, value: int) -> dict[str, Any]:
+def set_flow(caller: Caller, name: str, value: int | str) -> dict[str, Any]:
     """Change a flow setting; what is granted from now on follows it.
 
     Raises:

@@ -57,6 +57,9 @@ class LinkView:
         wait: why it waits.
         snd_settle_mode: that both ends agreed on; 1: all deliveries are sent settled.
         max_message_size: bytes that the receiving end takes; 0: no limit.
+        credit_limit: to how much the credit of a sender is topped up.
+        credit_limit_why: why it is that, if it finds its own size (`service.auto_limit`); None: it is fixed.
+        credit_limit_for_s: for how long it is so.
     """
 
     name: str
@@ -78,6 +81,9 @@ class LinkView:
     wait: WaitView
     snd_settle_mode: int = 2
     max_message_size: int = 0
+    credit_limit: int | None = None
+    credit_limit_why: str | None = None
+    credit_limit_for_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,7 +392,7 @@ class SummaryView:
 class FlowView:
     """The three settings of flow control."""
 
-    max_link_credit: int
+    max_link_credit: int | str
     max_incoming_window: int
     max_queue_credit: int
 

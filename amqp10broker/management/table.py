@@ -357,7 +357,7 @@ _TABLE: Final = (
     Operation(
         "set", "setting",
         (Argument("name", Kind.TEXT, "which", choices=FLOW_SETTINGS),
-         Argument("value", Kind.INTEGER, "from now on", bounds=(1, 4294967295))),
+         Argument("value", Kind.INTEGER, "from now on", bounds=(1, 4294967295), word="auto")),
         _ADMINISTRATOR, "Change a flow control setting of a running broker.", changes=False,
     ),
     Operation(

@@ -61,6 +61,7 @@ class SessionContext:
         commits: carries them out; None: there are none.
         kept: links that outlive their sessions; None: there are none.
         tell: puts a letter into this session's mailbox.
+        is_memory_tight: whether what finds its own size is not to grow.
         on_unroutable: told of messages for which there is no queue; must not raise.
     """
 
@@ -86,6 +87,7 @@ class SessionContext:
     commits: Commits | None = None
     kept: KeptLinks | None = None
     tell: Tell = lambda letter: False
+    is_memory_tight: Callable[[], bool] = lambda: False
     on_unroutable: OnUnroutable = lambda messages: None
 
     def flow_for(self, address: str | None) -> FlowSettings:

@@ -480,6 +480,10 @@ class Broker:
         self.recordings.join(self.connections[connection], part)
         self.watches.join(self.connections[connection], part)
 
+    def is_memory_tight(self) -> bool:
+        """Whether memory is near to where its alarm begins."""
+        return self.resource_monitor.alarms.is_memory_tight
+
     def new_id(self) -> str:
         """A fresh token that nobody can guess, for generated names."""
         return secrets.token_urlsafe(16)
@@ -489,7 +493,7 @@ class Broker:
 
         Args:
             name: `max_link_credit`, `max_incoming_window` or `max_queue_credit`.
-            value: 1 .. 2**32 - 1.
+            value: 1 .. 2**32 - 1, or ``auto`` where that may be.
             source: who asked, for the error.
 
         Raises:

@@ -168,7 +168,7 @@ class RunningNode:
 
     # --- settings, alarms -------------------------------------------------------------------------
 
-    def set_flow(self, name: str, value: int) -> None:
+    def set_flow(self, name: str, value: int | str) -> None:
         self._broker.set_flow(name, value, source=f"set {name}")
 
     def set_limit(self, name: str, value: str) -> int | None:

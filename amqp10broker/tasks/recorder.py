@@ -22,6 +22,7 @@ import trio
 from amqp10broker import __version__
 from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.config import Config, FlowSettings
+from amqp10broker.config.records import FLOW_SETTINGS
 from amqp10broker.flowevents.ring import Ring
 from amqp10broker.flowevents.schema import PACK
 from amqp10broker.management.snapshot import RecordingFailed, RecordingView
@@ -292,7 +293,7 @@ class Recorder:
             case="",
             repetition=self._repetitions[config.flow],
             began_ns=time.time_ns(),
-            max_link_credit=config.flow.max_link_credit,
+            max_link_credit=_fixed(config.flow.max_link_credit),
             max_incoming_window=config.flow.max_incoming_window,
             max_queue_credit=config.flow.max_queue_credit,
             sample_ms=self.recording.every_ms,
@@ -305,6 +306,9 @@ class Recorder:
                     "credit_flow_more_after": config.credit_flow_more_after,
                     "writer_buffer_bytes": config.writer_buffer_bytes,
                     "overrides": len(config.overrides),
+                    "automatic": [
+                        name for name in FLOW_SETTINGS if _fixed(getattr(config.flow, name)) is None
+                    ],
                     "in_memory": config.data_dir is None,
                 }
             ),
@@ -389,6 +393,11 @@ class Recorder:
             "events_dropped": self._dropped,
             "buffered_bytes": ring.waiting * PACK.size,
         }
+
+
+def _fixed(setting: int | str) -> int | None:
+    """A setting of flow control as a run has it; null if it is automatic."""
+    return None if isinstance(setting, str) else setting
 
 
 def machine_text() -> str:

@@ -181,6 +181,7 @@ class Sessions(RunningParts[RunningSession]):
             commits=SessionCommits(inbox, surroundings.journal_task),
             kept=surroundings.kept,
             tell=inbox.put,
+            is_memory_tight=surroundings.is_memory_tight,
         )
         service = surroundings.session_type(
             event.channel,

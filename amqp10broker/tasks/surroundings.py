@@ -78,6 +78,9 @@ class ConnectionSurroundings(Surroundings, Protocol):
     def kept(self) -> KeptLinks:
         """Links of AMQP 1.0 that outlive their sessions."""
 
+    def is_memory_tight(self) -> bool:
+        """Whether memory is near to where its alarm begins."""
+
     def new_id(self) -> str:
         """A fresh token that nobody can guess, for generated names."""
 

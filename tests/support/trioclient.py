@@ -262,13 +262,15 @@ def connect(
     return Client(broker, ours, peer)
 
 
-async def eventually(condition: Callable[[], object], *, timeout_s: float = 20.0) -> None:
+async def eventually(
+    condition: Callable[[], object], *, timeout_s: float = 20.0, every_s: float = 0.001
+) -> None:
     """Wait for what nobody tells of: another thread, or the other end of a real socket."""
     with trio.fail_after(timeout_s):
         while True:
             if condition():
                 return
-            await trio.sleep(0.001)
+            await trio.sleep(every_s)
 
 
 async def settle_down() -> None:

@@ -151,3 +151,25 @@ def test_no_sequence_of_measurements_makes_an_alarm_flap(
         else:
             assert (not beyond) or was
             assert not (was and over)
+
+
+@pytest.mark.parametrize(
+    ("used", "limit", "tight"),
+    [
+        (79, 100, False),
+        (80, 100, True),
+        (101, 100, True),
+        (None, 100, False),
+        (80, None, False),
+        (0, 0, True),
+    ],
+)
+def test_memory_is_tight_from_four_fifths_of_its_limit_on(
+    used: int | None, limit: int | None, tight: bool
+) -> None:
+    """Before there is an alarm; the disk says nothing about it."""
+    alarms = Alarms()
+    alarms.judge(Resource.DISK, Reading(1, 100), 0)
+    assert not alarms.is_memory_tight
+    alarms.judge(Resource.MEMORY, Reading(used, limit), 0)
+    assert alarms.is_memory_tight is tight

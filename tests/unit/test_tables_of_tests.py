@@ -51,6 +51,7 @@ RULES = {
 """How many rules a cluster has of each letter."""
 
 BEYOND = (
+    ("A", 10, DOCS / "automatic-credit.md"),
     ("J", 17, DOCS / "jms.md"),
     ("L", 25, DOCS / "link-resume.md"),
     ("P", 40, DOCS / "testing.md"),

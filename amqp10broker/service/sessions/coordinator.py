@@ -102,7 +102,7 @@ class Coordinator:
             target=Target(capabilities=CAPABILITIES),
             snd_settle_mode=attach.snd_settle_mode,
             rcv_settle_mode=rcv_settle_mode(attach),
-            credit_limit=context.flow_for(None).max_link_credit,
+            credit_limit=context.flow_for(None).link_credit,
             max_message_size=context.config.max_message_size_bytes,
         )
 

@@ -28,12 +28,14 @@ from amqp10broker.catalog.subscriptions import DeclareSubscription
 from amqp10broker.errors import PermissionDenied, RefusedError
 from amqp10broker.queues.commands import DELETE, ConsumerRef, Delete, PublisherRef, RequestRef, Subscribe
 from amqp10broker.queues.effects import Effect, QueueDeleted, QueueDown, Refusal, SubscribeRefused
+from amqp10broker.service.auto_limit import AutoLimit, Bounds
 from amqp10broker.service.context import Post, SessionContext
 from amqp10broker.service.counters import ClientCounters
 from amqp10broker.service.mail import LinkFree
 from amqp10broker.service.queue_credit import Mode, QueueCredit
 from amqp10broker.service.routes import Routes
 from amqp10broker.service.sessions.attach import SourcePlan, Steps, plan_target, rcv_settle_mode
+from amqp10broker.service.sessions.auto_credit import AutoCredit
 from amqp10broker.service.sessions.consumer import Consumer, ConsumerTerms
 from amqp10broker.service.sessions.kept import Kept, Key, Terms, terms_for
 from amqp10broker.service.sessions.kept_consumer import KeptConsumer
@@ -296,12 +298,13 @@ class ClientLinks:
             target=target,
             snd_settle_mode=attach.snd_settle_mode,
             rcv_settle_mode=rcv_settle_mode(attach),
-            credit_limit=settings.max_link_credit,
+            credit_limit=settings.link_credit,
             max_message_size=self._context.config.max_message_size_bytes,
             unsettled=unsettled,
         )
         self._owners.receivers[link] = publisher
         self.publishers[ref] = publisher
+        self._set_credit_limit(publisher)
         self._resize_window()
 
     # --- links that are kept ----------------------------------------------------------------------
@@ -418,12 +421,35 @@ class ClientLinks:
         """The configuration was replaced: grants from now on follow it."""
         for publisher in self.publishers.values():
             publisher.settings = self._context.flow_for(publisher.address)
-            publisher.link.credit.limit = publisher.settings.max_link_credit
-            if publisher.link.attached:
-                self._session.inbound.top_up(publisher.link)
+            self._set_credit_limit(publisher)
+            self._top_up(publisher)
         for consumer in self.consumers.values():
             consumer.settings = self._context.flow_for(consumer.address)
         self._resize_window()
+
+    def _set_credit_limit(self, publisher: Publisher) -> None:
+        """As its settings say; one that has found its own size goes on with that."""
+        settings, credit = publisher.settings, publisher.link.credit
+        if not settings.has_auto_link_credit:
+            publisher.auto = None
+        elif publisher.auto is None:
+            config = self._context.config
+            bounds = Bounds(settings.link_credit, config.auto_credit_max, config.auto_credit_max_bytes)
+            limit = AutoLimit(bounds, self._context.moment.ms, self._context.is_memory_tight)
+            publisher.auto = AutoCredit(credit, limit, partial(self._top_up, publisher))
+        credit.limit = settings.link_credit if publisher.auto is None else publisher.auto.auto.limit
+
+    def _top_up(self, publisher: Publisher) -> None:
+        """The limit of its credit is another."""
+        if publisher.link.attached:
+            self._session.inbound.top_up(publisher.link)
+            publisher.times.note(publisher.link.credit)
+
+    def tighten(self) -> None:
+        """An alarm has begun: what has found its own size is to be as it began."""
+        for publisher in self.publishers.values():
+            if publisher.auto is not None:
+                publisher.auto.tighten(self._context.moment.ms)
 
     def _resize_window(self) -> None:
         """The smallest window that this session's settings, and those of its links, ask for."""

@@ -52,6 +52,7 @@ from amqp10broker.service.sessions.attach import (
     to_amqp_error,
     to_declare,
 )
+from amqp10broker.service.sessions.auto_credit import AutoCredit
 from amqp10broker.service.sessions.kept_publisher import Entry, KeptPublisher
 from amqp10broker.service.sessions.tally import Tally, refusal_of
 from amqp10broker.service.sessions.times import PublisherTimes
@@ -109,6 +110,7 @@ class Publisher:
         last_error: of the last message that was rejected.
         counters: what the client sent, and what became of it.
         times: when what happened last.
+        auto: finds the size of its credit; None: that is fixed.
     """
 
     __slots__ = (
@@ -127,6 +129,7 @@ class Publisher:
         "_session",
         "_tally",
         "address",
+        "auto",
         "counters",
         "exchange",
         "exclusive_queue",
@@ -185,6 +188,7 @@ class Publisher:
         self.last_error: LastError | None = None
         self.counters = ClientCounters()
         self.times = PublisherTimes(context.moment)
+        self.auto: AutoCredit | None = None
         self.kept = kept
         if kept is not None:
             kept.attached(self, ref, self._tally)
@@ -229,6 +233,8 @@ class Publisher:
             AmqpSessionError: the user may not publish (any more).
         """
         self.times.received(self.link.credit)
+        if self.auto is not None:
+            self._count_in(self.auto, event)
         if self.kept is not None and not event.settled and event.txn_id is None:
             credit = self.link.credit.limit
             ids, tags = event.delivery_ids, event.tags
@@ -240,6 +246,11 @@ class Publisher:
         else:
             with self._within(event):
                 self._take(event)
+
+    def _count_in(self, auto: AutoCredit, event: DeliveriesReceived) -> None:
+        payloads = event.payloads
+        closed = self._session.incoming.closed
+        auto.received(self._context.moment.ms, len(payloads), sum(map(len, payloads)), held_back=closed)
 
     @contextmanager
     def _within(self, event: DeliveriesReceived) -> Iterator[None]:
@@ -592,6 +603,8 @@ class Publisher:
                 self.kept.decided(self.ref, ids, outcome, second=second, most=most)
         self._session.inbound.finish(self.link, len(ids))
         self.times.answered(self.link.credit, outcome)
+        if self.auto is not None:
+            self.auto.answered(self._context.moment.ms, len(ids))
 
     @property
     def _second(self) -> bool:

@@ -340,6 +340,7 @@ class BrokerSession:
         self.alarm_ms = self.moment.ms
         if on:
             self.session.incoming.close()
+            self.links.tighten()
         else:
             self.session.incoming.reopen()
 

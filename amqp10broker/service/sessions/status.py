@@ -92,6 +92,7 @@ def _consumer_view(
 
 def _publisher_view(broker_session: BrokerSession, publisher: Publisher, around: Circumstances) -> LinkView:
     link = publisher.link
+    auto = None if publisher.auto is None else publisher.auto.auto
     waiting = why_publisher_waits(broker_session, publisher, around)
     return LinkView(
         name=link.name,
@@ -113,6 +114,9 @@ def _publisher_view(broker_session: BrokerSession, publisher: Publisher, around:
         wait=waiting.view(),
         snd_settle_mode=link.snd_settle_mode,
         max_message_size=link.max_message_size,
+        credit_limit=link.credit.limit,
+        credit_limit_why=None if auto is None else auto.why,
+        credit_limit_for_s=None if auto is None else max(0, around.now_ms - auto.since_ms) / 1000,
     )
 
 

@@ -99,6 +99,8 @@ def _withheld(publisher: Publisher, now_ms: int) -> str:
     if len(named) > 3:
         where += f" and {len(named) - 3} more"
     why = f"{credit.outstanding} deliveries are not confirmed by {where}, max_link_credit is {credit.limit}"
+    if publisher.auto is not None:
+        why += f" (auto: {publisher.auto.auto.why})"
     for queue, outlook, progress in behind[:3]:
         if outlook.unconfirmed and outlook.unconfirmed_ms is not None:
             why += (

@@ -111,6 +111,27 @@ ms = 5
 """
 
 
+def test_a_flow_setting_may_be_automatic(file: Path) -> None:
+    """By file, variable, option and override alike; nothing else is a word."""
+    config = load_text(
+        file, 'max_link_credit = "auto"\n[[override]]\naddress = "x"\nmax_link_credit = "auto"'
+    )
+    assert config.flow.max_link_credit == "auto"
+    assert config.flow.has_auto_link_credit
+    assert config.flow.link_credit == 170
+    assert config.overrides == (FlowOverride(address="x", max_link_credit="auto"),)
+    for given in (
+        {"environ": {"AMQP10BROKER_MAX_LINK_CREDIT": "auto"}},
+        {"flags": {"max_link_credit": "auto"}},
+    ):
+        assert load_text(file, "max_link_credit = 5", **given).flow.max_link_credit == "auto"
+    assert config.flow.changed("max_link_credit", 5, source="set").link_credit == 5
+    with pytest.raises(ConfigError, match="must be an integer from 1 to 4294967295, or auto"):
+        load_text(file, 'max_link_credit = "Auto"')
+    with pytest.raises(ConfigError, match="port is 'auto'; must be an integer from 0 to 65535$"):
+        load_text(file, 'port = "auto"')
+
+
 def test_a_complete_file(file: Path) -> None:
     assert load_text(file, COMPLETE) == Config(
         host="0.0.0.0",
