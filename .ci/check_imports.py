@@ -105,6 +105,10 @@ ROOMS: Final[Mapping[str, Room]] = {
         "frames", "amqp10", "amqp091", "greeting",
         why="what a peer's frames say of its habits: a recording in, findings out",
     ),
+    "replay": _room(
+        "frames", "amqp10", "amqp091", "greeting",
+        why="a recorded client played again: a recording, bytes and times in, bytes and differences out",
+    ),
     "recording": _room("flowevents", "errors", why="files of flow events", pure=False),
     "adminpath": _room("errors", why="where broker and command line meet, on disk", pure=False),
     "tasks": _room(
@@ -126,8 +130,8 @@ ROOMS: Final[Mapping[str, Room]] = {
         "flowevents", "recording", "spark", "errors", why="reads recordings; knows no broker", pure=False
     ),
     "cli": _room(
-        "tasks", "client", "storage", "flowevents", "recording", "analysis", "frames", "lint", "adminpath",
-        "management.table", "management.arguments", "config", "errors", "__init__",
+        "tasks", "client", "storage", "flowevents", "recording", "analysis", "frames", "lint", "replay",
+        "adminpath", "management.table", "management.arguments", "config", "errors", "__init__",
         why="commands, with options of the table of operations; the version is in the package itself",
         pure=False,
     ),

@@ -17,6 +17,7 @@ EXAMPLES: Final[Mapping[str, str]] = {
     "trace": "amqp10broker trace /queues/orders on",
     "lint": "amqp10broker lint 3 --for 30",
     "frames": "amqp10broker frames frames.jsonl --connection 3",
+    "replay": "amqp10broker replay frames.jsonl --url amqp://guest:guest@localhost --fast",
     "record": "amqp10broker record start recording",
     "record start": "amqp10broker record start recording --every 100",
     "record stop": "amqp10broker record stop",

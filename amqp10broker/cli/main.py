@@ -61,6 +61,9 @@ HOMES: Final[Mapping[str, Mapping[str, str]]] = {
     "frames": {
         "frames": "print a recording of frames",
     },
+    "replaying": {
+        "replay": "play the clients of a recording of frames again, and say what came otherwise",
+    },
     "linting": {
         "lint": "look for habits of clients that hurt them or others",
     },

@@ -1,0 +1,96 @@
+"""``amqp10broker replay``: over real sockets, what it prints, and with which code it ends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from amqp10broker.cli.main import main
+from amqp10broker.client.blocking import connect
+from amqp10broker.config import Config
+from amqp10broker.frames.records import first_line
+from amqp10broker.testing.in_process import InProcess
+from tests.support.rawframes import message
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[InProcess]:
+    """One for all tests of the file."""
+    server = InProcess(Config(port=0, admin_socket=""), 0)
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def path(broker: InProcess, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A recording of a client that sends a message to a queue and takes it out."""
+    path = str(tmp_path_factory.mktemp("frames") / "f")
+    broker.ask("declare-queue", {"name": "q"}, None)
+    broker.ask("trace", {"what": "everything", "on": True, "file": path, "frames": True}, None)
+    with connect(broker.host, broker.port, user="guest", password="guest") as client:
+        client.sender("/queues/q").send(message(b"x" * 1000))
+        receiver = client.receiver("/queues/q", credit=1)
+        receiver.accept(receiver.receive())
+    broker.ask("trace", {"what": "everything", "on": False}, None)
+    return path
+
+
+def url(broker: InProcess, login: str = "") -> str:
+    return f"amqp://{login}{broker.host}:{broker.port}"
+
+
+def test_a_recording_is_played(broker: InProcess, path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """0 if nothing differs; 1 if something does."""
+    assert main(["replay", path, "--url", url(broker), "--fast"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("0 differences; played ")
+    assert " frames of 1 connection in " in said
+    broker.ask("delete-queue", {"name": "q"}, None)
+    try:
+        assert main(["replay", path, "--url", url(broker), "--fast", "--format", "json"]) == 1
+        document = json.loads(capsys.readouterr().out)
+        assert {each["kind"] for each in document["differences"]} == {"error"}
+        assert main(["replay", path, "--url", url(broker), "--fast"]) == 1
+        assert capsys.readouterr().out.startswith("error: connection ")
+    finally:
+        broker.ask("declare-queue", {"name": "q"}, None)
+
+
+def test_a_user_that_is_refused_is_said(
+    broker: InProcess, path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Once, and not as a difference."""
+    assert main(["replay", path, "--url", url(broker, "guest:wrong@")]) == 1
+    assert "the broker refused the user 'guest'; give another user in --url" in capsys.readouterr().err
+
+
+def test_where_nobody_listens_it_ends_with_3(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """And says what to do."""
+    assert main(["replay", path, "--url", "amqp://127.0.0.1:1"]) == 3
+    assert "no connection to 127.0.0.1:1: " in capsys.readouterr().err
+
+
+def test_a_connection_that_is_not_in_it(
+    broker: InProcess, path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing can be played, and how a recording is made that can."""
+    assert main(["replay", path, "--url", url(broker), "--connection", "4711"]) == 1
+    said = capsys.readouterr().err
+    assert "there is no such connection in it. Begin the recording before the client connects" in said
+
+
+def test_without_a_url_it_says_what_to_give(
+    path: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Option, or variable."""
+    monkeypatch.delenv("AMQP10BROKER_URL", raising=False)
+    assert main(["replay", path]) == 2
+    assert "replay --url is not given; say to which broker to play" in capsys.readouterr().err
+    assert main(["replay", path, "--url", "http://x"]) == 2
+    assert "replay --url is 'http://x'; " in capsys.readouterr().err
+    empty = tmp_path / "empty"
+    empty.write_text(f"{first_line()}\n")
+    assert main(["replay", str(empty), "--url", "amqp://x"]) == 1

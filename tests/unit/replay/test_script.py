@@ -1,0 +1,124 @@
+"""What of a recording can be played, and the messages that stand for those whose contents were not kept."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amqp10broker.amqp091 import methods
+from amqp10broker.amqp091.framing import HEARTBEAT as HEARTBEAT_091
+from amqp10broker.amqp091.framing import method_frame
+from amqp10broker.amqp10.codec import decode
+from amqp10broker.amqp10.performatives import AMQP_VALUE, DATA
+from amqp10broker.frames.records import Known
+from amqp10broker.greeting import Protocol
+from amqp10broker.replay.differences import otherwise
+from amqp10broker.replay.ledger10 import within
+from amqp10broker.replay.player10 import content
+from amqp10broker.replay.script import read_script
+from tests.support.rawframes import HEARTBEAT, begin, login, open_frame
+from tests.support.tape import Tape
+
+
+def test_frames_that_a_player_makes_itself_are_no_steps() -> None:
+    """Headers, SASL, heartbeats."""
+    tape = Tape()
+    tape.came(login(), open_frame(), HEARTBEAT, begin())
+    tape.ended()
+    (part,) = read_script(tape.records).parts
+    assert [type(step.frame.body).__name__ for step in part.steps] == ["Open", "Begin"]
+    assert part.ended
+
+
+def test_contents_of_amqp_091_are_steps_and_heartbeats_are_none() -> None:
+    """A content header has no method, and is played."""
+    tape = Tape(Protocol.AMQP_091)
+    tape.came(method_frame(0, methods.ConnectionOpen("/")), HEARTBEAT_091)
+    tape.came(b"\x02\x00\x01\x00\x00\x00\x0e\x00\x3c\x00\x00" + bytes(10) + b"\xce")
+    (part,) = read_script(tape.records).parts
+    assert [step.frame.text for step in part.steps][1:] == ["ch 1 header body-size=0"]
+    assert not part.ended
+
+
+def test_what_cannot_be_decoded_is_counted() -> None:
+    """It is not played."""
+    tape = Tape()
+    tape.came(open_frame(), b"\x00\x00\x00\x0b\x02\x00\x00\x00\x00\x53\x77")
+    (part,) = read_script(tape.records).parts
+    assert part.unreadable == 1
+
+
+def test_a_connection_that_was_there_before_is_left_out() -> None:
+    """Nobody knows what it had attached and granted."""
+    tape = Tape(number=7, known=[Known(0, 7, 0, "sender", "out", "/queues/q", 0, 0)])
+    script = read_script(tape.records)
+    assert not script.parts
+    assert script.left_out[0].startswith("connection 7 was there when the recording began")
+
+
+def test_a_connection_without_open_is_left_out() -> None:
+    """As in a recording of one address."""
+    tape = Tape(number=7)
+    tape.came(begin())
+    script = read_script(tape.records)
+    assert not script.parts
+    assert script.left_out[0].startswith("connection 7 did not come as far as open")
+
+
+def test_one_connection_can_be_asked_for() -> None:
+    """Others are not even left out."""
+    first, second = Tape(number=1), Tape(number=2)
+    first.came(open_frame())
+    second.came(open_frame())
+    script = read_script([*first.records, *second.records], 2)
+    assert [part.number for part in script.parts] == [2]
+    assert not script.left_out
+
+
+@given(whole=st.integers(4, 70_000), cuts=st.lists(st.integers(0, 70_000), max_size=5))
+def test_a_made_message_has_its_length_however_it_is_cut(whole: int, cuts: list[int]) -> None:
+    """And is one data section, or for four bytes a value of null."""
+    places = sorted({0, whole, *(cut for cut in cuts if cut < whole)})
+    message = b"".join(content(start, stop - start, whole) for start, stop in itertools.pairwise(places))
+    assert len(message) == whole
+    section, end = decode(message)
+    assert end == whole
+    assert section.descriptor == (DATA if whole > 4 else AMQP_VALUE)
+
+
+@pytest.mark.parametrize("whole", [0, 1, 2, 3])
+def test_what_is_too_short_for_a_message_has_its_length_all_the_same(whole: int) -> None:
+    """It was none in the recording."""
+    assert len(content(0, whole, whole)) == whole
+
+
+@pytest.mark.parametrize(
+    ("known", "first", "last", "found"),
+    [
+        ([1, 2, 3], 2, None, [2]),
+        ([1, 2, 3], 2, 3, [2, 3]),
+        ([1, 2, 3], 0, 2**31 - 1, [1, 2, 3]),
+        ([2**32 - 1, 0, 1], 2**32 - 1, 0, [2**32 - 1, 0]),
+        ([1, 2, 3], 3, 1, []),
+    ],
+)
+def test_ranges_of_delivery_ids_find_those_that_are_known(
+    known: list[int], first: int, last: int | None, found: list[int]
+) -> None:
+    """Across the wrap, and without going through a range that is as long as the numbers go."""
+    assert list(within(dict.fromkeys(known), first, last)) == found
+
+
+def test_answers_that_differ_are_told_by_pairs() -> None:
+    """With the first of each pair, and nothing of what did not come."""
+    was = {4: "accepted", 5: "accepted", 6: "released", 7: "accepted"}
+    now = {4: "accepted", 5: "rejected", 6: "accepted", 8: "accepted"}
+    assert list(otherwise(dict(was), dict(now), "message")) == [
+        "message 2: accepted in the recording, rejected now",
+        "message 3: released in the recording, accepted now",
+    ]
+    twice = list(otherwise(dict(was), {4: "released", 5: "released"}, "message"))
+    assert twice == ["2 of 4 messages, message 1 first: accepted in the recording, released now"]
