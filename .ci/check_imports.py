@@ -136,8 +136,8 @@ ROOMS: Final[Mapping[str, Room]] = {
         pure=False,
     ),
     "testing": _room(
-        "tasks", "client", "service.survey", "management.snapshot", "cli.admin", "cli.main", "config",
-        "errors",
+        "tasks", "client", "service.survey", "management.snapshot", "frames", "lint", "amqp10.performatives",
+        "cli.admin", "cli.main", "config", "errors",
         why="a broker inside the tests of a program, asked as the command line asks",
         pure=False,
     ),

@@ -99,7 +99,17 @@ class Tracing:
             ) from error
         begun = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
         path = os.path.join(folder, f"frames-{begun}-{os.getpid()}.jsonl")
-        self._begin(Trace(RECORDED, _ALL, FileSink(path), path, frames=True))
+        self.record_into(RECORDED, FileSink(path), path)
+
+    def record_into(self, what: str, sink: Sink, place: str) -> None:
+        """Record all frames from now on.
+
+        Args:
+            what: `end` takes it.
+            sink: where to.
+            place: that, for people.
+        """
+        self._begin(Trace(what, _ALL, sink, place, frames=True))
 
     def end(self, what: str, reason: str = "it was switched off") -> Trace:
         """End a trace.

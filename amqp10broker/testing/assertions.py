@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final
 
 from amqp10broker.testing.frames import OWN
+from amqp10broker.testing.server import Server
 
 WITHIN_S: Final = 2.0
 _LOOK_S: Final = 0.01
@@ -26,6 +27,8 @@ class Assertions:
 
     vhost: str
     _began_ns: int
+
+    _server: Server
 
     @abstractmethod
     def ask(self, operation: str, **arguments: Any) -> Any:
@@ -152,6 +155,29 @@ class Assertions:
         found = [text for each in links if (text := self._below(n, each))]
         if found:
             raise AssertionError(f"credit was below {n}:\n" + "\n".join(found))
+
+    def assert_lint_clean(self, *, ignore: Collection[str] = ()) -> None:
+        """No client breaks the protocol, risks messages or costs more than it needs to (`docs/lint.md`).
+
+        It looks at the frames of all connections that have begun since the test did, those that have ended
+        among them.
+
+        Args:
+            ignore: ids of rules that do not count: `"no-heartbeat"`.
+
+        Raises:
+            AssertionError: says which rule, whose link, why it hurts, what to do, and which frames show it.
+            BrokerError: there is no such rule, or no frames are kept.
+        """
+        __tracebackhide__ = True
+        from amqp10broker.testing.linting import finding_text, findings
+
+        recordings = self._server.recorded(self._began_ns)
+        numbers = {each["id"] for each in self.connections} | {each["connection"] for each in self.links}
+        found = findings(recordings, numbers if self._server.is_shared else None, ignore)
+        if found:
+            texts = "\n".join(finding_text(each, self._began_ns) for each in found)
+            raise AssertionError(f"the lint finds {len(found)}:\n{texts}")
 
     # --- what they say ----------------------------------------------------------------------------
 

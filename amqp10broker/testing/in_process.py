@@ -20,6 +20,8 @@ from amqp10broker.tasks.broker import Broker
 from amqp10broker.tasks.operations import run_operation
 from amqp10broker.tasks.tracing import EVERYTHING
 from amqp10broker.testing.frames import Frames, Kept
+from amqp10broker.testing.linting import Lines, lines_since
+from amqp10broker.testing.server import NOT_KEPT
 
 START_S: Final = 30.0
 STOP_S: Final = 10.0
@@ -49,6 +51,7 @@ class InProcess:
         """
         self._config = config
         self._frames = Frames(frames, self._waiting) if frames else None
+        self._lines = Lines()
         self._begun: Future[tuple[Broker, trio.lowlevel.TrioToken, trio.Nursery]] = Future()
         self._thread = threading.Thread(target=self._run, name="amqp10broker", daemon=True)
         self._thread.start()
@@ -78,6 +81,17 @@ class InProcess:
         """The last frames of connections that had any since then, by number."""
         return {} if self._frames is None else self._frames.since(began_ns)
 
+    def recorded(self, began_ns: int) -> list[list[str]]:
+        """See `Server`."""
+        if self._frames is None:
+            raise BrokerError(NOT_KEPT)
+        kept: Future[list[str]] = Future()
+        try:
+            self._token.run_sync_soon(lambda: kept.set_result(self._lines.all()))
+        except trio.RunFinishedError:
+            kept.set_result(self._lines.all())
+        return [lines_since(kept.result(ASK_S), began_ns)]
+
     def stop(self) -> None:
         """End it in order."""
         try:
@@ -100,6 +114,7 @@ class InProcess:
         async with Broker(self._config) as broker, trio.open_nursery() as nursery:
             if self._frames is not None:
                 broker.tracing.begin(EVERYTHING, self._frames, "the report of a test")
+                broker.tracing.record_into("the frames of tests", self._lines, "their lint")
             self._begun.set_result((broker, trio.lowlevel.current_trio_token(), nursery))
             await broker.over.wait()
             nursery.cancel_scope.cancel()

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +19,8 @@ from amqp10broker.cli import admin
 from amqp10broker.config.records import SETTINGS
 from amqp10broker.errors import BrokerError
 from amqp10broker.testing.frames import LINE_CHARACTERS_MAX, OWN, Kept
+from amqp10broker.testing.linting import lines_in
+from amqp10broker.testing.server import NOT_KEPT
 
 START_S: Final = 30.0
 STOP_S: Final = 20.0
@@ -35,6 +37,8 @@ class Process:
         host: where it listens.
         port: likewise; the same one in each of its lives.
         admin_socket: where operations are asked for.
+        frames_file: where a report finds them; empty: nowhere.
+        record_folder: likewise a lint.
         log: the last lines of its log.
     """
 
@@ -58,6 +62,9 @@ class Process:
         self._place = Path(tempfile.mkdtemp(prefix="amqp10broker-"))
         self.admin_socket = str(self._place / "admin.sock")
         self.frames_file = str(self._place / "frames") if frames else ""
+        self.record_folder = str(settings.get("record_frames") or self._place / "recorded") if frames else ""
+        if frames:
+            settings = {**settings, "record_frames": self.record_folder}
         self._frames = frames
         self._folder = folder
         self._environment = {
@@ -177,6 +184,10 @@ class Process:
         """The last frames of connections that had any since then, by number."""
         return frames_in(self.frames_file, self._frames, began_ns)
 
+    def recorded(self, began_ns: int) -> Iterable[Sequence[str]]:
+        """See `Server`."""
+        return recorded_in(self.record_folder, began_ns)
+
 
 class SharedProcess:
     """A broker that the controller of pytest-xdist has started: a worker can ask it, and no more."""
@@ -190,6 +201,7 @@ class SharedProcess:
         self.port: int = place["port"]
         self._admin_socket: str = place["admin_socket"]
         self._frames_file: str = place["frames_file"]
+        self._record_folder: str = place["record_folder"]
         self._frames: int = place["frames"]
 
     def ask(self, operation: str, arguments: Mapping[str, Any], vhost: str | None) -> Any:
@@ -199,6 +211,10 @@ class SharedProcess:
     def frames(self, began_ns: int) -> dict[int, Kept]:
         """See `Process`."""
         return frames_in(self._frames_file, self._frames, began_ns)
+
+    def recorded(self, began_ns: int) -> Iterable[Sequence[str]]:
+        """See `Server`."""
+        return recorded_in(self._record_folder, began_ns)
 
     def stop(self) -> None:
         """It is the controller's."""
@@ -211,6 +227,7 @@ def place(process: Process, frames: int) -> dict[str, Any]:
         "port": process.port,
         "admin_socket": process.admin_socket,
         "frames_file": process.frames_file,
+        "record_folder": process.record_folder,
         "frames": frames,
     }
 
@@ -225,6 +242,13 @@ def ask(port: int, socket: str, operation: str, arguments: Mapping[str, Any], vh
     if vhost is not None:
         request["vhost"] = vhost
     return admin.ask(admin.Place(port, socket), request)
+
+
+def recorded_in(folder: str, began_ns: int) -> Iterable[Sequence[str]]:
+    """See `Server.recorded`."""
+    if not folder:
+        raise BrokerError(NOT_KEPT)
+    return lines_in(folder, began_ns)
 
 
 def frames_in(file: str, most: int, began_ns: int) -> dict[int, Kept]:

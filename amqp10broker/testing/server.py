@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol
 
 from amqp10broker.testing.frames import Kept
+
+NOT_KEPT: Final = "frames are not kept: set amqp_broker_frames to more than 0 in the configuration of pytest"
 
 
 class Server(Protocol):
@@ -30,6 +32,13 @@ class Server(Protocol):
 
     def frames(self, began_ns: int) -> dict[int, Kept]:
         """The last frames of connections that had any since then."""
+
+    def recorded(self, began_ns: int) -> Iterable[Sequence[str]]:
+        """Recordings of the frames of connections that have begun since then, as lines.
+
+        Raises:
+            BrokerError: frames are not kept.
+        """
 
     def stop(self) -> None:
         """End it."""

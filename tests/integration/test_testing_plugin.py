@@ -240,6 +240,41 @@ def test_assertions_say_which_link_since_when_and_by_which_frame(run: Run) -> No
     result.assert_outcomes(passed=2)
 
 
+def test_a_lint_says_which_rule_whose_frames_and_what_to_do(run: Run) -> None:
+    """Of this test's clients alone, also those that have gone; not of the fixture's own."""
+    source = """
+        import pika
+        import pytest
+        from amqp10broker.errors import BrokerError
+
+        def test_finds(amqp_broker):
+            amqp_broker.declare("q")
+            amqp_broker.assert_lint_clean()
+            with pika.BlockingConnection(pika.URLParameters(amqp_broker.url)) as connection:
+                channel = connection.channel()
+                for _ in range(50):
+                    channel.basic_get("q")
+            with pytest.raises(AssertionError) as caught:
+                amqp_broker.assert_lint_clean()
+            told = str(caught.value)
+            assert "the lint finds 1:" in told and "polls (cost): connection " in told
+            assert "to do: basic.consume" in told and " s by <- ch 1 basic.get" in told
+            amqp_broker.assert_lint_clean(ignore=["polls"])
+            with pytest.raises(BrokerError, match="no rule of the lint is called poll; there are .*polls"):
+                amqp_broker.assert_lint_clean(ignore=["poll"])
+
+        def test_is_clean(amqp_broker):
+            amqp_broker.declare("q")
+            for _ in range(60):
+                assert amqp_broker.get("q") is None
+            amqp_broker.assert_lint_clean()
+        """
+    run(source).assert_outcomes(passed=2)
+    none = run(source, ini="amqp_broker_frames = 0")
+    none.assert_outcomes(failed=2)
+    none.stdout.fnmatch_lines(["*frames are not kept: set amqp_broker_frames*"])
+
+
 def test_a_test_of_trio_may_ask_while_its_own_loop_runs(run: Run) -> None:
     """The broker's loop is another one, in another thread."""
     result = run(
@@ -268,6 +303,7 @@ def test_a_process_is_killed_and_comes_back_at_its_port(run: Run) -> None:
     result = run(
         """
         import pytest
+        from amqp10broker.client.errors import LinkRefusedError
         from amqp10broker.errors import BrokerError
 
         def test_lives(amqp_broker_process):
@@ -286,6 +322,11 @@ def test_a_process_is_killed_and_comes_back_at_its_port(run: Run) -> None:
             with broker.client() as client:
                 client.sender("/queues/q")
                 broker.assert_credit_never_below(170, "q")
+                broker.assert_lint_clean()
+                with pytest.raises(LinkRefusedError):
+                    client.sender("/queues/none")
+            with pytest.raises(AssertionError, match="ended-by-error"):
+                broker.assert_lint_clean()
             broker.kill()
             assert False
         """
@@ -301,16 +342,25 @@ def test_workers_have_a_broker_each_or_share_one(run: Run, pytester: pytest.Pyte
     source = """
         import os, pathlib, time
         import pytest
+        from amqp10broker.client.errors import LinkRefusedError
 
         @pytest.mark.parametrize("name", ["one", "two"])
         def test_one(amqp_broker, name, pytestconfig):
             folder = pathlib.Path(os.environ["FOUND_IN"])
             with amqp_broker.client() as client:
                 client.sender(None, properties={"only": name})
+                if name == "two":
+                    with pytest.raises(LinkRefusedError):
+                        client.sender("/queues/none")
                 (folder / name).write_text(f"{os.environ['PYTEST_XDIST_WORKER']} {amqp_broker.port}")
                 deadline = time.monotonic() + 60
                 while len(list(folder.iterdir())) < 2 and time.monotonic() < deadline:
                     time.sleep(0.01)
+            if name == "two":
+                with pytest.raises(AssertionError, match="the lint finds 1:"):
+                    amqp_broker.assert_lint_clean()
+            else:
+                amqp_broker.assert_lint_clean()
             assert name != "two"
         """
     found = pytester.mkdir("found")

@@ -1,0 +1,64 @@
+"""Which frames of a broker the lint of a test looks at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from amqp10broker.errors import BrokerError
+from amqp10broker.frames.reader import Frame
+from amqp10broker.frames.records import (
+    Listening,
+    first_line,
+    frame_line,
+    listening_line,
+    read_lines,
+)
+from amqp10broker.greeting import Protocol
+from amqp10broker.testing import linting
+from amqp10broker.testing.process import recorded_in
+
+BEGAN_NS = 1_000
+
+
+def listening(connection: int, at_ns: int, *, begins: bool = True) -> str:
+    return listening_line(Listening(at_ns, connection, "peer:1", Protocol.AMQP_10, begins))
+
+
+def heartbeat(connection: int, at_ns: int) -> str:
+    return frame_line(connection, at_ns, "in", Frame(0, said="(empty frame)"))
+
+
+LINES = [
+    first_line(),
+    listening(1, 900),
+    heartbeat(1, 1_000),
+    listening(2, 1_001, begins=False),
+    heartbeat(2, 1_002),
+    listening(3, 1_003),
+    heartbeat(3, 1_004),
+]
+
+
+def test_only_connections_that_began_with_the_test_are_looked_at(tmp_path: Path) -> None:
+    """In memory, and in the files of a broker that has had several lives; a line may be half written."""
+    shown = [(each.connection, each.at_ns) for each in read_lines(linting.lines_since(LINES, BEGAN_NS))]
+    assert shown == [(3, 1_003), (3, 1_004)]
+    for name in ("first", "second"):
+        (tmp_path / name).write_text("\n".join(LINES) + '\n{"connection": 3, "at_ns": 1005, "dir')
+    lives = [list(read_lines(lines)) for lines in recorded_in(str(tmp_path), BEGAN_NS)]
+    assert [[each.at_ns for each in life] for life in lives] == [[1_003, 1_004]] * 2
+
+
+def test_nobody_can_say_what_was_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linting, "LINES_MAX", len(LINES) - 1)
+    assert linting.lines_since(LINES[1:], BEGAN_NS)
+    with pytest.raises(AssertionError, match="more than 6 frames"):
+        linting.lines_since([*LINES[2:], LINES[-1]], BEGAN_NS)
+    (tmp_path / "full").write_text("".join(f"{line}\n" for line in LINES))
+    monkeypatch.setattr(linting, "FILE_BYTES_MAX", 1024 * 1024)
+    with pytest.raises(AssertionError, match="is full"):
+        list(recorded_in(str(tmp_path), BEGAN_NS))
+    with pytest.raises(BrokerError, match="frames are not kept"):
+        recorded_in("", BEGAN_NS)
