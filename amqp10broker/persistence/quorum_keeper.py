@@ -160,8 +160,14 @@ class QuorumInMemory(Keeper[QuorumQueue]):
         selected = self.queue.look(self.queue.browsers.scan_max)
         if selected is not None:
             self.queue.apply(selected, now_ms)
+        self._show_on()
         # There may be more, when others have had their turn.
         self.due_ms = None if selected is None else now_ms
+
+    def _show_on(self) -> None:
+        """Show browsers more, and go on with that when others have had their turn: no time passes with it."""
+        if self.queue.show_on():
+            self.wake()
 
     def tell(self) -> None:
         """See `Keeper`."""
@@ -354,7 +360,7 @@ class QuorumInLog(QuorumInMemory):
         elif not (member.leads or member.alone):
             pass  # who asked asks again when it knows who leads
         elif all(isinstance(each, CHANGES_NOTHING) for each in commands):
-            if any(entry.kind is Kind.COMMAND for entry in store.tail):
+            if self._questions or any(entry.kind is Kind.COMMAND for entry in store.tail):
                 self._questions.append((store.last, commands))
             else:
                 super()._decide(commands, now_ms)
@@ -523,6 +529,7 @@ class QuorumInLog(QuorumInMemory):
 
     def _installed(self, queue: QuorumQueue) -> None:
         """The leader's state takes the place of the one there was."""
+        queue.browsers.scan_max = self.queue.browsers.scan_max
         self.queue = queue
         self._told.clear()
         self._questions.clear()
@@ -552,6 +559,7 @@ class QuorumInLog(QuorumInMemory):
             self._raise_version(now_ms)
         if self._leads and not queue.deleted:
             self._look(now_ms)
+            self._show_on()
         if store.ticket > self._seen:
             self._seen = store.ticket
             self._commits.write_soon()
@@ -566,6 +574,11 @@ class QuorumInLog(QuorumInMemory):
             super()._decide(self._questions.pop(0)[1], now_ms)
             self._note(entry.index)
         return entry
+
+    def _show_on(self) -> None:
+        if self.queue.browsers.unfinished:
+            super()._show_on()
+            self._note(self._store.applied)
 
     # --- parts of commits over several queues -------------------------------------------------------
 

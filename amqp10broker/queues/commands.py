@@ -168,6 +168,7 @@ class Subscribe:
         filters: which messages it wants, and where in a stream it ends; None: all. Volatile queues have none.
         browse: it is shown messages and takes none; of a classic or a quorum queue. Such a consumer is not
             `counted`.
+        shown: of a browser that goes on: how far it was shown, as the last `Deliver` had it; none: it begins.
         enqueued_time: it wants to know when each message of a stream was written. Other queues do not keep
             that, and do not say it.
         name: of the consumer, for people.
@@ -183,6 +184,7 @@ class Subscribe:
     position: object | None = None
     filters: object | None = None
     browse: bool = False
+    shown: Sequence[int] = ()
     enqueued_time: bool = False
     name: str = ""
 

@@ -107,6 +107,7 @@ class Deliver:
         epoch: of the last `GiveBack`; a session does not take deliveries of an older one.
         spent: the room of the last `Credit` is used up: no more until the next, whatever credit is left.
         again: some of them may have been handed out before: their heads say which.
+        shown: of a browser of a quorum queue: how far it has been shown with these (`Subscribe.shown`).
     """
 
     consumer: ConsumerRef
@@ -115,6 +116,7 @@ class Deliver:
     epoch: int
     spent: bool = False
     again: bool = False
+    shown: Sequence[int] = ()
 
 
 @dataclass(slots=True, eq=False)

@@ -15,7 +15,7 @@ OLDEST = 1
 NEWEST = 3
 
 SELECTING = 2
-"""From which on a quorum queue has consumers that select."""
+"""From which on a quorum queue has consumers that select, and in a cluster such that browse."""
 
 DELAYING = 3
 """From which on a quorum queue keeps messages that were published to be delivered later until then."""

@@ -18,6 +18,10 @@ class Receiver(Protocol):
     epoch: int
     room: int
 
+    @property
+    def shown(self) -> Sequence[int]:
+        """See `Deliver`."""
+
 
 class Outbox:
     """What is to be told. Deliveries to one consumer are gathered, until something else is told to it."""
@@ -55,7 +59,8 @@ class Outbox:
         delivering = self._delivering.pop(consumer, None)
         if delivering is not None:
             again = consumer in self._again
-            deliver = Deliver(consumer.ref, *delivering, consumer.epoch, consumer.room <= 0, again)
+            spent = consumer.room <= 0
+            deliver = Deliver(consumer.ref, *delivering, consumer.epoch, spent, again, consumer.shown)
             self.tell(consumer.ref.reply_to, deliver)
             if again:
                 del self._again[consumer]

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple, assert_never
 
 from amqp10broker.message.batch import BATCH_MAX, decode_batch, encode_batch
@@ -42,7 +43,7 @@ from amqp10broker.queues.effects import (
 from amqp10broker.queues.quorum.command_codec import decode_numbers, encode_numbers, read_framed
 from amqp10broker.queues.quorum.node_lanes import ConsumerFacts
 from amqp10broker.replication.lane_messages import LeaderIs, Resumed, Told
-from amqp10broker.replication.letters_codec import BadLetter
+from amqp10broker.replication.letters_codec import SHOWN, BadLetter
 
 _TOLD: Final = struct.Struct("<IQQ")
 _RESUMED: Final = struct.Struct("<IQQB")
@@ -187,6 +188,7 @@ def _cut(deliver: Deliver) -> list[Deliver]:
             deliver.epoch,
             deliver.spent and start + BATCH_MAX >= count,
             deliver.again,
+            deliver.shown if start + BATCH_MAX >= count else (),
         )
         for start in range(0, count, BATCH_MAX)
     ]
@@ -206,6 +208,8 @@ _ACTIVE_CHANGED: Final = 11
 _TIMED_OUT: Final = 12
 _ANSWERED: Final = 13
 _QUEUE_DOWN: Final = 14
+_SHOWN: Final = 15
+"""A delivery to a browser of a quorum queue."""
 
 
 def _encode(effect: Effect) -> tuple[int, ConsumerRef | PublisherRef | RequestRef, list[bytes]]:
@@ -216,7 +220,10 @@ def _encode(effect: Effect) -> tuple[int, ConsumerRef | PublisherRef | RequestRe
         case Deliver():
             start = _DELIVER.pack(effect.epoch, effect.spent | effect.again << 1 | bool(effect.messages) << 2)
             batch = encode_batch(effect.messages) if effect.messages else []
-            return _DELIVERED, effect.consumer, [start, encode_numbers(effect.keys), *batch]
+            numbers = encode_numbers(effect.keys)
+            if effect.shown:
+                return _SHOWN, effect.consumer, [SHOWN.pack(*effect.shown), start, numbers, *batch]
+            return _DELIVERED, effect.consumer, [start, numbers, *batch]
         case CreditReply():
             content = _REPLY.pack(
                 effect.delivery_count, effect.credit, effect.available, effect.drain, effect.epoch
@@ -298,13 +305,19 @@ def _read_rejected(ref: Ref, content: _Content) -> Effect:
     return Rejected(PublisherRef(*ref), ids, bool(_flags(content)), _read_name(content, at))
 
 
-def _read_deliver(ref: Ref, content: _Content) -> Effect:
+def _read_deliver(ref: Ref, content: _Content) -> Deliver:
     epoch, flags = _DELIVER.unpack_from(content.data, content.at)
     keys, at = _numbers(content, content.at + _DELIVER.size)
     messages = decode_batch(content.data, at, content.end) if flags & 4 else []
     if len(messages) != len(keys):
         raise ValueError("a delivery has other numbers than messages")
     return Deliver(ConsumerRef(*ref), keys, messages, epoch, bool(flags & 1), bool(flags & 2))
+
+
+def _read_shown(ref: Ref, content: _Content) -> Effect:
+    shown = SHOWN.unpack_from(content.data, content.at)
+    deliver = _read_deliver(ref, content._replace(at=content.at + SHOWN.size))
+    return replace(deliver, shown=shown)
 
 
 def _read_settled(ref: Ref, content: _Content) -> Effect:
@@ -339,6 +352,7 @@ _READERS: Final[dict[int, Callable[[Ref, _Content], Effect]]] = {
     _UNCONFIRMED: _read_unconfirmed,
     _REJECTED: _read_rejected,
     _DELIVERED: _read_deliver,
+    _SHOWN: _read_shown,
     _SETTLED: _read_settled,
     _CREDIT_REPLY: _read_reply,
     _CONSUMERS_QUEUE_DELETED: lambda ref, content: QueueDeleted(

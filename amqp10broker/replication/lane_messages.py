@@ -38,6 +38,19 @@ class LetterBatch:
 
 
 @dataclass(slots=True, eq=False)
+class Browse:
+    """What browsers of a quorum queue ask, in order; in no log, so it is neither numbered nor said again.
+
+    Attributes:
+        token: of the last `Resume`, u32.
+        commands: at least one.
+    """
+
+    token: int
+    commands: Sequence[Command]
+
+
+@dataclass(slots=True, eq=False)
 class Resume:
     """A node has found where the queue is led: what it has heard so far.
 
@@ -115,4 +128,4 @@ class LeaderIs:
     full: bool = False
 
 
-LaneMessage = LetterBatch | Resume | Resumed | Told | LeaderIs
+LaneMessage = LetterBatch | Browse | Resume | Resumed | Told | LeaderIs

@@ -25,10 +25,28 @@ from amqp10broker.queues.commands import (
     Verdict,
 )
 from amqp10broker.queues.effects import Deliver, Effect, QueueDeleted, Settled, SubscribeRefused
-from amqp10broker.queues.quorum.commands import Letters, NodeBack, NodeGone, NodeSuspect, QuorumCommand
+from amqp10broker.queues.quorum.commands import (
+    BrowsersGone,
+    Browsing,
+    Letters,
+    NodeBack,
+    NodeGone,
+    NodeSuspect,
+    QuorumCommand,
+)
+from amqp10broker.queues.quorum.node_lanes import is_of
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.replication.held import Held
-from amqp10broker.replication.lane_messages import LaneMessage, LeaderIs, LetterBatch, Resume, Resumed, Told
+from amqp10broker.replication.lane_messages import (
+    Browse,
+    LaneMessage,
+    LeaderIs,
+    LetterBatch,
+    Resume,
+    Resumed,
+    Told,
+)
+from amqp10broker.replication.letters_codec import is_browsers
 
 Effects = Mapping[PeerId, list[Effect]]
 
@@ -95,7 +113,18 @@ class LaneServer:
         term: since which term this member leads; None: it does not.
     """
 
-    __slots__ = ("_asking", "_full", "_group", "_lanes", "_led", "_port", "_posted", "_said", "term")
+    __slots__ = (
+        "_asking",
+        "_browsed",
+        "_full",
+        "_group",
+        "_lanes",
+        "_led",
+        "_port",
+        "_posted",
+        "_said",
+        "term",
+    )
 
     def __init__(self, group: int, led: Led, port: ServerPort) -> None:
         """Begin as one that does not lead.
@@ -117,6 +146,8 @@ class LaneServer:
         self._said: dict[tuple[int, int], bool] = {}
         # Nodes that wait for their answer until such letters, or the end of a suspicion, are carried out.
         self._asking: dict[int, Resume] = {}
+        # Nodes that have had browsers since this member leads.
+        self._browsed: set[int] = set()
         # The queue has refused publishes since it had room.
         self._full = False
 
@@ -130,6 +161,7 @@ class LaneServer:
         self._posted.clear()
         self._said.clear()
         self._asking.clear()
+        self._browsed.clear()
         for node in {peer[0] for peer in self._known()}:
             self._look_at(node)
         for node in self._port.peers:
@@ -225,6 +257,8 @@ class LaneServer:
         index = machine.node_lanes.entry
         self._lanes[node] = _Lane(resume.incarnation, resume.token, found.last, index)
         self._posted[key] = max(found.last, self._posted.get(key, 0))
+        if node in self._browsed:
+            self._led.post_all([BrowsersGone(*key)])
         kept = [effect for _, _, effect in found.kept]
         answer = Resumed(
             resume.token, index, found.last, found.deleted, kept, found.deliveries, found.consumers
@@ -252,6 +286,23 @@ class LaneServer:
             first = posted + 1
         self._posted[key] = last
         self._led.post_all([Letters(*key, first, last, batch.heard, commands)])
+
+    def browse(self, node: int, browse: Browse) -> None:
+        """Browsers of a node ask: that is in no log, and who browses comes anew when its lane does."""
+        if self.term is None:
+            return
+        lane = self._lanes.get(node)
+        if lane is None or lane.token != browse.token:
+            self._announce(node, again=True)
+            return
+        self._browsed.add(node)
+        self._led.post_all(
+            [
+                Browsing(each)  # type: ignore[arg-type]
+                for each in browse.commands
+                if is_browsers(each) and is_of(each, node, lane.incarnation)
+            ]
+        )
 
     # --- room -----------------------------------------------------------------------------------------
 
@@ -296,8 +347,12 @@ class LaneServer:
         for peer, told in effects.items():
             lane = lanes.get(peer.node)
             # What came of entries whose state the lane has been told is no news.
-            news = lane is not None and (index > lane.index or not index)
-            if lane is not None and lane.incarnation == peer.incarnation and news:
+            if lane is None or lane.incarnation != peer.incarnation:
+                continue
+            if index and index <= lane.index:
+                # Browsers are in no state. What is for those of before the lane bears an older epoch.
+                told = [each for each in told if getattr(each, "consumer", None) in machine.browsers.by_ref]
+            if told:
                 by_node.setdefault(peer.node, {})[peer] = told
         for node, lane in list(lanes.items()):
             done = machine.lane_last(node, lane.incarnation)

@@ -16,12 +16,22 @@ from amqp10broker.replication.effects_codec import (
     encode_told,
 )
 from amqp10broker.replication.home_lane import HomeClient
-from amqp10broker.replication.lane_messages import LaneMessage, LeaderIs, LetterBatch, Resume, Resumed, Told
+from amqp10broker.replication.lane_messages import (
+    Browse,
+    LaneMessage,
+    LeaderIs,
+    LetterBatch,
+    Resume,
+    Resumed,
+    Told,
+)
 from amqp10broker.replication.lane_server import HomeServer, LaneServer
 from amqp10broker.replication.lanes import LaneClient
 from amqp10broker.replication.letters_codec import (
+    decode_browse,
     decode_letters,
     decode_resume,
+    encode_browse,
     encode_letters,
     encode_resume,
 )
@@ -31,7 +41,14 @@ WAITING_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes that may wait for the way to one peer before letters stay in their lanes."""
 
 LANE_KINDS: Final = frozenset(
-    (FrameKind.LETTER, FrameKind.EFFECTS, FrameKind.RESUME, FrameKind.RESUMED, FrameKind.LEADER_IS)
+    (
+        FrameKind.LETTER,
+        FrameKind.EFFECTS,
+        FrameKind.RESUME,
+        FrameKind.RESUMED,
+        FrameKind.LEADER_IS,
+        FrameKind.BROWSE,
+    )
 )
 """Frames that are for `Lanes.received`."""
 
@@ -172,6 +189,10 @@ class Lanes:
                 server = self.servers.get(group)
                 if server is not None:
                     server.received(node, message)
+            case Browse():
+                server = self.servers.get(group)
+                if isinstance(server, LaneServer):
+                    server.browse(node, message)
             case Told():
                 client = self.clients.get(group)
                 if client is not None:
@@ -263,6 +284,8 @@ def _encode(message: LaneMessage) -> tuple[FrameKind, list[bytes]]:
     match message:
         case LetterBatch():
             return FrameKind.LETTER, encode_letters(message)
+        case Browse():
+            return FrameKind.BROWSE, encode_browse(message)
         case Told():
             return FrameKind.EFFECTS, encode_told(message)
         case Resume():
@@ -277,6 +300,8 @@ def _decode(node: int, frame: Frame) -> LaneMessage:
     match frame.kind:
         case FrameKind.LETTER:
             return decode_letters(frame.body)
+        case FrameKind.BROWSE:
+            return decode_browse(frame.body)
         case FrameKind.EFFECTS:
             return decode_told(frame.body)
         case FrameKind.RESUME:

@@ -62,7 +62,16 @@ from amqp10broker.queues.effects import (
     Unconfirmed,
 )
 from amqp10broker.queues.quorum.selecting import encoded
-from amqp10broker.replication.lane_messages import LaneMessage, LeaderIs, LetterBatch, Resume, Resumed, Told
+from amqp10broker.replication.lane_browsers import LaneBrowsers
+from amqp10broker.replication.lane_messages import (
+    Browse,
+    LaneMessage,
+    LeaderIs,
+    LetterBatch,
+    Resume,
+    Resumed,
+    Told,
+)
 from amqp10broker.replication.letters_codec import cut
 
 ASK_AGAIN_MS: Final = 1_000
@@ -194,6 +203,7 @@ class LaneClient:
 
     __slots__ = (
         "_asked_ms",
+        "_browsers",
         "_consumers",
         "_end_ms",
         "_held",
@@ -257,6 +267,7 @@ class LaneClient:
         # Letters for which nobody waits for ever, in the order in which they were put.
         self._timed: list[_Letter] = []
         self._consumers: dict[ConsumerRef, _Consumer] = {}
+        self._browsers = LaneBrowsers()
         self._publishers: dict[PublisherRef, None] = {}
         # Publishers of which a publish was carried out.
         self._known: dict[PublisherRef, None] = {}
@@ -292,18 +303,37 @@ class LaneClient:
             self._port.tell(self._gone(commands))
             return
         now_ms = self._port.now_ms()
+        browsers = self._browsers
+        asked: list[Command] = []
         for command in commands:
             if type(command) is Publish:
                 for part in cut(command):
                     self._put(part, now_ms)
+            elif (browsers or type(command) is Subscribe) and browsers.says(command):
+                self._browse(command, now_ms, asked)
             else:
                 self._put(command, now_ms)
         if self.lost_ms is None:
             self._send_rest()
+            self._ask_for_browsers(asked)
         else:
             if self._asked_ms is None:
                 self._ask(now_ms)
             self._port.stir(self.group)
+
+    def _browse(self, command: Command, now_ms: int, asked: list[Command]) -> None:
+        """A browser says this: answer it, or add to what the leader is asked."""
+        said = self._browsers.ask(command, None if self.lost_ms is None else now_ms)
+        if isinstance(said, Settled):
+            self._port.tell({said.consumer.reply_to: [said]})
+        elif said is not None:
+            asked.append(said)
+
+    def _ask_for_browsers(self, asked: Sequence[Command]) -> None:
+        """Ask the leader, if it is still there: else browsers come anew, and nothing is lost."""
+        if asked and self.lost_ms is None:
+            assert self.leader is not None
+            self._port.send(self.leader, self.group, Browse(self._token, asked))
 
     def _put(self, command: Command, now_ms: int) -> None:
         if self.full_ms is not None and type(command) is Publish:
@@ -412,7 +442,7 @@ class LaneClient:
 
     def _ask(self, now_ms: int) -> None:
         """Say what was heard, if there is a leader to say it to and anything to resume."""
-        if self.leader is None or not (self._kept or self._consumers or self._publishers):
+        if self.leader is None or not (self._kept or self._consumers or self._publishers or self._browsers):
             return
         self._asked_ms = now_ms
         seen: dict[ConsumerRef, int] = {}
@@ -522,16 +552,32 @@ class LaneClient:
         """Effects that sessions are to hear; what must be known of them is noted."""
         heard: Told_ = {}
         for peer, given in effects.items():
+            if self._browsers:
+                given = self._heard_by_browsers(given)
             for_peer = [each for each in given if type(each) is Confirmed or self._is_for_session(each)]
             if for_peer:
                 heard[peer] = self._without_missed(for_peer)
+        return heard
+
+    def _heard_by_browsers(self, given: Sequence[Effect]) -> list[Effect]:
+        """The same effects, those of browsers as their sessions are to hear them."""
+        browsers = self._browsers
+        heard: list[Effect] = []
+        for effect in given:
+            said: Effect | None = effect
+            if getattr(effect, "consumer", None) in browsers:
+                said = browsers.heard(effect)
+            if said is not None:
+                heard.append(said)
         return heard
 
     def _is_for_session(self, effect: Effect) -> bool:
         match effect:
             case Deliver():
                 consumer = self._consumers.get(effect.consumer)
-                if consumer is None or consumer.cancelled or effect.epoch != consumer.epoch:
+                if consumer is None:
+                    return effect.consumer in self._browsers
+                if consumer.cancelled or effect.epoch != consumer.epoch:
                     return False
                 consumer.seen += len(effect.keys)
                 consumer.held += len(effect.keys)
@@ -539,7 +585,7 @@ class LaneClient:
                 self.available = effect.available
                 consumer = self._consumers.get(effect.consumer)
                 if consumer is None:
-                    return False
+                    return effect.consumer in self._browsers
                 consumer.draining = consumer.draining and not effect.drain
             case ActiveChanged():
                 consumer = self._consumers.get(effect.consumer)
@@ -555,13 +601,13 @@ class LaneClient:
                     self.available = effect.ready
                 return effect.request not in self._refused
             case Subscribed():
-                return effect.consumer in self._consumers
+                return effect.consumer in self._consumers or effect.consumer in self._browsers
             case SubscribeRefused():
                 return self._consumers.pop(effect.consumer, None) is not None
             case QueueDeleted():
                 ref = effect.ref
                 if isinstance(ref, ConsumerRef):
-                    return self._consumers.pop(ref, None) is not None
+                    return self._consumers.pop(ref, None) is not None or self._browsers.forget(ref)
                 self._publishers.pop(ref, None)
             case _:
                 return True
@@ -570,7 +616,7 @@ class LaneClient:
     def _without_missed(self, effects: list[Effect]) -> list[Effect]:
         """Replies in the numbers of sessions."""
         for at, effect in enumerate(effects):
-            if type(effect) is CreditReply:
+            if type(effect) is CreditReply and effect.consumer not in self._browsers:
                 missed = self._consumers[effect.consumer].missed
                 if missed:
                     effects[at] = replace(effect, delivery_count=(effect.delivery_count - missed) & MASK)
@@ -633,6 +679,11 @@ class LaneClient:
             # The counts of then are not known any more: it is asked again.
             self._put(command, now_ms)
         self._send_rest()
+        if self._browsers:
+            asked, answers = self._browsers.anew()
+            self._ask_for_browsers(asked)
+            for answer in answers:
+                self._port.tell({answer.consumer.reply_to: [answer]})
         if self._end_ms is not None and not self._kept:
             self.end()
 
@@ -776,6 +827,9 @@ class LaneClient:
             if self._asked_ms is not None:
                 times.append(self._asked_ms + ASK_AGAIN_MS)
             times += [self._waits_until(each) for each in self._timed if each.waits]
+            since_ms = self._browsers.waiting_since()
+            if since_ms is not None:
+                times.append(since_ms + self._wait_ms)
         elif not self.ended and self._sent < self._next - 1:
             times.append(self._port.now_ms())  # there was no room on the way
         return min(times, default=None)
@@ -802,8 +856,12 @@ class LaneClient:
         late = [each for each in self._timed if each.waits and now_ms >= self._waits_until(each)]
         for letter in late:
             self._give_up(letter, out, now_ms)
+        for ref in self._browsers.late(now_ms - self._wait_ms) if self._browsers else ():
+            self._browsers.forget(ref)
+            add_effect(out, ref.reply_to, SubscribeRefused(ref, self.queue, Refusal.NO_LEADER))
         if late:
             self._timed = [each for each in self._timed if each.waits]
+        if out:
             self._port.tell(out)
 
     def _give_up(self, letter: _Letter, out: Told_, now_ms: int) -> None:
@@ -840,7 +898,8 @@ class LaneClient:
         """The queue was deleted, and the catalog has it no more: hear its last words, and end."""
         if self.ended or self._end_ms is not None:
             return
-        if self.lost_ms is not None or not (self._kept or self._consumers or self._publishers):
+        attached = self._consumers or self._publishers or self._browsers
+        if self.lost_ms is not None or not (self._kept or attached):
             self.end()
         else:
             self._end_ms = self._port.now_ms() + LAST_WORDS_MS
@@ -857,7 +916,7 @@ class LaneClient:
         told: set[object] = {
             effect.ref for effects in out.values() for effect in effects if isinstance(effect, QueueDeleted)
         }
-        refs: list[ConsumerRef | PublisherRef] = [*self._consumers, *self._publishers]
+        refs: list[ConsumerRef | PublisherRef] = [*self._consumers, *self._browsers, *self._publishers]
         for ref in refs:
             if ref not in told:
                 add_effect(out, ref.reply_to, QueueDeleted(ref, self.queue))
@@ -869,6 +928,7 @@ class LaneClient:
         self._held.clear()
         self._timed.clear()
         self._consumers.clear()
+        self._browsers.clear()
         self._publishers.clear()
         self._known.clear()
         self._refused.clear()
@@ -911,7 +971,7 @@ class LaneClient:
                     add_effect(out, command.request.reply_to, answer)
                 case _:
                     continue
-        for ref in self._consumers:
+        for ref in (*self._consumers, *self._browsers):
             add_effect(out, ref.reply_to, QueueDown(ref, self.queue))
         self._clear()
         self._lose()

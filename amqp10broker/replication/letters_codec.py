@@ -3,6 +3,7 @@
 ::
 
     LETTER   token u32 | first u64 | heard u64 | command*      command: tag u8 | length u32 | content
+    BROWSE   token u32 | command*
     RESUME   token u32 | incarnation u32 | heard u64 | first u64 | (session u64 | handle u64 | seen u64)*
 
 Integers are little-endian. Commands are written as the log of a quorum queue writes them
@@ -44,15 +45,19 @@ from amqp10broker.queues.commands import (
     Touch,
     Unsubscribe,
 )
+from amqp10broker.queues.quorum.browsing import OF_CONSUMERS
 from amqp10broker.queues.quorum.command_codec import decode_framed, framed, read_framed
-from amqp10broker.replication.lane_messages import LetterBatch, Resume
+from amqp10broker.replication.lane_messages import Browse, LetterBatch, Resume
 
 _LETTERS: Final = struct.Struct("<IQQ")
+_BROWSE: Final = struct.Struct("<I")
 _RESUME: Final = struct.Struct("<IIQQ")
 _SEEN: Final = struct.Struct("<QQQ")
 _START: Final = struct.Struct("<BI")
 _REQUEST: Final = struct.Struct("<IIQQ")
 _STREAM: Final = struct.Struct("<BI")
+SHOWN: Final = struct.Struct("<4Q")
+"""How far a browser was shown (`Deliver.shown`)."""
 
 _INSPECT_TAG: Final = 0x81
 _TOUCH_TAG: Final = 0x82
@@ -83,8 +88,12 @@ def encode_letters(batch: LetterBatch) -> list[bytes]:
     Args:
         batch: none of them publishes more than `BATCH_MAX` messages; see `cut`.
     """
-    pieces = [_LETTERS.pack(batch.token, batch.first, batch.heard)]
-    for command in batch.commands:
+    return [_LETTERS.pack(batch.token, batch.first, batch.heard), *_pieces(batch.commands)]
+
+
+def _pieces(commands: Sequence[Command]) -> list[bytes]:
+    pieces: list[bytes] = []
+    for command in commands:
         match command:
             case Inspect():
                 pieces.append(_START.pack(_INSPECT_TAG, _REQUEST.size) + _ref(command.request))
@@ -112,6 +121,32 @@ def decode_letters(body: bytes) -> LetterBatch:
     if not commands or not first:
         raise BadLetter("letters to a queue: there is none, or they are numbered from 0")
     return LetterBatch(token, first, heard, commands)
+
+
+def encode_browse(browse: Browse) -> list[bytes]:
+    """What browsers ask, as pieces that belong together in this order."""
+    return [_BROWSE.pack(browse.token), *_pieces(browse.commands)]
+
+
+def decode_browse(body: bytes) -> Browse:
+    """What `encode_browse` made.
+
+    Raises:
+        BadLetter: it is no such body.
+    """
+    try:
+        (token,) = _BROWSE.unpack_from(body)
+        commands = list(_commands(body, _BROWSE.size))
+    except (struct.error, ValueError, IndexError, OverflowError) as error:
+        raise BadLetter(f"no questions of browsers to a queue: {error}") from error
+    if not commands or not all(map(is_browsers, commands)):
+        raise BadLetter("questions of browsers to a queue: there is none, or no browser asks one of them")
+    return Browse(token, commands)
+
+
+def is_browsers(command: Command) -> bool:
+    """Whether a browser of a quorum queue may say this."""
+    return command.browse if isinstance(command, Subscribe) else isinstance(command, OF_CONSUMERS)
 
 
 def cut(command: Publish) -> list[Publish]:
@@ -185,17 +220,21 @@ def _subscribe_stream(command: Subscribe) -> Sequence[bytes]:
     filters = command.filters
     assert filters is None or isinstance(filters, Filters)
     wanted = b"" if filters is None else encode_wanted(filters)
-    plain = framed(replace(command, position=None, filters=None, enqueued_time=False, browse=False))
-    length = _STREAM.size + len(wanted) + sum(map(len, plain))
-    start = _START.pack(_STREAM_TAG, length) + _STREAM.pack(
-        command.enqueued_time | (filters is not None) << 1 | command.browse << 2, len(wanted)
-    )
-    return [start, wanted, *plain]
+    plain = framed(replace(command, position=None, filters=None, enqueued_time=False, browse=False, shown=()))
+    shown = SHOWN.pack(*command.shown) if command.shown else b""
+    length = _STREAM.size + len(shown) + len(wanted) + sum(map(len, plain))
+    flags = command.enqueued_time | (filters is not None) << 1 | command.browse << 2 | bool(shown) << 3
+    start = _START.pack(_STREAM_TAG, length) + _STREAM.pack(flags, len(wanted))
+    return [start, shown, wanted, *plain]
 
 
 def _read_subscribe_stream(body: bytes, start: int, end: int) -> Subscribe:
     flags, length = _STREAM.unpack_from(body, start)
     start += _STREAM.size
+    shown: Sequence[int] = ()
+    if flags & 8:
+        shown = SHOWN.unpack_from(body, start)
+        start += SHOWN.size
     inner = body[start + length : end]
     ((tag, at, stop),) = read_framed(inner, 0)
     plain = decode_framed(tag, inner, at, stop)
@@ -212,6 +251,7 @@ def _read_subscribe_stream(body: bytes, start: int, end: int) -> Subscribe:
         plain,
         enqueued_time=bool(flags & 1),
         browse=bool(flags & 4),
+        shown=shown,
         filters=filters,
         position=position,
     )

@@ -45,6 +45,8 @@ class FrameKind(enum.IntEnum):
     """What it has missed."""
     LEADER_IS = 20
     """This node leads the group from now on, and takes letters."""
+    BROWSE = 21
+    """What browsers of a node ask the queue's leader; effects answer it. From machine version 2 on."""
     REPLY_QUEUES = 24
     """Which queues of direct reply-to a node has (`reply_queues`)."""
     REPLIES = 25

@@ -485,17 +485,20 @@ def test_nothing_is_sent_behind_the_end() -> None:
     assert isinstance(frame, End)
 
 
-def test_a_quorum_queue_is_selected_from_when_all_nodes_of_its_cluster_can() -> None:
+@pytest.mark.parametrize(
+    ("asks", "what"), [(f"filter={SELECTOR}=red", "selected from"), ("distribution-mode=copy", "browsed")]
+)
+def test_a_quorum_queue_is_selected_from_when_all_nodes_of_its_cluster_can(asks: str, what: str) -> None:
     """Before, an older member could not carry it out; the text says what to do, and the session goes on."""
     script = ScriptRunner()
     catalog = script.world.catalog
     declare(catalog, script.world.vhost, "q", arguments={"x-queue-type": "quorum"})
     catalog.cluster = ClusterFacts("id", "cluster", machine_version.SELECTING - 1)
     script.do("C> BEGIN")
-    attach = f"source=/queues/q filter={SELECTOR}=red"
+    attach = f"source=/queues/q {asks}"
     _, refused = script.do(f"C> ATTACH h=1 {attach}")
     assert refused.startswith("B> DETACH h=1 closed=true error=amqp:not-implemented ")
-    assert "before all nodes of the cluster run a broker that can" in refused
+    assert f"cannot be {what} before all nodes of the cluster run a broker that can" in refused
     script.do("C> DETACH h=1 closed=true")
     catalog.cluster = ClusterFacts("id", "cluster", machine_version.SELECTING)
     (attached,) = script.do(f"C> ATTACH h=1 {attach}")

@@ -72,13 +72,6 @@ def test_a_classic_queue_is_selected_from_and_browsed_at_another_node(
         receiver.close()
     with connected(a) as connection:
         assert len(get_all(connection.channel(), queue)) == 3
-        # Also of one member: what is asked of it goes through its log.
-        arguments = {"x-queue-type": "quorum", "x-quorum-initial-group-size": 1}
-        connection.channel().queue_declare(f"{queue}.quorum", durable=True, arguments=arguments)
-    cluster.wait_until(lambda: _is_there(c, f"{queue}.quorum"), "the quorum queue at another node")
-    refused = client.receiver(f"/queues/{queue}.quorum", apply=[browses], wait=False)
-    assert refused.wait_refused() == "amqp:not-implemented"
-    assert "in a cluster" in (refused.description or "")
     client.close()
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from proton import Delivery, Described, Message, symbol
+from proton import Delivery, Described, Message, Terminus, symbol
 
 from amqp10broker.amqp10.performatives import Flow
 from amqp10broker.amqp10.types import Symbol
@@ -145,6 +145,7 @@ def test_what_clients_have_survives_the_leader(cluster: ClusterProcess, queue: s
             a_drain_is_answered_after_the_change,
             priorities_are_compared_over_nodes,
             who_selects_goes_on_where_it_was,
+            who_browses_goes_on_where_it_was,
         )
     ]
     try:
@@ -319,6 +320,29 @@ def who_selects_goes_on_where_it_was(cluster: ClusterProcess, queue: str) -> Sce
         assert end.bodies == [1, 3, 1, 5, 7, 9]
         with connected(c) as connection:
             assert len(get_all(connection.channel(), queue)) == 5
+    finally:
+        client.close()
+
+
+def who_browses_goes_on_where_it_was(cluster: ClusterProcess, queue: str) -> Scenario:
+    """ADR 0094: at a node that leads nothing, what was shown is not shown again, and nothing is taken."""
+    a, b, c = cluster.nodes
+    declare(a, queue)
+    client = ProtonClient(c.port)
+
+    def browses(link: Any) -> None:
+        link.source.distribution_mode = Terminus.DIST_MODE_COPY
+
+    try:
+        client.sender(f"/queues/{queue}").send(*(Message(body=number) for number in range(6)))
+        end = client.receiver(f"/queues/{queue}", credit=2, apply=[browses])
+        assert [each.message.body for each in end.take(2)] == [0, 1]
+        yield
+        end.drain(10)
+        assert end.bodies == [*range(6)]
+        end.settle(end.received)
+        with connected(b) as connection:
+            assert len(get_all(connection.channel(), queue)) == 6
     finally:
         client.close()
 

@@ -9,7 +9,7 @@ import pytest
 from amqp10broker.queues.commands import Verdict
 from amqp10broker.queues.settings import Overflow, QueueSettings
 from tests.support.journals import LONG
-from tests.support.lane_world import World
+from tests.support.lane_world import Watcher, World
 
 SEEDS = range(40 if LONG else 5)
 STEPS = 1500
@@ -49,6 +49,49 @@ def test_all_is_answered_once_and_nothing_is_lost(seed: int, settings: QueueSett
 def test_drains_of_those_that_select_are_answered_once(seed: int, settings: QueueSettings) -> None:
     """By the leader that has looked the queue through, or by the one behind it."""
     check_at_rest(run(seed, settings, selects=True), settings)
+
+
+@pytest.mark.parametrize("share", [0.5, 1], ids=["some", "all"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_browsers_are_shown_all_whoever_leads(seed: int, share: float) -> None:
+    """Requests and drains are answered once. Where nobody takes anything, all is shown once, and in order."""
+    world = World(seed, settings=PLAIN, browses=share)
+    for _ in range(STEPS):
+        world.step()
+    world.heal()
+    check_at_rest(world, PLAIN)
+    sessions = [session for node in world.nodes.values() for session in node.sessions.values()]
+    sessions[0].browse()
+    world.settle_down()
+    (*_, new) = sessions[0].consumers.values()
+    watchers = [
+        consumer
+        for session in sessions
+        for consumer in session.consumers.values()
+        if isinstance(consumer, Watcher) and not consumer.over
+    ]
+    for watcher in watchers:
+        watcher.send()
+        watcher.want(10_000, drain=True)
+        while watcher.credit.in_flight:
+            world.settle_down()
+            watcher.send()
+    check_at_rest(world, PLAIN)
+    assert world.leader is not None
+    machine = world._member(world.leader).machine
+    messages, _, _ = machine.parts()
+    waiting = [
+        index
+        for number, line in enumerate(messages.ready.in_order())
+        for index in messages.ready.indexes_of(number, list(line.columns()[0]))
+    ]
+    bodies = [content for _, content in messages.read(waiting)] if waiting else []
+    assert bodies or world.purges or share < 1
+    # Of the others some was taken while they looked, and came back behind them.
+    for watcher in watchers if share == 1 else [new]:
+        assert isinstance(watcher, Watcher)
+        there = set(bodies)
+        assert [each for each in watcher.shown if each in there] == bodies
 
 
 @pytest.mark.parametrize("settings", [PLAIN, SHORT, SINGLE], ids=["plain", "short", "single"])
@@ -102,6 +145,9 @@ def check_at_rest(world: World, settings: QueueSettings) -> None:
                 assert consumer.subscribed
                 assert not consumer.asked, "a settlement has no answer"
                 assert not consumer.credit.in_flight, "a request has no answer"
+                if isinstance(consumer, Watcher):
+                    assert machine.browsers.by_ref[consumer.ref].handed_out == consumer.credit.seen
+                    continue
                 there = consumers.by_ref[consumer.ref]
                 missed = node.client._consumers[consumer.ref].missed
                 assert there.handed_out == consumer.credit.seen + missed

@@ -164,10 +164,8 @@ class Browsing(RuleBasedStateMachine):
         self.queue.apply(marked, self.now)
         self._note()
         turns = 0
-        while (due := self.queue.deadline()) is not None and due <= self.now:
-            for queue in (self.queue, self.twin):
-                queue.apply(TICK, self.now)
-            self.twin.take_effects()
+        while self.queue.browsers.unfinished:
+            self.queue.show_on()
             self._note()
             turns += 1
             assert turns < 1_000, "it never comes to an end"

@@ -46,7 +46,7 @@ from amqp10broker.queues.effects import (
     Unconfirmed,
 )
 from amqp10broker.queues.quorum.command_codec import decode_commands, encode_commands
-from amqp10broker.queues.quorum.commands import Letters, QuorumCommand, joined
+from amqp10broker.queues.quorum.commands import CHANGES_NOTHING, Letters, QuorumCommand, joined
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.quorum.snapshot import encode_snapshot
 from amqp10broker.queues.settings import QueueSettings
@@ -119,7 +119,9 @@ class Consumer:
         active: as it was told.
     """
 
-    def __init__(self, node: Node, ref: ConsumerRef, *, settled: bool, selects: bool) -> None:
+    def __init__(
+        self, node: Node, ref: ConsumerRef, *, settled: bool, selects: bool, browse: bool = False
+    ) -> None:
         self.ref = ref
         self.settled = settled
         self.held: dict[int, Message] = {}
@@ -134,7 +136,9 @@ class Consumer:
         queue = DeclaredQueue("q", "/", "quorum", True, None, False, {"x-queue-type": "quorum"}, handle)
         self.credit = QueueCredit(queue, ref, lambda to, command: to.post(command))
         filters = ALL if selects else None
-        node.client.post_all([Subscribe(ref, settled, answer=True, filters=filters)])
+        counted = not browse
+        subscribe = Subscribe(ref, settled, counted=counted, answer=True, filters=filters, browse=browse)
+        node.client.post_all([subscribe])
 
     def want(self, count: int, *, drain: bool = False) -> None:
         """Ask for so many, if nothing is asked for."""
@@ -210,6 +214,53 @@ class Consumer:
         self.unsent.clear()
 
 
+class Watcher(Consumer):
+    """A link that browses.
+
+    Attributes:
+        shown: bodies, in order, without those that it gave back.
+    """
+
+    def __init__(self, node: Node, ref: ConsumerRef) -> None:
+        self.shown: list[bytes] = []
+        super().__init__(node, ref, settled=False, selects=False, browse=True)
+
+    def on_deliver(self, effect: Deliver) -> None:
+        """It is shown messages, each once unless somebody had it."""
+        if not self.credit.on_deliver(effect):
+            return
+        assert self.credit.seen <= self._most, f"{self.ref} was shown more than it asked for"
+        for key, message in zip(effect.keys, effect.messages, strict=True):
+            if self._node.world.browses == 1:
+                assert message[1] not in self.shown, f"{self.ref} was shown {key} twice"
+            self.shown.append(message[1])
+            self.unsent[key] = message
+
+    def send(self) -> None:
+        """Pass on what has come."""
+        count, self.unsent = self.credit.waiting, {}
+        if count:
+            self.credit.sent(count)
+
+    def settle(self, count: int, verdict: Verdict, *, answer: bool) -> None:
+        """What it says of what it was shown is answered."""
+        keys = list(range(count))
+        if answer:
+            self.asked.append(keys)
+        self._node.client.post_all([Settle(self.ref, keys, verdict, answer=answer)])
+
+    def give_back(self) -> None:
+        """The last of what was not passed on goes back, and what is on its way."""
+        count = self.credit.waiting
+        if count and len(self.unsent) == count:
+            most = self._node.world.random.randrange(count)
+            back = list(self.unsent.items())[most:]
+            del self.shown[len(self.shown) - len(back) :]
+            for key, _ in back:
+                del self.unsent[key]
+            self.credit.give_back([key for key, _ in back], [message for _, message in back])
+
+
 class Session:
     """One session of a node."""
 
@@ -226,6 +277,11 @@ class Session:
         """One more consumer."""
         ref = self.reply_to.consumer()
         self.consumers[ref] = Consumer(self.node, ref, settled=settled, selects=selects)
+
+    def browse(self) -> None:
+        """One more that browses."""
+        ref = self.reply_to.consumer()
+        self.consumers[ref] = Watcher(self.node, ref)
 
     def ask(self, kind: type[Inspect] | type[Purge]) -> None:
         """A question."""
@@ -323,6 +379,8 @@ class Member:
         self.node = node
         self.believes: int | None = None
         self.pending: list[Entry] = []
+        self.machine.browsers.scan_max = 3
+        self.questions: list[tuple[int, list[QuorumCommand]]] = []
         self.looked = 0
         self.end = 0
         self.server = LaneServer(GROUP, self, node.lanes)
@@ -343,8 +401,25 @@ class Member:
         if self.believes is None:
             return
         admitted = self.admission.admitted(posted, self.node.world.now_ms)  # type: ignore[arg-type]
-        if admitted:
+        if not admitted:
+            return
+        if not all(isinstance(each, CHANGES_NOTHING) for each in admitted):
             self._propose(joined(admitted))
+        else:
+            self.questions.append((len(self.node.world.log) + len(self.pending), admitted))
+
+    def show_on(self) -> bool:
+        """Questions are answered, and browsers shown more; whether there was anything to do."""
+        if self.believes is None:
+            return False
+        more = False
+        while self.questions and self.questions[0][0] <= self.applied:
+            more = True
+            for each in self.questions.pop(0)[1]:
+                self.machine.apply(each, self.node.world.now_ms)
+        more = self.machine.show_on() or more
+        self.server.tell(self.machine.take_effects(), self.applied)
+        return more
 
     def _propose(self, commands: list[QuorumCommand]) -> None:
         encoded = encode_commands(commands, self.node.world.now_ms, self.end)
@@ -456,6 +531,7 @@ class World:
         strict: bool = True,
         disks_fill: bool = False,
         selects: bool = False,
+        browses: float = 0,
     ) -> None:
         """Nodes that are all connected, with two sessions each.
 
@@ -468,8 +544,10 @@ class World:
                 be settled by what was decided before, and is delivered all the same.
             disks_fill: members have mailboxes, and their disks are full now and then.
             selects: some consumers select, and drain.
+            browses: such a share of all browse, and drains.
         """
         self.selects = selects
+        self.browses = browses
         self.strict = strict
         self.disks_fill = disks_fill
         self._purged = seed % 4 == 3
@@ -588,6 +666,7 @@ class World:
             member.believes = None
             member.pending.clear()
             member.mailbox.clear()
+            member.questions.clear()
             member.admission.follow()
             member.machine.follow()
             member.server.follow()
@@ -656,6 +735,8 @@ class World:
             for member in self.members:
                 if rng.random() < 0.5:
                     member.work()
+        if self.browses and rng.random() < 0.5:
+            rng.choice(self.members).show_on()
         for _ in range(rng.randrange(1, 6)):
             busy = [way for way, frames in self.ways.items() if frames]
             choice = rng.random()
@@ -684,6 +765,9 @@ class World:
         if what < 0.25:
             session.publisher.publish(rng.randrange(1, 5))
         elif what < 0.40 and len(consumers) < 2:
+            if self.browses and rng.random() < self.browses:
+                session.browse()
+                return
             settled = rng.random() < 0.3
             session.consume(settled=settled, selects=self.selects and rng.random() < 0.7)
         elif what < 0.43:
@@ -694,7 +778,7 @@ class World:
             consumer = rng.choice(consumers)
             if what < 0.65:
                 count = rng.randrange(1, 6)
-                consumer.want(count, drain=self.selects and rng.random() < 0.4)
+                consumer.want(count, drain=bool(self.selects or self.browses) and rng.random() < 0.4)
             elif what < 0.75:
                 consumer.send()
             elif what < 0.90:
@@ -771,6 +855,8 @@ class World:
                 while member.applied < len(self.log):
                     moved = True
                     member.apply()
+            for member in self.members:
+                moved = member.show_on() or moved
             for node in self.nodes.values():
                 node.lanes.tick()
             if not moved and self.now_ms % 1500 == 0:

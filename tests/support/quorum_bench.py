@@ -58,6 +58,10 @@ class Bench:
     def do(self, command: QuorumCommand) -> list[object]:
         """Carry out a command; what it told."""
         self.queue.apply(command, self.now)
+        return self.take()
+
+    def take(self) -> list[object]:
+        """What the queue has told since."""
         told: list[object] = list(self.queue.take_effects().get(self.reply_to.id, []))
         self.told += told
         for effect in told:

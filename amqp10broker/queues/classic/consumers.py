@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
+from typing import Final
 
 from amqp10broker.message.message import Message
 from amqp10broker.queues.classic.cursor import Cursor
@@ -63,6 +64,9 @@ class Consumer:
         "turn",
         "unsettled",
     )
+
+    shown: Final = ()
+    """It does not follow its queue to another node (`Deliver.shown`)."""
 
     def __init__(
         self,

@@ -1,7 +1,8 @@
 """Consumers that browse a quorum queue: they are shown messages, and are no part of its state.
 
 What they ask is in no entry of the log (`commands.Browsing`): it is carried out where the queue leads,
-between two entries. So no other member knows them, and a queue with members at several nodes has none.
+between two entries. So no other member knows them. In a cluster the node of a browser knows how far it was
+shown (`Browser.shown`), and has the next leader go on there (docs/adr/0094).
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ LANES: Final = 4
 WINDOW_MAX: Final = 128
 """Messages that are looked at in one go."""
 
-_OF_CONSUMERS: Final = (Credit, Settle, GiveBack, Cancel, Unsubscribe)
+OF_CONSUMERS: Final = (Credit, Settle, GiveBack, Cancel, Unsubscribe)
+"""What a browser says when it is there."""
 
 
 class Browser:
@@ -88,6 +90,15 @@ class Browser:
         self.ends: list[int] | None = None
         self.looked_at = 0
 
+    @property
+    def shown(self) -> list[int]:
+        """By lane: what waits from this key on it was not shown. A message that it gives back counts so, too:
+        in each lane it is shown messages in the order of their keys."""
+        at = list(self.at)
+        for lane, key in self.behind:
+            at[lane] = min(at[lane], key)
+        return at
+
 
 class Browsers:
     """All of a queue.
@@ -119,7 +130,7 @@ class Browsers:
             if isinstance(command, Subscribe) and command.browse:
                 coming[command.consumer] = None
                 found.append(Browsing(command))
-            elif isinstance(command, _OF_CONSUMERS) and command.consumer in coming:
+            elif isinstance(command, OF_CONSUMERS) and command.consumer in coming:
                 found.append(Browsing(command))
             else:
                 found.append(command)
@@ -164,7 +175,9 @@ class Browsers:
             assert isinstance(command.filters, Filters)
             wanted = command.filters.messages
         ref = command.consumer
-        self.by_ref[ref] = Browser(ref, wanted, command.name)
+        browser = self.by_ref[ref] = Browser(ref, wanted, command.name)
+        if command.shown:
+            browser.at[:] = command.shown
         if command.answer:
             self._outbox.tell(ref.reply_to, Subscribed(ref))
 
@@ -194,6 +207,11 @@ class Browsers:
         for index, place in browser.on_its_way.items():
             if index in missed:
                 heappush(browser.behind, place)
+        for index in command.keys:
+            # Shown by another leader, which knew where it stood then.
+            stands = None if index in browser.on_its_way else self._messages.ready.where(index)
+            if stands is not None and stands[1] < browser.at[stands[0]]:
+                heappush(browser.behind, stands)
         browser.on_its_way.clear()
         browser.handed_out = command.seen
         browser.delivery_count = command.delivery_count
@@ -293,10 +311,14 @@ class Browsers:
         for ref in [each for each in self.by_ref if is_gone(each.reply_to)]:
             self._outbox.withdraw(self.by_ref.pop(ref))
 
+    def clear(self) -> None:
+        """The queue is led elsewhere, and they go on there."""
+        self.by_ref.clear()
+        self.unfinished = False
+
     def delete(self) -> None:
         """The queue is gone: tell all of them."""
         for browser in self.by_ref.values():
             self._outbox.flush(browser)
             self._outbox.tell(browser.ref.reply_to, QueueDeleted(browser.ref, self._name))
-        self.by_ref.clear()
-        self.unfinished = False
+        self.clear()

@@ -158,9 +158,22 @@ class Browsing:
     command: Subscribe | Credit | Settle | GiveBack | Cancel | Unsubscribe
 
 
-QuorumCommand = QuorumChange | Inspect | Touch | Browsing
+@dataclass(frozen=True, slots=True)
+class BrowsersGone:
+    """Browsers at a node are gone: it has lost touch with this member, and brings those that there are anew.
 
-CHANGES_NOTHING: Final = (Inspect, Touch, Browsing)
+    Attributes:
+        node: its number.
+        incarnation: which start of it.
+    """
+
+    node: int
+    incarnation: int
+
+
+QuorumCommand = QuorumChange | Inspect | Touch | Browsing | BrowsersGone
+
+CHANGES_NOTHING: Final = (Inspect, Touch, Browsing, BrowsersGone)
 """Declaring a quorum queue again does not renew its lease, as in RabbitMQ."""
 
 JOINED_MAX: Final = 4096

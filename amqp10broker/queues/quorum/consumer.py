@@ -111,6 +111,9 @@ class Consumer:
         "unsettled",
     )
 
+    shown: Final = ()
+    """The state says where it is (`Deliver.shown`)."""
+
     def __init__(
         self,
         ref: ConsumerRef,

@@ -57,6 +57,7 @@ from amqp10broker.queues.quorum.bodies import BodyStore, PagedBodies
 from amqp10broker.queues.quorum.browsing import Browsers
 from amqp10broker.queues.quorum.commands import (
     CHANGES_NOTHING,
+    BrowsersGone,
     Browsing,
     DlxSettle,
     Letters,
@@ -146,6 +147,7 @@ class QuorumQueue(QueueMachine):
     def follow(self) -> None:
         """Nothing is told from now on: what was not taken is dropped."""
         self._messages.replaying = True
+        self.browsers.clear()
         self._outbox.take()
         self._messages.dead_letters.clear()
 
@@ -253,11 +255,16 @@ class QuorumQueue(QueueMachine):
         """See `QueueMachine`."""
         consumers = self._consumers
         times = [self._messages.ready.deadline(), consumers.timeout_at, consumers.give_up_at]
-        if self.browsers.unfinished:
-            times.append(self._messages.now_ms)
         if self.settings.expires_ms is not None and not self._consumers.count and not self.deleted:
             times.append(self._consumers.unused_since + self.settings.expires_ms)
         return min((when for when in times if when is not None), default=None)
+
+    def show_on(self) -> bool:
+        """Show browsers what they have not seen, if there was more than they could be shown at once; whether
+        there still is."""
+        if self.browsers.unfinished:
+            self.browsers.show()
+        return self.browsers.unfinished
 
     def look(self, budget: int) -> Selected | None:
         """Look for consumers that select: what the log is to say of it. Nothing is changed.
@@ -383,6 +390,9 @@ class QuorumQueue(QueueMachine):
                 super()._answer(command.request, self.ready)
             elif type(command) is Browsing and not self.replaying:
                 self._browse(command)
+            elif type(command) is BrowsersGone:
+                gone = command.node, command.incarnation
+                self.browsers.lose(lambda who: who[:2] == gone)
             return
         if type(command) is Letters:
             self._carry_out(command, now_ms)

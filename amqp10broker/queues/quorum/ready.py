@@ -158,6 +158,16 @@ class Ready:
             return HIGH, index
         return (TAIL if place in self._behind else RETURNS), place
 
+    def where(self, index: int) -> Place | None:
+        """Where a message waits; None: it does not. It takes as long as there are returns."""
+        for line in (NORMAL, HIGH):
+            if self.find(line, (index,)):
+                return line, index
+        for key, at in self._index_of_return.items():
+            if at == index:
+                return (TAIL if key in self._behind else RETURNS), key
+        return None
+
     def find(self, number: int, keys: Sequence[int]) -> list[tuple[int, int, int]]:
         """Messages that wait in a line, of those with these keys, which grow: key, size, expiry."""
         return self.in_order()[number].find(keys)

@@ -467,19 +467,12 @@ def _filters(source: Source, kind: QueueKind, queue: str, context: SessionContex
 
 
 def _check_alone(plan: SourcePlan, context: SessionContext) -> None:
-    """Who selects would keep others from what it does not want; who browses is known to one member only."""
+    """Who selects would keep others from what it does not want; and all nodes must be able to do it."""
     queue = plan.queue
-    # In a cluster what a session asks of such a queue goes through its log, also if it has one member.
-    if plan.browse and queue.kind.replicated and (queue.members or context.reply_to.id.node):
-        raise AmqpLinkError(
-            Condition.NOT_IMPLEMENTED,
-            f"Attach refused: quorum queue '{queue.name}' is in a cluster, where it cannot be browsed "
-            "(distribution-mode copy)",
-        )
     selects = plan.filters is not None and plan.filters.messages is not None
-    if not selects or plan.browse:
+    if not selects and not plan.browse:
         return
-    if queue.effective.settings.single_active_consumer:
+    if not plan.browse and queue.effective.settings.single_active_consumer:
         raise AmqpLinkError(
             Condition.NOT_ALLOWED,
             f"Attach refused: queue '{queue.name}' has a single active consumer, which takes all its "
@@ -487,9 +480,10 @@ def _check_alone(plan: SourcePlan, context: SessionContext) -> None:
         )
     cluster = context.catalog.cluster
     if queue.kind.replicated and cluster is not None and cluster.version < machine_version.SELECTING:
+        what = "browsed" if plan.browse else "selected from"
         raise AmqpLinkError(
             Condition.NOT_IMPLEMENTED,
-            f"Attach refused: quorum queue '{queue.name}' cannot be selected from before all nodes of the "
+            f"Attach refused: quorum queue '{queue.name}' cannot be {what} before all nodes of the "
             f"cluster run a broker that can: it uses machine version {cluster.version}, and that takes "
             f"version {machine_version.SELECTING} ('amqp10broker cluster-status' shows who is behind)",
         )

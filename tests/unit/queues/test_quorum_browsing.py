@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.queues.commands import DELETE, TICK, ConsumerRef, Settle, Verdict
+from amqp10broker.queues.commands import DELETE, TICK, ConsumerRef, Credit, GiveBack, Settle, Verdict
 from amqp10broker.queues.effects import CreditReply, Deliver, QueueDeleted, Settled
 from amqp10broker.queues.quorum.command_codec import encode_commands
 from amqp10broker.queues.quorum.commands import Browsing, QuorumCommand, SessionGone
@@ -33,8 +33,9 @@ class Browsed(Bench):
     def turns(self) -> list[object]:
         """The queue goes on until it has nothing to do."""
         told: list[object] = []
-        while (due := self.queue.deadline()) is not None and due <= self.now:
-            told += self.do(TICK)
+        while self.queue.browsers.unfinished:
+            self.queue.show_on()
+            told += self.take()
         return told
 
 
@@ -85,6 +86,21 @@ def test_a_browser_that_gives_back_is_shown_it_again() -> None:
     handed = bench._handed[ref]
     bench._handed[ref] = handed - 2
     assert bench.get(ref, 5) == ["b", "c"]
+
+
+def test_what_is_given_back_after_another_request_is_shown_again() -> None:
+    """That request said that it had come; a message that came back meanwhile stands elsewhere."""
+    bench = Browsed()
+    taker = bench.consumer()
+    bench.publish("a", "b", "c", "d")
+    ref, _ = bench.browser(4)
+    bench.do(Credit(ref, 0, 4, False, 4))
+    bench.credit(taker, 1)
+    bench.settle(taker, Verdict.REQUEUE, [0])
+    assert bench.bodies(bench.told[-2:], ref) == []
+    bench.do(GiveBack(ref, [2, 3], [], 4, 4, 1))
+    told = bench.do(Credit(ref, 4, 4, True, 4))
+    assert bench.bodies(told, ref) == ["c", "d", "a"]
 
 
 def test_a_browser_may_select_and_looks_in_turns() -> None:

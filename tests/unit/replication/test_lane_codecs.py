@@ -25,11 +25,13 @@ from amqp10broker.replication.effects_codec import (
     encode_resumed,
     encode_told,
 )
-from amqp10broker.replication.lane_messages import LeaderIs, LetterBatch, Resume, Resumed, Told
+from amqp10broker.replication.lane_messages import Browse, LeaderIs, LetterBatch, Resume, Resumed, Told
 from amqp10broker.replication.letters_codec import (
     BadLetter,
+    decode_browse,
     decode_letters,
     decode_resume,
+    encode_browse,
     encode_letters,
     encode_resume,
 )
@@ -87,8 +89,10 @@ COMMANDS: st.SearchStrategy[c.Command] = st.one_of(
 )  # fmt: skip
 
 DELIVERIES = drawn(
-    lambda who, epoch, spent, again, keys, all_: e.Deliver(who, keys, all_, epoch, spent, again),
-    consumers, u64, st.booleans(), st.booleans(),
+    lambda who, epoch, spent, again, shown, keys, all_: e.Deliver(
+        who, keys, all_, epoch, spent, again, shown
+    ),
+    consumers, u64, st.booleans(), st.booleans(), st.just(()) | st.tuples(u64, u64, u64, u64),
 )  # fmt: skip
 
 EFFECTS: st.SearchStrategy[e.Effect] = st.one_of(
@@ -154,6 +158,52 @@ def test_letters_come_back_as_they_went(batch: LetterBatch) -> None:
     assert plain(decode_letters(b"".join(encode_letters(batch)))) == plain(batch)
 
 
+BROWSES = st.builds(
+    Browse,
+    u32,
+    st.lists(
+        st.one_of(
+            st.builds(
+                c.Subscribe,
+                consumers,
+                st.booleans(),
+                counted=st.just(False),
+                answer=st.booleans(),
+                browse=st.just(True),
+                shown=st.just(()) | st.tuples(u64, u64, u64, u64),
+                name=names,
+            ),
+            st.builds(c.Credit, consumers, u32, u64, st.booleans(), u64, u64),
+            st.builds(c.GiveBack, consumers, numbers, st.just([]), u32, u64, u64),
+            st.builds(c.Unsubscribe, consumers, numbers, st.just([]), u64, verdicts),
+        ),
+        min_size=1,
+        max_size=5,
+    ),
+)
+
+
+@given(BROWSES)
+def test_what_browsers_ask_comes_back_as_it_went(browse: Browse) -> None:
+    assert plain(decode_browse(b"".join(encode_browse(browse)))) == plain(browse)
+
+
+@given(BROWSES, st.lists(st.tuples(u32, st.integers(0, 255)), max_size=4), u32)
+def test_damaged_questions_of_browsers_are_read_or_refused(
+    browse: Browse, changes: list[tuple[int, int]], end: int
+) -> None:
+    damaged(b"".join(encode_browse(browse)), changes, end, decode_browse)
+
+
+@pytest.mark.parametrize(
+    "commands", [[], [c.Purge(c.RequestRef(PEER, 1))], [c.Subscribe(c.ConsumerRef(PEER, 1), False)]]
+)
+def test_nobody_asks_as_a_browser_who_is_none(commands: list[c.Command]) -> None:
+    """It would be carried out without the log."""
+    with pytest.raises(BadLetter, match="no browser asks one of them"):
+        decode_browse(b"".join(encode_browse(Browse(1, commands))))
+
+
 @given(st.lists(EFFECTS, max_size=5), u32, u64, u64)
 def test_effects_come_back_as_they_went(effects: list[e.Effect], token: int, index: int, done: int) -> None:
     told = Told(token, index, done, by_session(effects))
@@ -190,6 +240,7 @@ DECODERS: tuple[Callable[[bytes], object], ...] = (
     decode_told,
     decode_resumed,
     decode_leader,
+    decode_browse,
 )
 
 

@@ -46,6 +46,9 @@ FRAMES = [
     for kind, group, flags, body in CAPTURE["frames"]
 ]
 
+LATER = (FrameKind.BROWSE,)
+"""Not said before machine version 2."""
+
 
 def said_again(frame: Frame) -> bytes:
     """The body, read and written."""
@@ -92,7 +95,9 @@ def _end_of_name(body: bytes) -> int:
     return TO.size + sum(TO.unpack_from(body))
 
 
-@pytest.mark.parametrize("kind", FrameKind, ids=lambda kind: kind.name)
+@pytest.mark.parametrize(
+    "kind", [kind for kind in FrameKind if kind not in LATER], ids=lambda kind: kind.name
+)
 def test_what_nodes_said_is_read_and_said_again(kind: FrameKind) -> None:
     frames = [frame for frame in FRAMES if frame.kind is kind]
     assert len(frames) >= 2
