@@ -13,6 +13,9 @@ from typing import Final
 QUORUM_PREFETCH_MAX: Final = 2_000
 """Deliveries of a quorum queue that a consumer of AMQP 0-9-1 without prefetch may hold (RabbitMQ's limit)."""
 
+ASKED_TIMES_BY_LOG: Final = 8
+"""For a queue that hands out nothing before it is in its log, on the disk: 8 x 256 messages a sync."""
+
 UNSENT_REPLIES_MAX: Final = 1_000_000
 """Replies of direct reply-to that may wait for one consumer: its queue keeps nothing, so what is beyond is
 lost (docs/adr/0033)."""
@@ -43,6 +46,8 @@ class QueueKind:
         replicated: it has members, on as many nodes of a cluster, which agree on all that it does.
         unsent_max: deliveries that a session or channel may have of it beyond what was written, whatever its
             own limit is, and without a bound of bytes; None: the limits of the session or channel count.
+        asked_times: a consumer whose client reads is asked for up to so many times the limit of its session
+            or channel at once, because each answer waits for a sync (docs/adr/0098).
         held_max: deliveries that a consumer of AMQP 0-9-1 may hold without a prefetch; None: no limit.
     """
 
@@ -63,6 +68,7 @@ class QueueKind:
     own_files: bool = False
     replicated: bool = False
     unsent_max: int | None = None
+    asked_times: int = 1
     held_max: int | None = None
 
 
@@ -77,6 +83,7 @@ QUORUM: Final = QueueKind(
     global_prefetch=False,
     conditional_delete=False,
     replicated=True,
+    asked_times=ASKED_TIMES_BY_LOG,
     held_max=QUORUM_PREFETCH_MAX,
 )
 STREAM: Final = QueueKind(

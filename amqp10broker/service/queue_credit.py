@@ -73,6 +73,7 @@ class QueueCredit:
     __slots__ = (
         "_again",
         "_ahead",
+        "_asked",
         "_post",
         "available",
         "closed",
@@ -122,6 +123,8 @@ class QueueCredit:
         self.requests = 0
         # How far the queue's count is ahead of `seen`: what drains have made it give up.
         self._ahead = 0
+        # Credit of the last request; 0 when what it brought was not all for the client.
+        self._asked = 0
         queue.consumption.join(self)
 
     def renewed(self, post: Post) -> QueueCredit:
@@ -158,7 +161,7 @@ class QueueCredit:
 
         Args:
             wanted: deliveries that the client can take beyond what was written.
-            most: of them, if the queue's kind has no limit of its own.
+            most: of them, if the queue's kind has no limit of its own, and is not asked for more (`_more`).
             drain: what cannot be delivered at once is forfeited.
         """
         waiting, seen = self.waiting, self.seen
@@ -166,7 +169,10 @@ class QueueCredit:
         room = ROOM_BYTES
         if unsent_max is not None:
             most, room = unsent_max, NO_BOUND
+        elif self.kind.asked_times > 1:
+            most = self._more(most)
         credit = min(wanted, most)
+        self._asked = credit
         self.granted = credit - waiting
         self.in_flight = True
         self.requests += 1
@@ -185,17 +191,31 @@ class QueueCredit:
         """
         if self.in_flight or self.closed:
             return False
+        limit = most
         unsent_max = self.kind.unsent_max
         if unsent_max is not None:
             # Such a queue keeps nothing: its credit must not run out as long as the client's has not.
-            most, renew_at = unsent_max, unsent_max // 2
+            limit, renew_at = unsent_max, unsent_max // 2
         elif self.waiting:
             return False  # each request is bounded in bytes: one behind the other, so is what waits here
+        elif self.kind.asked_times > 1:
+            limit, renew_at = self._more(most), max(renew_at, self._asked // 2)
         left = max(0, self.granted + self.waiting)
-        if left > renew_at or min(wanted, most) <= left:
+        if left > renew_at or min(wanted, limit) <= left:
             return False
         self.request(wanted, most, drain=drain)
         return True
+
+    def _more(self, most: int) -> int:
+        """The limit of a request to a queue whose answers wait for its log (docs/adr/0098).
+
+        Twice the last request when half of that is written and nothing waits here, so that one whose client
+        does not read stays with `most`; never more than the kind's multiple of it.
+        """
+        asked = self._asked
+        if not self.waiting and self.granted <= asked // 2:
+            asked *= 2
+        return min(max(asked, most), most * self.kind.asked_times)
 
     def give_back(self, keys: Sequence[int], messages: Sequence[Message]) -> None:
         """Deliveries that wait here go back to their places, and so does what is on its way."""
@@ -259,6 +279,8 @@ class QueueCredit:
             # Nothing was delivered since, so what the queue's count is ahead of ours is what it gave up.
             self.forfeited = (reply.delivery_count - self.seen - self._ahead) & MASK
             self._ahead = (self._ahead + self.forfeited) & MASK
+            if self.forfeited:
+                self._asked = 0
             self.granted = reply.credit
         return True
 
@@ -276,6 +298,7 @@ class QueueCredit:
         """So many will not be written, which came last or first: the queue has them again, or is gone."""
         self.waiting -= deliveries
         self.returned += deliveries
+        self._asked = 0
         again, written = self._again, self.written
         if oldest:
             again = self._again = deque(each - deliveries for each in again if each >= written + deliveries)

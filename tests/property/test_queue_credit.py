@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from amqp10broker.amqp10.serial import MASK, diff
 from amqp10broker.catalog.queue import DeclaredQueue, QueueHandle
+from amqp10broker.catalog.queue_kind import QUORUM
 from amqp10broker.message.message import Message
 from amqp10broker.queues.commands import (
     NO_BOUND,
@@ -123,6 +124,8 @@ class NaiveQueue:
 class QueueCreditMachine(RuleBasedStateMachine):
     """Letters and effects are under way for as long as the rules like."""
 
+    kind = "classic"
+    times = 1
     keeps = True
     acts_at_once = False
 
@@ -130,8 +133,7 @@ class QueueCreditMachine(RuleBasedStateMachine):
     def begin(self, delivery_count: int) -> None:
         """Somewhere in the numbers."""
         self.queue = NaiveQueue(delivery_count, keeps=self.keeps)
-        kind = "classic" if self.keeps else "volatile"
-        declared = DeclaredQueue("q", "/", kind, True, None, False, {}, handle=Nowhere())
+        declared = DeclaredQueue("q", "/", self.kind, True, None, False, {}, handle=Nowhere())
         self.letters: deque[Command] = deque()
         self.credit = QueueCredit(declared, REF, self._post)
         self.credit._ahead = delivery_count
@@ -153,16 +155,19 @@ class QueueCreditMachine(RuleBasedStateMachine):
             self.queue.put(size)
 
     @precondition(lambda self: not self.credit.in_flight)
-    @rule(wanted=st.integers(0, 2 * MOST), drain=st.booleans())
+    @rule(wanted=st.one_of(st.integers(0, 2 * MOST), st.just(100 * MOST)), drain=st.booleans())
     def request(self, wanted: int, drain: bool) -> None:
         """A client's flow. It has given back what is beyond its credit before."""
         if wanted < len(self.waiting):
             self.give_back(wanted)
         self.credit.request(wanted, MOST, drain=drain)
         assert self.credit.in_flight
-        assert self.credit.left == (min(wanted, MOST) if self.keeps else wanted)
+        if self.times == 1:
+            assert self.credit.left == (min(wanted, MOST) if self.keeps else wanted)
+        most = min(wanted, self.times * MOST) if self.keeps else wanted
+        assert min(wanted, MOST) <= self.credit.left <= most
 
-    @rule(wanted=st.integers(0, 2 * MOST), renew_at=st.integers(0, MOST))
+    @rule(wanted=st.one_of(st.integers(0, 2 * MOST), st.just(100 * MOST)), renew_at=st.integers(0, MOST))
     def top_up(self, wanted: int, renew_at: int) -> None:
         """Never while something waits here, or a request is under way; never for less than is left."""
         left, in_flight = self.credit.left, self.credit.in_flight
@@ -319,7 +324,9 @@ class QueueCreditMachine(RuleBasedStateMachine):
         """In deliveries, and two rooms of bytes, each with the message that uses it up."""
         outside = [*self.waiting, *self._coming()]
         if self.keeps:
-            assert len(outside) <= MOST
+            assert len(outside) <= self.times * MOST
+            if not self.written:
+                assert len(outside) <= MOST, "its client has not taken anything yet"
             sizes = [self.queue.sizes[key] for key in outside]
             assert sum(sizes) <= 2 * (ROOM_BYTES + max(SIZES))
 
@@ -374,9 +381,17 @@ class AtOnce(QueueCreditMachine):
     acts_at_once = True
 
 
+class ByLog(QueueCreditMachine):
+    """Of a queue whose answers wait for its log: it may be asked for more by one whose client reads."""
+
+    kind = "quorum"
+    times = QUORUM.asked_times
+
+
 class Replies(QueueCreditMachine):
     """Of a queue that keeps nothing."""
 
+    kind = "volatile"
     keeps = False
 
 
@@ -389,4 +404,5 @@ class Nowhere:
 
 TestQueueCredit = QueueCreditMachine.TestCase
 TestAtOnce = AtOnce.TestCase
+TestByLog = ByLog.TestCase
 TestReplies = Replies.TestCase

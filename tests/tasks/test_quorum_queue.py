@@ -11,6 +11,7 @@ import pytest
 import trio
 import trio.testing
 
+from amqp10broker.amqp10.performatives import Transfer
 from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.config import Config
 from amqp10broker.errors import StorageFailed
@@ -40,6 +41,8 @@ from amqp10broker.tasks.broker import Broker
 from amqp10broker.tasks.mailbox import Mailbox
 from tests.support.askers import asker_at
 from tests.support.declaring import declare
+from tests.support.rawframes import attach_receiver, begin, credit
+from tests.support.trioclient import connect
 
 HEAD = make_head(None, None, "", "q")
 """Not durable: a quorum queue keeps it all the same."""
@@ -116,6 +119,21 @@ def client_of(broker: Broker, name: str = "q", **arguments: Any) -> Client:
 def counts(client: Client) -> tuple[int, int, int]:
     found = client.queue.handle.figures()
     return found.messages_ready, found.messages_unsettled, found.messages_dlx or 0
+
+
+async def test_a_consumer_that_reads_gets_thousands_of_messages_a_sync(folder: str) -> None:
+    """Each request of credit waits for a sync: what a slow disk hands out is what one of them asks for."""
+    async with broker_on(folder) as broker:
+        publisher = client_of(broker)
+        publisher.publish(*range(9_000))
+        await publisher.hear(Confirmed)
+        assert broker.journal_task is not None
+        before = broker.journal_task.committer.commits
+        consumer = await connect(broker).open(channels=0)
+        await consumer.send(begin(0, incoming_window=100_000), attach_receiver(0, "q"), credit(0, 100_000))
+        assert len(await consumer.take(Transfer, 9_000)) == 9_000
+        # The subscription, 256, 512, 1 024, and three times 2 048; with 256 each time there were 36.
+        assert broker.journal_task.committer.commits - before <= 8
 
 
 @pytest.fixture(params=[False, True], ids=["memory", "disk"])

@@ -9,6 +9,7 @@ import pytest
 from amqp10broker.amqp10.performatives import Disposition, Modified
 from amqp10broker.amqp10.types import Symbol
 from amqp10broker.catalog.queue import QueueSpec
+from amqp10broker.queues.commands import Command, Credit
 from tests.support.clocked_queue import ClockedQueue
 from tests.support.declaring import declare
 from tests.support.scene import Scene
@@ -236,6 +237,61 @@ def test_a_closed_window_leaves_messages_in_the_queue() -> None:
     client = scene.world.clients["C"]
     assert client.mine[0].received == [f"m{number}" for number in range(1000)]
     assert scene.counts("q") == [0]
+
+
+def asked_of(scene: QuorumScene) -> list[int]:
+    """Credit of each request that the queue is going to take; it is asked for as long as it takes them."""
+    asked: list[int] = []
+    assert scene.clocked is not None
+    queue, apply = scene.clocked, scene.clocked.apply
+
+    def note(command: Command, now_ms: int) -> None:
+        if isinstance(command, Credit):
+            asked.append(command.credit)
+        apply(command, now_ms)
+
+    queue.apply = note  # type: ignore[method-assign]
+    return asked
+
+
+def test_a_client_that_reads_is_given_twice_as_much_by_each_request() -> None:
+    """Each of them is an entry of the log, and waits for a sync: up to 8 x max_queue_credit in one."""
+    scene = QuorumScene()
+    scene.put(10_000)
+    asked = asked_of(scene)
+    scene.receiver("/queues/q", 1)
+    scene.do("C> FLOW iw=100000 h=1 dc=0 cr=10000")
+    assert scene.world.clients["C"].mine[0].received == [f"m{number}" for number in range(10_000)]
+    assert asked == [256, 512, 1024, 2048, 2048, 2048, 2048, 10_000 - 9984]
+
+
+def test_the_next_request_comes_when_half_of_the_last_one_is_used() -> None:
+    """So messages that come one after the other never find the queue without credit, as they would at 0."""
+    scene = QuorumScene()
+    scene.put(0)
+    asked = asked_of(scene)
+    scene.receiver("/queues/q", 1)
+    scene.do("C> FLOW iw=100000 h=1 dc=0 cr=10000")
+    assert asked == [256]
+    renewed: list[tuple[int, int]] = []
+    for number in range(1, 1000):
+        scene.put(1)
+        if len(asked) > 1 + len(renewed):
+            renewed.append((number, asked[-1]))
+    assert renewed == [(128, 512), (384, 1024), (896, 2048)]
+
+
+def test_a_client_is_never_given_more_than_its_credit() -> None:
+    """Whatever the queue was asked for before: it is asked for what the client's flows leave."""
+    scene = QuorumScene()
+    scene.put(10_000)
+    asked = asked_of(scene)
+    scene.receiver("/queues/q", 1)
+    received = scene.world.clients["C"].mine[0].received
+    for given in (1_500, 1_600, 5_000, 5_010):
+        scene.do(f"C> FLOW iw=100000 h=1 dc={len(received)} cr={given - len(received)}")
+        assert len(received) == given
+    assert asked == [256, 512, 732, 100, 256, 512, 1024, 1608, 10]
 
 
 # --- links that are kept --------------------------------------------------------------------------
