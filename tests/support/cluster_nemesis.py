@@ -503,14 +503,31 @@ def definitions(cluster: ClusterProcess, node: ClusterNode) -> Any:
     return json.loads(done.stdout)
 
 
-def counts(cluster: ClusterProcess, node: ClusterNode) -> dict[str, int]:
-    """Messages of each quorum queue, as the node says."""
+def counts(cluster: ClusterProcess, node: ClusterNode) -> dict[str, int | None]:
+    """Messages of each quorum queue, as the node says; None: it does not hear of the queue's leader now."""
     rows = cluster.ask(node, "list_queues", "name", "type", "messages")
     return {row["name"]: row["messages"] for row in rows if row["type"] == "quorum"}
 
 
-def has_counts(cluster: ClusterProcess, node: ClusterNode, wanted: dict[str, int]) -> bool:
+def has_counts(cluster: ClusterProcess, node: ClusterNode, wanted: dict[str, int | None]) -> bool:
     return counts(cluster, node) == wanted
+
+
+def agreed_counts(cluster: ClusterProcess) -> dict[str, int | None]:
+    """Wait until all nodes know all counts, and agree.
+
+    A disk that stands still for some seconds makes nodes miss each other, and leaders.
+    """
+    agreed: dict[str, int | None] = {}
+
+    def agree() -> bool:
+        first, *others = (counts(cluster, node) for node in cluster.nodes)
+        agreed.clear()
+        agreed.update(first)
+        return None not in first.values() and all(each == first for each in others)
+
+    cluster.wait_until(agree, "the same counts at all nodes", PROGRESS_S)
+    return agreed
 
 
 def run(
@@ -581,7 +598,7 @@ def run(
 
 def finish(cluster: CutCluster, nemesis: Nemesis) -> None:
     """Everything is quiet: compare."""
-    first, *others = cluster.nodes
+    first = cluster.nodes[0]
 
     def settled() -> bool:
         listed = cluster.ask(first, "list_queues", "name", "messages", "messages_unacknowledged")
@@ -597,9 +614,7 @@ def finish(cluster: CutCluster, nemesis: Nemesis) -> None:
             if isinstance(known[0][part], list):
                 here, there = (sorted(map(str, one[part])) for one in (known[0], each))
                 assert here == there, f"{part} at {node.name}"
-    had = counts(cluster, first)
-    for node in others:
-        assert counts(cluster, node) == had, node.name
+    had = agreed_counts(cluster)
     for node in cluster.nodes:
         node.kill()
     for node in cluster.nodes:
