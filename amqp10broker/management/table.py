@@ -63,8 +63,16 @@ QUEUE_TYPES: Final = ("classic", "quorum", "stream")
 APPLY_TO: Final = ("all", "queues", "classic_queues", "quorum_queues", "streams", "exchanges")
 ALARMS: Final = ("memory", "disk")
 FAULTS: Final = (
-    *("reject-publishes", "release-publishes", "modify-publishes", "hold-publishes", "hold-confirms"),
-    *("redeliver", "pause-queue", "limit-credit", "ignore-drains", "hold-echoes", "wrong-delivery-count"),
+    *("reject-publishes", "release-publishes", "modify-publishes", "return-publishes", "hold-publishes"),
+    *(
+        "hold-confirms",
+        "redeliver",
+        "pause-queue",
+        "limit-credit",
+        "ignore-drains",
+        "hold-echoes",
+        "wrong-delivery-count",
+    ),
     *("close-window", "stop-publishers", "frame-size", "hold-bytes", "slow-socket", "cut-frames"),
     *("reset-after", "stop-heartbeats", "refuse-attaches", "detach", "end", "close"),
 )

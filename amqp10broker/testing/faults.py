@@ -84,6 +84,10 @@ class Faults:
         """Answer the next `count` messages, or all, with modified: basic.nack to clients of AMQP 0-9-1."""
         return self.inject("modify-publishes", count=count, **whom)
 
+    def return_publishes(self, count: int | None = None, **whom: Any) -> Any:
+        """Find no queue for the next `count` messages, or all: released; basic.return of mandatory ones."""
+        return self.inject("return-publishes", count=count, **whom)
+
     def hold_publishes(self, count: int | None = None, **whom: Any) -> Any:
         """Let the next `count` messages, or all, reach their queues when the fault is lifted."""
         return self.inject("hold-publishes", count=count, **whom)

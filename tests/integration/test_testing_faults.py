@@ -102,6 +102,25 @@ def test_a_publish_is_refused_and_not_stored(
     assert broker.queue("q").messages == 3
 
 
+def test_a_publish_is_returned_as_if_no_queue_were_there(
+    broker: AmqpBroker, channel: Any, proton: Any
+) -> None:
+    """If it is mandatory; else it is lost, as the client has it."""
+    sender = proton.create_sender("/queues/q")
+    with broker.faults.return_publishes(3, queue="q") as fault:
+        with pytest.raises(pika.exceptions.UnroutableError) as returned:
+            channel.basic_publish("", "q", b"back", mandatory=True)
+        publish(channel)
+        with pytest.raises(SendException) as released:
+            sender.send(Message(body="proton's"))
+        assert fault.hits == 3
+        assert broker.queue("q").messages == 0
+        channel.basic_publish("", "q", b"taken", mandatory=True)
+    assert [(each.method.reply_code, each.body) for each in returned.value.messages] == [(312, b"back")]
+    assert released.value.state == Delivery.RELEASED
+    assert broker.queue("q").messages == 1
+
+
 def test_a_fault_is_for_the_clients_queues_and_links_that_it_names(
     broker: AmqpBroker, channel: Any, proton: Any
 ) -> None:

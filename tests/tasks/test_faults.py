@@ -216,3 +216,15 @@ async def test_a_client_and_a_broker_may_go_while_bytes_are_held(autojump_clock:
         await clients[1].send(transfer(0, 1, b"body"))
         await settle_down()
     assert not broker.connections
+
+
+async def test_confirms_that_were_held_come_in_one_range(autojump_clock: object) -> None:
+    async with running_broker(test_mode=True) as broker:
+        client = await publisher(broker)
+        fault = (await ask(broker, "inject-fault", kind="hold-confirms"))["fault"]
+        for number in range(3):
+            await client.send(transfer(0, number, b"body"))
+            assert not await client.idle()
+        await ask(broker, "lift-fault", fault=fault)
+        told = [each.body for each in await client.idle() if isinstance(each.body, Disposition)]
+        assert [(each.first, each.last) for each in told] == [(0, 2)]

@@ -137,7 +137,10 @@ class BrokerChannel:
         self.declaring = Declaring(self)
         self.subscribing = Subscribing(self)
         self.fetching = Fetching(self)
-        self.publishing = Publishing(
+        self.publishing = self._new_publishing()
+
+    def _new_publishing(self) -> Publishing:
+        return Publishing(
             self.context,
             self.post,
             self._return,

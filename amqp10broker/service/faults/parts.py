@@ -18,10 +18,13 @@ from amqp10broker.amqp10.frames import FRAME_HEADER_BYTES, encode_frame
 from amqp10broker.amqp10.link import ReceiverLink, SenderLink
 from amqp10broker.amqp10.performatives import Flow, Modified, decode_composite
 from amqp10broker.amqp10.serial import MASK, diff
-from amqp10broker.catalog.queue import QueueHandle
+from amqp10broker.catalog.queue import DeclaredQueue, QueueHandle
+from amqp10broker.message.message import Message
 from amqp10broker.queues.commands import Command, ConsumerRef, PublisherRef
+from amqp10broker.routing.exchange import Exchange
 from amqp10broker.service.channels.channel import BrokerChannel, ChannelState
 from amqp10broker.service.channels.context import ChannelContext
+from amqp10broker.service.channels.publishing import Publishing
 from amqp10broker.service.context import SessionContext
 from amqp10broker.service.faults.table import OF_FLOWS, OF_MAIL, Fault, FaultKind, Faults, Unwanted
 from amqp10broker.service.mail import Frames, SessionLetter
@@ -31,6 +34,7 @@ from amqp10broker.service.sessions.session import BrokerSession
 
 _DESCRIPTOR_AT: Final = 10
 _ATTACHES: Final = frozenset({FaultKind.REFUSE_ATTACHES})
+_RETURNS: Final = frozenset({FaultKind.RETURN_PUBLISHES})
 _ECHOES: Final = frozenset({FaultKind.HOLD_ECHOES})
 _WINDOWS: Final = frozenset({FaultKind.CLOSE_WINDOW})
 _STOPS: Final = frozenset({FaultKind.STOP_PUBLISHERS})
@@ -196,6 +200,29 @@ class FaultySession(BrokerSession):
         return max(0, min(flow.link_credit or 0, diff(limit, given)))
 
 
+class FaultyPublishing(Publishing):
+    """Publishing on a channel, where a fault has queues not found."""
+
+    def __init__(self, faults: Faults, whose: tuple[str, str], *parts: Any) -> None:
+        super().__init__(*parts)
+        self._faults = faults
+        self._whose = whose
+
+    def _to_queues(
+        self,
+        exchange: Exchange,
+        queues: Sequence[DeclaredQueue],
+        messages: list[Message],
+        mandatory: bool,
+    ) -> None:
+        for fault in self._faults.on(_RETURNS, *self._whose):
+            if fault.matches(None, *(queue.name for queue in queues)):
+                taken = fault.take(len(messages))
+                super()._to_queues(exchange, (), messages[:taken], mandatory)
+                messages = messages[taken:]
+        super()._to_queues(exchange, queues, messages, mandatory)
+
+
 class FaultyChannel(BrokerChannel):
     """A channel that commits faults; those of links are not for it."""
 
@@ -208,6 +235,17 @@ class FaultyChannel(BrokerChannel):
         if small is not None:
             context.frame_max = min(context.frame_max or small, small)
         super().__init__(number, context)
+
+    def _new_publishing(self) -> Publishing:
+        return FaultyPublishing(
+            self._faults,
+            self._whose,
+            self.context,
+            self.post,
+            self._return,
+            lambda: self.subscribing.reply_address,
+            self._counters,
+        )
 
     def handle(self, letter: SessionLetter) -> None:
         for fault in self._faults.at_once(self.context.reply_to.id, self._whose[1]):

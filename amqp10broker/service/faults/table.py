@@ -41,6 +41,7 @@ class FaultKind(StrEnum):
     REJECT_PUBLISHES = "reject-publishes"
     RELEASE_PUBLISHES = "release-publishes"
     MODIFY_PUBLISHES = "modify-publishes"
+    RETURN_PUBLISHES = "return-publishes"
     HOLD_PUBLISHES = "hold-publishes"
     HOLD_CONFIRMS = "hold-confirms"
     REDELIVER = "redeliver"
@@ -68,6 +69,7 @@ OF_MAIL: Final = frozenset(
         FaultKind.REJECT_PUBLISHES,
         FaultKind.RELEASE_PUBLISHES,
         FaultKind.MODIFY_PUBLISHES,
+        FaultKind.RETURN_PUBLISHES,
         FaultKind.HOLD_PUBLISHES,
         FaultKind.HOLD_CONFIRMS,
         FaultKind.REDELIVER,
@@ -282,8 +284,10 @@ class Faults:
         view = fault.view()
         for handle, command in fault.mail:
             handle.post(command)
+        confirms: defaultdict[PeerId, list[Effect]] = defaultdict(list)
         for effect in fault.effects:
-            self._post({effect.publisher.reply_to: [effect]})
+            confirms[effect.publisher.reply_to].append(effect)
+        self._post(confirms)
         for link, (peer, frame) in fault.flows.items():
             if peer in self._parts:
                 self._due[peer].append((link, frame))
@@ -404,6 +408,8 @@ class Faults:
             return self._settled(fault, command) if isinstance(command, Settle) else (command,)
         if not isinstance(command, Publish):
             return (command,)
+        if fault.kind is FaultKind.RETURN_PUBLISHES and of_channel:
+            return (command,)  # by its own `Publishing`, which knows what is mandatory
         rest = self._published(fault, queue, handle, command, of_channel=of_channel)
         return (rest,) if rest.ids else ()
 
