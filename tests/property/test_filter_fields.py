@@ -8,12 +8,16 @@ from uuid import UUID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from amqp10broker.amqp091.properties import BasicProperties, encode_properties
 from amqp10broker.amqp10.codec import encode
 from amqp10broker.amqp10.performatives import Header, Properties
 from amqp10broker.amqp10.types import Described, Map, Symbol, Timestamp, ULong
+from amqp10broker.message import amqp091
 from amqp10broker.message.bare import body_start, read_properties
 from amqp10broker.message.filters.bloom import BloomFilter, chunk_filter
 from amqp10broker.message.filters.fields import ABSENT, PROPERTIES, Field, FieldReader, Section
+from amqp10broker.message.filters.filters import MessageFilter
+from amqp10broker.message.filters.sql_eval import compile_sql
 from amqp10broker.message.message import MessageReader
 from tests.support.strategies import scalars, symbols, typed
 
@@ -113,6 +117,23 @@ def test_a_reader_finds_what_decoding_everything_finds(
         else:
             # A field's type is known, so a composite gives a plain int.
             assert one == other
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(bares(), min_size=1, max_size=4), st.data())
+def test_what_is_remembered_of_messages_that_are_alike_is_true(
+    alike: list[bytes], data: st.DataObject
+) -> None:
+    """However they are spelled, and beside messages of AMQP 0-9-1, whose content may be anything."""
+    read = MessageReader("", "q", "u", impersonator=True).read
+    old = amqp091.make_head("x", "k", encode_properties(BasicProperties(headers={"a": "1"})))
+    kinds = [read(bare) for bare in alike] + [(old, alike[0]), (old, b"\x00\x53\x73\xc0")]
+    messages = data.draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=20))
+    text = data.draw(st.sampled_from(["a IS NOT NULL", "a = '1'", "key > 0 OR b", "a = key"]))
+    wanted = MessageFilter.of_sql(compile_sql(text))
+    each = [bool(MessageFilter.of_sql(compile_sql(text)).matching([one], 0)) for one in messages]
+    for _ in range(2):
+        assert wanted.matching(messages, 0) == [place for place, passes in enumerate(each) if passes]
 
 
 @settings(deadline=None)

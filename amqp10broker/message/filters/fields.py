@@ -159,6 +159,13 @@ class FieldReader:
         self._readers = _READERS_UUID_AS_BINARY if uuid_as_binary else READERS
         self._uuid_as_binary = uuid_as_binary
 
+    @property
+    def of_application(self) -> bool:
+        """Whether all of the fields are application properties, and there is one."""
+        return bool(self._fields) and all(
+            each.section is Section.APPLICATION_PROPERTIES for each in self._fields
+        )
+
     def read(self, message: Message) -> list[Any]:
         """The values, in the order of the fields.
 

@@ -59,14 +59,25 @@ SEARCHED_BYTES_MAX: Final = 2048
 that is searched."""
 
 
+ALIKE_MAX: Final = 64
+"""Application-properties of which a filter remembers whether they pass, each of 260 bytes at most. When there
+are more, and they did not come four times each on average, it remembers none any more."""
+
+_SHORT_PROPERTIES: Final = b"\x00\x53\x73\xc0"
+_SHORT_APPLICATION: Final = b"\x00\x53\x74\xc1"
+
+
 class MessageFilter:
     """Which messages pass.
+
+    Many messages have the same application-properties, byte for byte. A filter that looks at nothing else
+    decides on them once: that costs a fifth of reading and comparing.
 
     Attributes:
         entries: of the filter-set that it was made of; another node makes the same of them.
     """
 
-    __slots__ = ("_read", "_required", "_run", "_uses_time", "entries")
+    __slots__ = ("_alike", "_known", "_read", "_required", "_run", "_uses_time", "entries")
 
     def __init__(
         self,
@@ -89,6 +100,9 @@ class MessageFilter:
         self._run = run
         self._uses_time = uses_time
         self._required = required
+        self._known: dict[bytes, bool] | None = {} if reader.of_application and not uses_time else None
+        self._alike = 0
+        """Messages on which `_known` has decided, since it was empty."""
 
     @classmethod
     def of_sql(cls, sql: SqlFilter) -> MessageFilter:
@@ -124,12 +138,42 @@ class MessageFilter:
         read, run, required = self._read, self._run, self._required
         if self._uses_time:
             return [place for place, message in enumerate(messages) if run((*read(message), now_ms)) is True]
+        if self._known is not None:
+            return self._matching_alike(messages, self._known)
         return [
             place
             for place, message in enumerate(messages)
             if (required in message[1] or len(message[1]) > SEARCHED_BYTES_MAX or message[0][0])
             and run(read(message)) is True
         ]
+
+    def _matching_alike(self, messages: Sequence[Message], known: dict[bytes, bool]) -> list[int]:
+        """As `matching`, of what looks at application-properties only."""
+        read, run, required = self._read, self._run, self._required
+        found: list[int] = []
+        decided = len(messages)
+        for place, message in enumerate(messages):
+            head, bare = message
+            of_amqp10 = not head[0]
+            if of_amqp10 and required not in bare and len(bare) <= SEARCHED_BYTES_MAX:
+                continue
+            at = 5 + bare[4] if of_amqp10 and bare.startswith(_SHORT_PROPERTIES) else 0
+            if of_amqp10 and bare.startswith(_SHORT_APPLICATION, at):
+                section = bare[at : at + 5 + bare[at + 4]]
+                passes = known.get(section)
+                if passes is None:
+                    decided -= 1
+                    passes = known[section] = run(read(message)) is True
+            else:
+                decided -= 1
+                passes = run(read(message)) is True
+            if passes:
+                found.append(place)
+        self._alike += decided
+        if len(known) > ALIKE_MAX:
+            self._known = {} if self._alike >= 4 * len(known) else None
+            self._alike = 0
+        return found
 
 
 @dataclass(frozen=True, slots=True)

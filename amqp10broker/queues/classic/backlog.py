@@ -479,6 +479,9 @@ class Backlog:
         head = self._head_run()
         if head and first <= head[-1]:
             start = bisect_left(head, first)
+            if not start and places[-1] + 1 == len(places):
+                self.take(len(places))
+                return
             if self._head_positions is None:
                 self._head_positions = deque(head)
             _cut(self._head_positions, start, places)

@@ -13,7 +13,9 @@ from amqp10broker.amqp10.codec import array_of, decode, encode
 from amqp10broker.amqp10.types import Described, Map, Symbol, Timestamp, ULong
 from amqp10broker.message import amqp091
 from amqp10broker.message.filters.bloom import BloomFilter
+from amqp10broker.message.filters.fields import FieldReader
 from amqp10broker.message.filters.filters import (
+    ALIKE_MAX,
     APPLICATION_PROPERTIES,
     END_OFFSET,
     MATCH_UNFILTERED,
@@ -272,6 +274,36 @@ def test_a_batch_gives_the_positions_of_what_passes() -> None:
     assert list(read(sql_filter=described(SQL, "odd")).filters.matching(messages, 5)) == [1, 3, 5, 7, 9]
     properties = read(f=described(APPLICATION_PROPERTIES, {"odd": True}))
     assert list(properties.filters.matching(messages, 5)) == [1, 3, 5, 7, 9]
+
+
+def test_messages_that_are_alike_are_decided_on_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By their application-properties; as soon as too many differ, nothing is remembered any more."""
+    looked: list[Any] = []
+
+    def counted(reader: FieldReader, one: Any) -> list[Any]:
+        looked.append(one)
+        return before(reader, one)
+
+    before = FieldReader.read
+    monkeypatch.setattr(FieldReader, "read", counted)
+
+    def looks(text: str, *batches: list[Any]) -> list[int]:
+        wanted, counts = read(sql_filter=described(SQL, text)).filters, []
+        for batch in batches:
+            looked.clear()
+            wanted.matching(batch, NOW_MS)
+            counts.append(len(looked))
+        return counts
+
+    few = [message({"n": index % 3}, message_id=f"{index}") for index in range(300)]
+    assert looks("n > 0", few, few) == [3, 0]
+    assert looks("n > 0 AND p.message_id <> ''", few, few) == [300, 300]
+    many = [message({"n": index}) for index in range(ALIKE_MAX + 1)]
+    assert looks("n > 0", many, many, many) == [ALIKE_MAX + 1] * 3
+    assert looks("n > 0", many * 5, many * 5) == [ALIKE_MAX + 1] * 2, (
+        "it begins anew as long as it is worth it"
+    )
+    assert looks("n > 0", many * 5, many, few) == [ALIKE_MAX + 1, ALIKE_MAX + 1, 300]
 
 
 def test_a_message_of_amqp091_passes_as_what_it_becomes_in_amqp10() -> None:
