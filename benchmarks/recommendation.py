@@ -280,7 +280,7 @@ def default_queue_credit(context: Context) -> int:
     """Return the max_queue_credit of combinations that name none."""
     from amqp10broker.config import FlowSettings
 
-    return context.settings().max_queue_credit or FlowSettings().max_queue_credit
+    return context.settings().max_queue_credit or FlowSettings().queue_credit
 
 
 BENCHMARK = Benchmark(

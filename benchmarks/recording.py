@@ -203,8 +203,8 @@ class RecordedRun:
         default = FlowSettings()
         return (
             settings.max_link_credit or default.link_credit,
-            settings.max_incoming_window or default.max_incoming_window,
-            settings.max_queue_credit or default.max_queue_credit,
+            settings.max_incoming_window or default.incoming_window,
+            settings.max_queue_credit or default.queue_credit,
         )
 
     def _described(

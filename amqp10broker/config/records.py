@@ -46,6 +46,8 @@ CONFIRM_DELAY_MS_MAX: Final = 3_600_000
 _MIB: Final = 1024 * 1024
 _HOUR_MS: Final = 3_600_000
 LINK_CREDIT: Final = 170
+INCOMING_WINDOW: Final = 400
+QUEUE_CREDIT: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +66,19 @@ class FlowSettings:
         "messages a publisher may send on one link before it is granted more",
         word=AUTO,
     )
-    max_incoming_window: int = number(
-        400, 1, UINT_MAX, "transfer frames a client may send on one session before the window is re-opened"
+    max_incoming_window: int | str = number(
+        INCOMING_WINDOW,
+        1,
+        UINT_MAX,
+        "transfer frames a client may send on one session before the window is re-opened",
+        word=AUTO,
     )
-    max_queue_credit: int = number(
-        256, 1, UINT_MAX, "messages a session asks of a queue at one time for one consumer"
+    max_queue_credit: int | str = number(
+        QUEUE_CREDIT,
+        1,
+        UINT_MAX,
+        "messages a session asks of a queue at one time for one consumer",
+        word=AUTO,
     )
 
     def __post_init__(self) -> None:
@@ -80,9 +90,19 @@ class FlowSettings:
         return LINK_CREDIT if isinstance(self.max_link_credit, str) else self.max_link_credit
 
     @property
-    def has_auto_link_credit(self) -> bool:
-        """Whether it finds its own size."""
-        return self.max_link_credit == AUTO
+    def incoming_window(self) -> int:
+        """`max_incoming_window`, likewise."""
+        return INCOMING_WINDOW if isinstance(self.max_incoming_window, str) else self.max_incoming_window
+
+    @property
+    def queue_credit(self) -> int:
+        """`max_queue_credit`, likewise."""
+        return QUEUE_CREDIT if isinstance(self.max_queue_credit, str) else self.max_queue_credit
+
+    @property
+    def automatic(self) -> tuple[str, ...]:
+        """Names of the settings that find their own size."""
+        return tuple(name for name in FLOW_SETTINGS if getattr(self, name) == AUTO)
 
     def changed(self, name: str, value: object, *, source: str) -> FlowSettings:
         """A copy with one setting replaced.
@@ -119,8 +139,10 @@ class FlowOverride:
     address: str | None = text(None, "pattern for the address as the client attached it")
     container: str | None = text(None, "pattern for the client's container-id")
     max_link_credit: int | str | None = number(None, 1, UINT_MAX, "as the setting of that name", word=AUTO)
-    max_incoming_window: int | None = number(None, 1, UINT_MAX, "as the setting of that name")
-    max_queue_credit: int | None = number(None, 1, UINT_MAX, "as the setting of that name")
+    max_incoming_window: int | str | None = number(
+        None, 1, UINT_MAX, "as the setting of that name", word=AUTO
+    )
+    max_queue_credit: int | str | None = number(None, 1, UINT_MAX, "as the setting of that name", word=AUTO)
 
     def __post_init__(self) -> None:
         _check_scalars(self, OVERRIDE_SETTINGS, "FlowOverride")
@@ -242,13 +264,14 @@ class Config:
     overrides: tuple[FlowOverride, ...] = ()
     """Later ones win, setting by setting."""
     auto_credit_max: int = number(
-        16_384, 1, UINT_MAX, "the most that max_link_credit becomes when it is auto"
+        16_384, 1, UINT_MAX, "the most that max_link_credit, and max_queue_credit, become when they are auto"
     )
+    auto_window_max: int = number(65_536, 1, UINT_MAX, "the most that max_incoming_window becomes likewise")
     auto_credit_max_bytes: int = number(
         8 * _MIB,
         1,
         UINT_MAX,
-        "likewise in bytes: as many messages as that is, by the size of those that came; the default always",
+        "max_link_credit in bytes: as many messages as that, by the size of those that came, or the default",
     )
 
     max_message_size_bytes: int = number(

@@ -86,6 +86,25 @@ class Kind(IntEnum):
     PROCESS = 13
     """The broker's process. bytes: its resident memory at the end of the elapsed value_ns. n: ns of
     processor time in it."""
+    LIMIT = 14
+    """The limit of a link's credit is automatic, and is link_credit from now on; of a link on which a client
+    receives what its queue is asked for at a time. reason: a `LimitReason`."""
+
+
+class LimitReason(IntEnum):
+    """Why the limit of a link's credit, which finds its own size, is what it is (`Kind.LIMIT`).
+
+    Numbers are for ever; members are named as those of `service.auto_limit.Why`.
+    """
+
+    DEFAULT = 0
+    GROWING = 1
+    GROWN = 2
+    NO_GAIN = 3
+    CONFIRMS_SLOW = 4
+    MEMORY_TIGHT = 5
+    MESSAGES_BOUND = 6
+    BYTES_BOUND = 7
 
 
 class Reason(IntEnum):

@@ -57,7 +57,7 @@ class LinkView:
         wait: why it waits.
         snd_settle_mode: that both ends agreed on; 1: all deliveries are sent settled.
         max_message_size: bytes that the receiving end takes; 0: no limit.
-        credit_limit: to how much the credit of a sender is topped up.
+        credit_limit: to how much the credit of a sender is topped up; a receiver: what a queue is asked for.
         credit_limit_why: why it is that, if it finds its own size (`service.auto_limit`); None: it is fixed.
         credit_limit_for_s: for how long it is so.
     """
@@ -143,6 +143,7 @@ class SessionView:
     links: tuple[LinkView, ...]
     remote_outgoing_window: int = 0
     handle_max: int = 0
+    incoming_window_limit: int = 0
     transactions: tuple[TransactionView, ...] = ()
 
 
@@ -393,8 +394,8 @@ class FlowView:
     """The three settings of flow control."""
 
     max_link_credit: int | str
-    max_incoming_window: int
-    max_queue_credit: int
+    max_incoming_window: int | str
+    max_queue_credit: int | str
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,6 @@ import trio
 from amqp10broker import __version__
 from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.config import Config, FlowSettings
-from amqp10broker.config.records import FLOW_SETTINGS
 from amqp10broker.flowevents.ring import Ring
 from amqp10broker.flowevents.schema import PACK
 from amqp10broker.management.snapshot import RecordingFailed, RecordingView
@@ -294,8 +293,8 @@ class Recorder:
             repetition=self._repetitions[config.flow],
             began_ns=time.time_ns(),
             max_link_credit=_fixed(config.flow.max_link_credit),
-            max_incoming_window=config.flow.max_incoming_window,
-            max_queue_credit=config.flow.max_queue_credit,
+            max_incoming_window=_fixed(config.flow.max_incoming_window),
+            max_queue_credit=_fixed(config.flow.max_queue_credit),
             sample_ms=self.recording.every_ms,
             broker_version=__version__,
             python_version=platform.python_version(),
@@ -306,9 +305,7 @@ class Recorder:
                     "credit_flow_more_after": config.credit_flow_more_after,
                     "writer_buffer_bytes": config.writer_buffer_bytes,
                     "overrides": len(config.overrides),
-                    "automatic": [
-                        name for name in FLOW_SETTINGS if _fixed(getattr(config.flow, name)) is None
-                    ],
+                    "automatic": config.flow.automatic,
                     "in_memory": config.data_dir is None,
                 }
             ),

@@ -89,8 +89,16 @@ def look_at_link(
     writer, lane = connection.line.writer, session.lane
     if isinstance(end, Consumer):
         credit = end.credit
-        return lambda: (credit.granted, credit.waiting, writer.waiting_bytes, lane.blocked)
-    return lambda: (0, 0, writer.waiting_bytes, lane.blocked)
+        return lambda: (
+            *(credit.granted, credit.waiting, writer.waiting_bytes, lane.blocked),
+            *(end.queue_credit, _why(end)),
+        )
+    limited = end.link.credit
+    return lambda: (0, 0, writer.waiting_bytes, lane.blocked, limited.limit, _why(end))
+
+
+def _why(end: Consumer | Publisher) -> str | None:
+    return None if end.auto is None else end.auto.auto.why
 
 
 def look_at_channel(

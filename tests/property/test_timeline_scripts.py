@@ -54,7 +54,7 @@ class Watched:
                 self._compare(ring, view, shown)
             elif ring is None and link.attached:
                 clock = count()
-                self.rings[link] = Ring(engine, link, lambda: (0, 0, 0, False), clock.__next__, str)
+                self.rings[link] = Ring(engine, link, lambda: (0, 0, 0, False, 0, None), clock.__next__, str)
         engine.tap = Taps(list(self.rings.values())) if self.rings else None
 
     def _compare(self, ring: Ring, view: SessionView, shown: LinkView) -> None:

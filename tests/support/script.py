@@ -63,7 +63,7 @@ class ScriptRunner:
             "withhold": lambda name: self._switch(name, "withholding", True),
             "confirm": self._confirm,
             "alarm": lambda name, on: self.world.alarm(name, on=on == "on"),
-            "set": lambda name, value: self.world.set_flow(name, int(value)),
+            "set": lambda name, value: self.world.set_flow(name, value if value == "auto" else int(value)),
             "config": self._config,
             "override": self._override,
             "connect": self._connect,

@@ -667,7 +667,7 @@ class World:
             session.letters.append(ConfigChanged(config))
         self.settle()
 
-    def set_flow(self, name: str, value: int) -> None:
+    def set_flow(self, name: str, value: int | str) -> None:
         """Change one of the three settings."""
         self.configure(self.config.with_flow(self.config.flow.changed(name, value, source=f"set {name}")))
 

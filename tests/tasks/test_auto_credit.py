@@ -14,6 +14,7 @@ from amqp10broker.tasks.broker import Broker
 from amqp10broker.tasks.meters import Meter, SystemMeter
 from tests.support.rawframes import attach_sender, transfer
 from tests.support.trioclient import Client, connect, eventually, quiet_config, settle_down
+from tests.tasks.test_watches import ask
 
 SLOW = {"test_mode": True, "fault_injection": FaultInjection(confirm_delay_ms=(("q", 100),))}
 WINDOW = 10_000
@@ -129,3 +130,18 @@ async def test_an_alarm_and_memory_near_the_watermark_take_it_back(autojump_cloc
         await until(broker.is_memory_tight)
         assert not broker.alarms
         await until(lambda: link_of(broker)["credit_limit"] == 170)
+
+
+async def test_a_timeline_shows_how_the_limit_grows(autojump_clock: object) -> None:
+    """Each limit and its reason in the step in which it became so; the last ones are the status's."""
+    flow = FlowSettings(max_link_credit="auto", max_incoming_window=WINDOW)
+    async with publishing(flow=flow, auto_credit_max=680) as broker:
+        watched = await ask(broker, "watch-link", connection=1, link=link_of(broker)["name"])
+        await until(lambda: link_of(broker)["credit_limit_why"] == "messages-bound")
+        found = await ask(broker, "timeline", watch=watched["watch"], limit=100_000, frames=False)
+        values = [found["start"], *(step["values"] for step in found["steps"])]
+        limits = [each["credit_limit"] for each in values if "credit_limit" in each]
+        whys = [each["credit_limit_why"] for each in values if "credit_limit_why" in each]
+        assert limits == [170, 340, 680]
+        assert (whys[0], whys[-1]) == ("default", "messages-bound")
+        assert "growing" in whys

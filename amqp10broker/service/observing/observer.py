@@ -89,6 +89,8 @@ class Observer:
             trail.turn = turn
             seen += 1
             trail.see(emit, now_ns, ts_ns, sample.deliveries, sample.state, whole=whole)
+            if sample.limit != trail.limit:
+                trail.see_limit(emit, ts_ns, sample.limit)
         if seen < len(parts):
             self._forget_gone(now_ns, ts_ns)
 

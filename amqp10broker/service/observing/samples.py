@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 from amqp10broker.amqp10.credit import INITIAL_DELIVERY_COUNT
-from amqp10broker.flowevents.schema import CHANNEL_HANDLE, Kind, Reason
+from amqp10broker.flowevents.schema import CHANNEL_HANDLE, Kind, LimitReason, Reason
+from amqp10broker.service.auto_limit import Why
 from amqp10broker.service.channels.channel import BrokerChannel
 from amqp10broker.service.channels.consumer import Consumer as ChannelConsumer
 from amqp10broker.service.channels.publishing import Publishing
@@ -32,6 +33,9 @@ NUMBERS: Final[dict[Wait | None, int]] = {
 }
 """The numbers that flow events have for why something waits."""
 
+LIMIT_NUMBERS: Final[dict[Why, int]] = {why: int(LimitReason[why.name]) for why in Why}
+"""Likewise for why an automatic limit is what it is."""
+
 LATER: Final[dict[int, int]] = {Kind.LINK_IN: Kind.CONFIRM, Kind.LINK_OUT: Kind.SETTLE}
 """What the latencies of a kind of link are."""
 
@@ -50,6 +54,8 @@ class Sample(NamedTuple):
     deliveries: int
     """So far, modulo 2**32."""
     state: State
+    limit: tuple[int, int] | None = None
+    """Of its credit, and the number of the `LimitReason`; None: it is fixed."""
 
 
 def session_samples(session: BrokerSession, around: Circumstances) -> Iterator[Sample]:
@@ -69,6 +75,7 @@ def session_samples(session: BrokerSession, around: Circumstances) -> Iterator[S
             address,
             credit.delivery_count,
             state,
+            _limit(publisher),
         )
     window = session.session.outgoing.remote_incoming_window
     for consumer in session.consumers:
@@ -76,7 +83,16 @@ def session_samples(session: BrokerSession, around: Circumstances) -> Iterator[S
         reason = NUMBERS[consumer_wait(session, consumer, around)]
         state = reason, link_out.credit.link_credit, window, consumer.credit.left, consumer.ready
         handle = _handle(link_out.remote_handle)
-        yield Sample(consumer, Kind.LINK_OUT, handle, link_out.name, consumer.address, consumer.sent, state)
+        limit = _limit(consumer)
+        where = handle, link_out.name, consumer.address
+        yield Sample(consumer, Kind.LINK_OUT, *where, consumer.sent, state, limit)
+
+
+def _limit(end: Publisher | Consumer) -> tuple[int, int] | None:
+    if end.auto is None:
+        return None
+    auto = end.auto.auto
+    return auto.limit, LIMIT_NUMBERS[auto.why]
 
 
 def _handle(handle: int | None) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
+from amqp10broker.flowevents.schema import Kind
+
 UINT_MAX: Final = 0xFFFF_FFFF
 QUIET_NS: Final = 1_000_000_000
 """A link of which nothing changes has an event of its own so often, not at each observation."""
@@ -51,10 +53,11 @@ class Trail:
     Attributes:
         kind: of its events.
         where: its connection, channel and handle.
+        limit: automatic, of its credit, and the number of its reason; None: there is none.
         turn: of the observation that saw it last; its observer tells by it which are gone.
     """
 
-    __slots__ = ("_count", "_since_ns", "_state", "kind", "turn", "where")
+    __slots__ = ("_count", "_since_ns", "_state", "kind", "limit", "turn", "where")
 
     def __init__(self, kind: int, where: tuple[int, int, int], now_ns: int, count: int) -> None:
         """Begin.
@@ -68,9 +71,16 @@ class Trail:
         self.kind = kind
         self.where = where
         self.turn = 0
+        self.limit: tuple[int, int] | None = None
         self._since_ns = now_ns
         self._count = count
         self._state = NOTHING
+
+    def see_limit(self, emit: Emit, ts_ns: int, limit: tuple[int, int] | None) -> None:
+        """The limit of its credit is another from now on; None: it is fixed, and the run says what."""
+        self.limit = limit
+        if limit is not None:
+            emit(ts_ns, Kind.LIMIT, limit[1], *self.where, limit[0], *[0] * 6)
 
     def see(
         self, emit: Emit, now_ns: int, ts_ns: int, count: int, state: State, *, whole: bool = False

@@ -1,4 +1,4 @@
-"""Link credit that finds its own size: what one publishing link tells its `AutoLimit`.
+"""Credit that finds its own size: what one link tells its `AutoLimit`.
 
 A client that is held up by credit and nothing else stops exactly where a grant ends. How long it then takes
 until it goes on (the round trip of the grant, or confirms that must come first) is for what more credit would
@@ -16,7 +16,7 @@ from amqp10broker.service.auto_limit import AutoLimit
 
 
 class AutoCredit:
-    """Of one link.
+    """Of one link on which a client publishes.
 
     Attributes:
         auto: its limit.
@@ -83,3 +83,34 @@ class AutoCredit:
             end = (grant[0] + grant[1]) & MASK
             if not self._ends or self._ends[-1] != end:
                 self._ends.append(end)
+
+
+class AutoQueueCredit:
+    """Of one link on which a client receives: what its queue is asked for at a time.
+
+    A queue in the same process answers at once; one of another node a round trip later. Meanwhile nothing
+    comes, if it has used up what it was asked for last.
+
+    Attributes:
+        auto: its limit.
+    """
+
+    __slots__ = ("_written", "auto")
+
+    def __init__(self, auto: AutoLimit) -> None:
+        self._written = 0
+        self.auto = auto
+
+    def replied(self, now_ms: int, asked_ms: int, written: int, *, held_up: bool) -> None:
+        """The queue has answered.
+
+        Args:
+            now_ms: the present.
+            asked_ms: when it was asked.
+            written: deliveries that went to the client, in all.
+            held_up: there was more to be had, and the client could have taken it.
+        """
+        if held_up and now_ms > asked_ms:
+            self.auto.resumed(now_ms, now_ms - asked_ms)
+        self.auto.done(now_ms, written - self._written, 0)
+        self._written = written

@@ -36,6 +36,7 @@ from amqp10broker.queues.effects import ActiveChanged, CreditReply, Deliver, Set
 from amqp10broker.service.context import ClientLog
 from amqp10broker.service.moment import Moment
 from amqp10broker.service.queue_credit import QueueCredit
+from amqp10broker.service.sessions.auto_credit import AutoQueueCredit
 from amqp10broker.service.sessions.decisions import Decisions
 from amqp10broker.service.sessions.flow_answers import FlowAnswers, Properties
 from amqp10broker.service.sessions.kept_consumer import KeptConsumer
@@ -88,6 +89,8 @@ class Consumer:
         times: when what happened last.
         closed: the client has closed its link, and so given up what of it outlives a detach.
         kept: what outlives this end of the link; None: nothing does.
+        queue_credit: messages that its queue is asked for at a time.
+        auto: finds the size of that; None: it is fixed.
     """
 
     __slots__ = (
@@ -100,11 +103,13 @@ class Consumer:
         "_since",
         "_transactions",
         "_transacts",
+        "auto",
         "closed",
         "credit",
         "kept",
         "last_error",
         "link",
+        "queue_credit",
         "settings",
         "terms",
         "times",
@@ -135,6 +140,8 @@ class Consumer:
         self.credit = credit
         self.terms = terms
         self.settings = settings
+        self.queue_credit = settings.queue_credit
+        self.auto: AutoQueueCredit | None = None
         self.last_error: LastError | None = None
         self.closed = False
         self.kept = kept
@@ -341,7 +348,15 @@ class Consumer:
         if reply.epoch < self._since:
             return
         self.credit.on_reply(reply)
+        if self.auto is not None:
+            self._count_reply(self.auto, reply)
         self._in_turn(reply)
+
+    def _count_reply(self, auto: AutoQueueCredit, reply: CreditReply) -> None:
+        """The queue was asked for less than it had and the client could take: only that holds the link up."""
+        held_up = not reply.credit and reply.available > 0 and self._wanted > self.credit.waiting
+        auto.replied(self.times.now_ms, self.times.request_ms, self.credit.written, held_up=held_up)
+        self.queue_credit = auto.auto.limit
 
     def on_effect(self, effect: Settled | ActiveChanged | TimedOut) -> None:
         """What else queues say, most of them never."""
@@ -454,7 +469,7 @@ class Consumer:
 
     def _request(self) -> None:
         drain = self.link.credit.drain
-        self.credit.request(self._wanted, self.settings.max_queue_credit, drain=drain)
+        self.credit.request(self._wanted, self.queue_credit, drain=drain)
         self.times.requested()
         self._flows.asked()
 
@@ -462,7 +477,7 @@ class Consumer:
         credit = self.link.credit
         if self.credit.in_flight or credit.link_credit <= 0:
             return
-        if self.credit.top_up(self._wanted, self.settings.max_queue_credit, drain=credit.drain):
+        if self.credit.top_up(self._wanted, self.queue_credit, drain=credit.drain):
             self.times.requested()
             self._flows.asked()
 

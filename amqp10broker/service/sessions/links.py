@@ -25,6 +25,8 @@ from amqp10broker.catalog.proposing import LATER, Decided
 from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.catalog.queue_requests import DeclareQueue, DeleteQueue, QueueEnded
 from amqp10broker.catalog.subscriptions import DeclareSubscription
+from amqp10broker.config.records import INCOMING_WINDOW
+from amqp10broker.config.settings import AUTO
 from amqp10broker.errors import PermissionDenied, RefusedError
 from amqp10broker.queues.commands import DELETE, ConsumerRef, Delete, PublisherRef, RequestRef, Subscribe
 from amqp10broker.queues.effects import Effect, QueueDeleted, QueueDown, Refusal, SubscribeRefused
@@ -35,7 +37,7 @@ from amqp10broker.service.mail import LinkFree
 from amqp10broker.service.queue_credit import Mode, QueueCredit
 from amqp10broker.service.routes import Routes
 from amqp10broker.service.sessions.attach import SourcePlan, Steps, plan_target, rcv_settle_mode
-from amqp10broker.service.sessions.auto_credit import AutoCredit
+from amqp10broker.service.sessions.auto_credit import AutoCredit, AutoQueueCredit
 from amqp10broker.service.sessions.consumer import Consumer, ConsumerTerms
 from amqp10broker.service.sessions.kept import Kept, Key, Terms, terms_for
 from amqp10broker.service.sessions.kept_consumer import KeptConsumer
@@ -219,6 +221,7 @@ class ClientLinks:
         )
         self._owners.senders[link] = consumer
         self.consumers[ref] = consumer
+        self._set_queue_credit(consumer)
         if before is not None:
             consumer.resume(resume_as_sender(dict.fromkeys(keys), theirs, incomplete=incomplete), keys)
             return
@@ -425,22 +428,38 @@ class ClientLinks:
             self._top_up(publisher)
         for consumer in self.consumers.values():
             consumer.settings = self._context.flow_for(consumer.address)
+            self._set_queue_credit(consumer)
         self._resize_window()
 
     def _set_credit_limit(self, publisher: Publisher) -> None:
         """As its settings say; one that has found its own size goes on with that."""
         settings, credit = publisher.settings, publisher.link.credit
-        if not settings.has_auto_link_credit:
+        if settings.max_link_credit != AUTO:
             publisher.auto = None
         elif publisher.auto is None:
-            config = self._context.config
-            bounds = Bounds(settings.link_credit, config.auto_credit_max, config.auto_credit_max_bytes)
-            limit = AutoLimit(bounds, self._context.moment.ms, self._context.is_memory_tight)
+            limit = self._new_limit(settings.link_credit)
             publisher.auto = AutoCredit(credit, limit, partial(self._top_up, publisher))
         credit.limit = settings.link_credit if publisher.auto is None else publisher.auto.auto.limit
 
+    def _set_queue_credit(self, consumer: Consumer) -> None:
+        """Likewise, what its queue is asked for."""
+        settings = consumer.settings
+        if settings.max_queue_credit != AUTO:
+            consumer.auto = None
+        elif consumer.auto is None:
+            times = consumer.queue.kind.asked_times
+            consumer.auto = AutoQueueCredit(self._new_limit(settings.queue_credit, times))
+        consumer.queue_credit = settings.queue_credit if consumer.auto is None else consumer.auto.auto.limit
+
+    def _new_limit(self, base: int, times: int = 1) -> AutoLimit:
+        """One that begins with `base`; up to so many times of it are asked for at once."""
+        context, config = self._context, self._context.config
+        bounds = Bounds(base, config.auto_credit_max // times, config.auto_credit_max_bytes)
+        return AutoLimit(bounds, context.moment.ms, context.is_memory_tight)
+
     def _top_up(self, publisher: Publisher) -> None:
         """The limit of its credit is another."""
+        self._resize_window()
         if publisher.link.attached:
             self._session.inbound.top_up(publisher.link)
             publisher.times.note(publisher.link.credit)
@@ -450,11 +469,23 @@ class ClientLinks:
         for publisher in self.publishers.values():
             if publisher.auto is not None:
                 publisher.auto.tighten(self._context.moment.ms)
+        for consumer in self.consumers.values():
+            if consumer.auto is not None:
+                consumer.auto.auto.tighten(self._context.moment.ms)
+                consumer.queue_credit = consumer.auto.auto.limit
 
     def _resize_window(self) -> None:
-        """The smallest window that this session's settings, and those of its links, ask for."""
-        sizes = [publisher.settings.max_incoming_window for publisher in self.publishers.values()]
-        size = min([self._context.flow_for(None).max_incoming_window, *sizes])
+        """The smallest window that this session's settings, and those of its links, ask for.
+
+        An automatic one is twice what the credit of all links may be, so that it holds none of them up.
+        """
+        context, publishers = self._context, self.publishers.values()
+        asked = [context.flow_for(None), *(publisher.settings for publisher in publishers)]
+        sizes = [each.max_incoming_window for each in asked if isinstance(each.max_incoming_window, int)]
+        if len(sizes) < len(asked):
+            needed = 2 * sum(publisher.link.credit.limit for publisher in publishers)
+            sizes.append(max(INCOMING_WINDOW, min(needed, context.config.auto_window_max)))
+        size = min(sizes)
         if size != self._session.incoming.size:
             self._session.incoming.resize(size)
 

@@ -122,7 +122,7 @@ class BrokerSession:
         self._unfinished = unfinished or Unfinished()
         self.session = Session(
             channel,
-            incoming_window=flow.max_incoming_window,
+            incoming_window=flow.incoming_window,
             handle_max=context.config.link_max_per_session - 1,
             frame_size_max=frame_size_max,
             window_closed=alarm,

@@ -47,6 +47,7 @@ def session_view(broker_session: BrokerSession, around: Circumstances) -> Sessio
         links=tuple(sorted(links, key=lambda link: link.handle or 0)),
         remote_outgoing_window=session.outgoing.remote_outgoing_window,
         handle_max=session.links.handle_max,
+        incoming_window_limit=session.incoming.size,
         transactions=tuple(
             TransactionView(
                 id=transaction.id.hex(),
@@ -66,6 +67,7 @@ def _consumer_view(
     broker_session: BrokerSession, consumer: Consumer, around: Circumstances, unsettled: int
 ) -> LinkView:
     link = consumer.link
+    auto = None if consumer.auto is None else consumer.auto.auto
     waiting = why_consumer_waits(broker_session, consumer, around)
     return LinkView(
         name=link.name,
@@ -87,6 +89,9 @@ def _consumer_view(
         wait=waiting.view(),
         snd_settle_mode=link.snd_settle_mode,
         max_message_size=link.peer_max_message_size,
+        credit_limit=consumer.queue_credit,
+        credit_limit_why=None if auto is None else auto.why,
+        credit_limit_for_s=None if auto is None else max(0, around.now_ms - auto.since_ms) / 1000,
     )
 
 

@@ -81,6 +81,11 @@ class ConsumerTimes:
         """The first delivery that waits in the session has come."""
         self.unsent_ms = self._moment.ms
 
+    @property
+    def now_ms(self) -> int:
+        """The present."""
+        return self._moment.ms
+
     def requested(self) -> None:
         """The queue was asked for messages."""
         self.request_ms = self._moment.ms

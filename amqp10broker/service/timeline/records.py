@@ -45,10 +45,11 @@ class Kind(IntEnum):
 Record = tuple[Any, ...]
 
 
-Mark = tuple[int, int, int, bool]
+Mark = tuple[int, int, int, bool, int, str | None]
 """What can be seen of a link without a frame, when its session has had its turn: what its queue may still
 hand out and what it has handed out that is not written (`QueueCredit.granted`, `waiting`), bytes that the
-socket of the connection does not take, and whether transfers of the session wait for that."""
+socket of the connection does not take, and whether transfers of the session wait for that; the limit of its
+credit, and why it is that if it finds its own size (`service.auto_limit`)."""
 
 
 def spans_of(delivery_ids: Sequence[int]) -> tuple[Span, ...]:

@@ -21,7 +21,7 @@ FRAME_HEAD_BYTES: Final = 8
 NAMES: Final = (
     *("credit", "delivery_count", "drain", "queue_credit", "pending", "unsettled"),
     *("incoming_window", "next_incoming_id", "remote_incoming_window", "next_outgoing_id"),
-    *("writer_waiting_bytes", "writer_blocked"),
+    *("writer_waiting_bytes", "writer_blocked", "credit_limit", "credit_limit_why"),
 )
 """Of what is drawn: those of `LinkView`, `SessionView` and `ConnectionView`."""
 
@@ -70,7 +70,7 @@ class Standing:
     def values(self) -> tuple[Any, ...]:
         """What is drawn, in the order of `NAMES`."""
         credit, outgoing = self._credit, self._outgoing
-        granted, pending, waiting_bytes, blocked = self.mark
+        granted, pending, waiting_bytes, blocked, limit, why = self.mark
         of_link: tuple[Any, ...]
         if credit is None:
             of_link = (self._link_credit, self._delivery_count, self._drain, None, None)
@@ -86,6 +86,8 @@ class Standing:
             outgoing.next_outgoing_id,
             waiting_bytes,
             blocked,
+            limit,
+            why,
         )
 
     # --- frames -----------------------------------------------------------------------------------

@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.config import Config, ConfigError, FaultInjection, FlowOverride, QueueDeclaration, User
+from amqp10broker.config import (
+    Config,
+    ConfigError,
+    FaultInjection,
+    FlowOverride,
+    FlowSettings,
+    QueueDeclaration,
+    User,
+)
 from amqp10broker.config.records import SETTINGS
 
 
@@ -117,8 +125,13 @@ def test_a_flow_setting_may_be_automatic(file: Path) -> None:
         file, 'max_link_credit = "auto"\n[[override]]\naddress = "x"\nmax_link_credit = "auto"'
     )
     assert config.flow.max_link_credit == "auto"
-    assert config.flow.has_auto_link_credit
+    assert config.flow.automatic == ("max_link_credit",)
     assert config.flow.link_credit == 170
+    words = dict.fromkeys(("max_link_credit", "max_incoming_window", "max_queue_credit"), "auto")
+    every = FlowSettings(**words)
+    assert every.automatic == tuple(words)
+    assert (every.link_credit, every.incoming_window, every.queue_credit) == (170, 400, 256)
+    assert FlowOverride(address="x", **words).changes() == words
     assert config.overrides == (FlowOverride(address="x", max_link_credit="auto"),)
     for given in (
         {"environ": {"AMQP10BROKER_MAX_LINK_CREDIT": "auto"}},

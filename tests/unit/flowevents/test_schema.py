@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from amqp10broker.flowevents.schema import CONFIGURATION, FIELDS, PACK, RUN_FIELDS, Kind, Reason
+from amqp10broker.flowevents.schema import CONFIGURATION, FIELDS, PACK, RUN_FIELDS, Kind, LimitReason, Reason
+from amqp10broker.service.auto_limit import Why
 from amqp10broker.service.waits import Wait
 
 
@@ -24,6 +25,17 @@ def test_the_columns_are_those_of_the_design() -> None:
 def test_every_reason_to_wait_has_its_number() -> None:
     """One for each `Wait`, of the same name; the two others are none, and what old recordings have."""
     assert {reason.name for reason in Reason} == {wait.name for wait in Wait} | {"NONE", "NO_CREDIT"}
+
+
+def test_every_reason_of_an_automatic_limit_has_its_number() -> None:
+    """One for each `Why`, of the same name, and never another."""
+    assert [reason.name for reason in LimitReason] == [why.name for why in Why]
+    assert [(reason.name, reason.value) for reason in LimitReason][:3] == [
+        ("DEFAULT", 0),
+        ("GROWING", 1),
+        ("GROWN", 2),
+    ]
+    assert [reason.value for reason in LimitReason] == list(range(len(LimitReason)))
 
 
 def test_numbers_of_reasons_are_for_ever() -> None:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from amqp10broker.amqp10.credit import ReceiverCredit
+from amqp10broker.flowevents.schema import Kind, LimitReason
 from amqp10broker.service.auto_limit import AutoLimit, Bounds, Why
+from amqp10broker.service.circumstances import Circumstances
+from amqp10broker.service.observing.observer import Observer
+from amqp10broker.service.observing.samples import session_samples
 from amqp10broker.service.sessions.auto_credit import AutoCredit
+from amqp10broker.service.sessions.status import session_view
 from tests.support.credit_loop import BASE, Conditions, CreditLoop
+from tests.support.scene import Scene
+from tests.support.watching import Seen
 
 SWEEP = (340, 680, 1_360, 2_720, 5_440, 10_880, 16_384)
 WARM_MS = 4_000
@@ -163,3 +172,150 @@ def test_a_link_of_which_nothing_comes_any_more_keeps_its_limit_until_something_
     loop.conditions.pace = 100
     loop.run(5_000)
     assert loop.run(1_000) >= 85
+
+
+# --- what a session asks of a queue, and its window -----------------------------------------------
+
+
+class FarQueue:
+    """A consumer with much credit at a queue that is some milliseconds away.
+
+    Attributes:
+        asked: how much the queue was asked for, each time.
+    """
+
+    def __init__(self, messages: int, *settings: str, credit: int = 1_000_000) -> None:
+        self.scene = Scene("q")
+        self.scene.do(*settings, f"publish q {messages}")
+        self.world = self.scene.world
+        self.queue = self.world.queues["q"]
+        self.queue.muted = True
+        self.scene.do("C> ATTACH h=0 name=out role=receiver source=/queues/q")
+        self.service = self.world.clients["C"].sessions[0].service
+        self.scene.do(f"C> FLOW h=0 dc=0 cr={credit} iw=1000000")
+        self.asked: list[int] = []
+
+    @property
+    def link(self) -> tuple[int | None, str | None]:
+        """The limit and its reason, as the status has them."""
+        (link,) = session_view(self.service, Circumstances()).links
+        return link.credit_limit, link.credit_limit_why
+
+    @property
+    def received(self) -> int:
+        """Messages that the client has got."""
+        (consumer,) = self.service.consumers
+        return consumer.sent
+
+    def round(self, ms: int) -> int:
+        """One answer of the queue comes; returns how many messages the client got by it."""
+        (consumer,) = self.service.consumers
+        before = self.received
+        self.service.moment.ms += ms
+        self.queue.muted = False
+        self.queue.wake()
+        self.queue.muted = True
+        self.world.settle()
+        self.world.take_trace()
+        self.asked.append(consumer.credit.granted)
+        return self.received - before
+
+
+def test_a_far_queue_is_asked_for_more_at_a_time() -> None:
+    """As long as that brings more; what it is asked for is what the status says."""
+    far = FarQueue(30_000, "set max_queue_credit auto")
+    assert far.link == (256, "default")
+    got = [far.round(20) for _ in range(40)]
+    assert set(got[1:5]) == {256}
+    assert far.link[0] is not None
+    assert far.link[0] >= 1_024
+    assert max(got) >= 1_024
+    assert max(far.asked) == far.link[0]
+
+
+@pytest.mark.parametrize(
+    ("ms", "credit"), [(0, 1_000_000), (20, 200)], ids=["a near queue", "a client that takes no more"]
+)
+def test_a_queue_is_asked_for_no_more_where_that_holds_nothing_up(ms: int, credit: int) -> None:
+    """At once it is there; or the client has no credit for more."""
+    far = FarQueue(20_000, "set max_queue_credit auto", credit=credit)
+    for turn in range(1, 30):
+        got = far.round(ms)
+        far.scene.do(f"C> FLOW h=0 dc={far.received} cr={credit} iw=1000000")
+        assert got <= 256, turn
+    assert far.link == (256, "default")
+
+
+def test_queue_credit_is_fixed_again_when_it_is_a_number() -> None:
+    far = FarQueue(30_000, "set max_queue_credit auto")
+    for _ in range(12):
+        far.round(20)
+    far.scene.do("set max_queue_credit 100")
+    assert far.link == (100, None)
+    far.round(20)
+    assert far.round(20) == 100
+
+
+def windows(scene: Scene) -> int:
+    """What the session's window is opened to."""
+    return session_view(scene.world.clients["C"].sessions[0].service, Circumstances()).incoming_window_limit
+
+
+def test_an_automatic_window_is_twice_what_the_credit_of_its_links_may_be() -> None:
+    """So it holds none of them up; never below the default, and bounded."""
+    scene = Scene("q")
+    scene.do("set max_incoming_window auto")
+    assert windows(scene) == 400
+    scene.do("C> ATTACH h=0 name=a target=/queues/q")
+    assert windows(scene) == 400
+    scene.do("C> ATTACH h=1 name=b target=/queues/q")
+    assert windows(scene) == 680
+    scene.do("set max_link_credit 1000")
+    assert windows(scene) == 4_000
+    scene.do("C> DETACH h=0 closed=true")
+    assert windows(scene) == 2_000
+    scene.do("set max_link_credit 1000000")
+    assert windows(scene) == 65_536
+    scene.do("override address=/queues/q max_incoming_window=50")
+    assert windows(scene) == 50
+
+
+def test_an_automatic_window_grows_with_automatic_credit() -> None:
+    """And what was granted before an alarm is tolerated as under a fixed window."""
+    scene = Scene("q")
+    scene.do(
+        "set max_incoming_window auto", "set max_link_credit auto", "C> ATTACH h=0 name=a target=/queues/q"
+    )
+    service = scene.world.clients["C"].sessions[0].service
+    sent = 0
+    for _ in range(12):
+        service.moment.ms += 50
+        (link,) = session_view(service, Circumstances()).links
+        scene.do(f"C> TRANSFER h=0 did={sent}..{sent + link.credit - 1} settled=true")
+        sent += link.credit
+    (link,) = session_view(service, Circumstances()).links
+    assert link.credit_limit is not None
+    assert link.credit_limit >= 340
+    assert windows(scene) == 2 * link.credit_limit
+    scene.do("alarm memory on")
+    assert windows(scene) == 400
+    (link,) = session_view(service, Circumstances()).links
+    assert (link.credit_limit, link.credit_limit_why) == (170, "memory-tight")
+
+
+def test_flow_events_tell_each_limit_once_and_why() -> None:
+    """Of links whose limit is automatic, when they are seen first and when it changes."""
+    far = FarQueue(30_000, "set max_queue_credit auto")
+    seen = Seen()
+    observer = Observer(partial(session_samples, far.service), 7, 0, seen.add, seen.link)
+    for _ in range(12):
+        far.round(20)
+        seen.now_ns += 20_000_000
+        observer.observe(seen.now_ns, seen.now_ns, Circumstances())
+    told = [(event.link_credit, event.reason, event.handle) for event in seen.take(Kind.LIMIT)]
+    assert told[0] == (256, LimitReason.DEFAULT, 0)
+    assert told[1] == (512, LimitReason.GROWING, 0)
+    assert len(told) == len(set(told)) >= 3
+    far.scene.do("set max_queue_credit 100")
+    observer.observe(seen.now_ns, seen.now_ns, Circumstances(), whole=True)
+    assert seen.take(Kind.LIMIT) == []
