@@ -30,7 +30,7 @@ def _questions_of(module: str) -> Sequence[Benchmark]:
 _MODULES: Final = (
     *("protocols", "durability", "millions", "topic", "filters", "selectors", "storage"),
     *("spark_stream", "spark_queue"),
-    *("connection_setup", "article", "sweep", "recommendation"),
+    *("connection_setup", "article", "sweep", "recommendation", "adaptive"),
     *("recording_cost", "http_cost", "websocket", "transactions", "versus", "analyse", "cluster"),
 )
 BENCHMARKS: Final[dict[str, Benchmark]] = {

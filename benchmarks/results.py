@@ -97,6 +97,7 @@ HEADINGS: Final[dict[str, tuple[str, str]]] = {
     "pause_max_s": ("longest pause s", ".3f"),
     "isolation": ("isolation", ".3f"),
     "to_best": ("of the best", ".3f"),
+    "to_default": ("times the default", ".2f"),
     "to_best_low": ("of the best, at least", ".3f"),
     "together": ("both links / alone", ".3f"),
     "slow_to_fast": ("slow / fast", ".3f"),
