@@ -57,6 +57,7 @@ class FrameReader:
     """
 
     __slots__ = (
+        "_begun",
         "_layouts",
         "_rest",
         "fault",
@@ -76,6 +77,8 @@ class FrameReader:
         self.fault: DecodeError | None = None
         self._rest = b""
         self._layouts: dict[bytes, TransferLayout | DispositionLayout] = {}
+        # The run that the last frame of no layout known before has begun.
+        self._begun: tuple[TransferLayout, TransferRun] | None = None
 
     def read(self, data: bytes, *, stop_after_first: bool = False) -> list[tuple[int, list[object]]]:
         """Take bytes in, give the bodies of all frames that are now whole, within `singly_max`.
@@ -173,6 +176,10 @@ class FrameReader:
                 break
             frames += 1
             last_layout = None
+            begun, self._begun = self._begun, None
+            if begun is not None:
+                last_layout, run = begun
+                ids, tags, payloads = run.delivery_ids, run.tags, run.payloads
             pos = stop
             if stop_after_first:
                 break
@@ -206,9 +213,9 @@ class FrameReader:
             return stop
         item, body_end = decode_composite(buf, body, stop)
         if isinstance(item, Transfer):
-            if doff == 2:
-                self._learn(transfers.learn(buf, pos, item, body_end))
-            add(channel, TransferFrame(item, buf[body_end:stop]))
+            learned = transfers.learn(buf, pos, item, body_end) if doff == 2 else None
+            self._learn(learned)
+            add(channel, self._transfer(item, buf[body_end:stop], learned))
         elif body_end != stop:
             name = type(item).__name__.lower()
             raise DecodeError(f"{stop - body_end} bytes follow the {name} performative in its frame")
@@ -220,6 +227,22 @@ class FrameReader:
                 self._learn(dispositions.learn(buf, pos, item, stop))
             add(channel, item)
         return stop
+
+    def _transfer(
+        self, item: Transfer, payload: bytes, learned: Mapping[bytes, TransferLayout] | None
+    ) -> TransferRun | TransferFrame:
+        """A transfer that is of no layout known before; one of a new layout begins a run of it."""
+        if learned is None:
+            return TransferFrame(item, payload)
+        layout = next(iter(learned.values()))
+        run = TransferRun(layout.handle, layout.message_format, layout.settled, layout.txn_id)
+        assert item.delivery_id is not None, "else there is no layout"
+        assert item.delivery_tag is not None, "else there is no layout"
+        run.delivery_ids.append(item.delivery_id)
+        run.tags.append(item.delivery_tag)
+        run.payloads.append(payload)
+        self._begun = layout, run
+        return run
 
     def _learn(self, layouts: Mapping[bytes, TransferLayout | DispositionLayout] | None) -> None:
         if layouts is not None:

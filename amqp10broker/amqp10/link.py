@@ -8,7 +8,7 @@ holds depends on what the client asked for. Conducted by `session.Session`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from enum import Enum, auto
 from typing import Any, Final
 
@@ -130,9 +130,10 @@ class SenderLink(Link):
         head: frame heads of single-frame deliveries; None until attached.
         settled: deliveries are sent settled.
         queued: whether the session has the link in its round.
+        left: keys of the deliveries that were unsettled when the link ended.
     """
 
-    __slots__ = ("credit", "head", "partial", "pending", "queued", "resuming", "settled")
+    __slots__ = ("credit", "head", "left", "partial", "pending", "queued", "resuming", "settled")
 
     def __init__(self, name: str, handle: int) -> None:
         super().__init__(name, handle)
@@ -143,6 +144,7 @@ class SenderLink(Link):
         self.head: TransferHead | None = None
         self.settled = False
         self.queued = False
+        self.left: Sequence[int] = ()
 
     def pending_deliveries(self) -> int:
         """Deliveries handed over and not begun."""

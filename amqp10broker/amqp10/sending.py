@@ -272,8 +272,7 @@ class Outbound:
             self.turns.remove(link)
             link.queued = False
         gone = [number for number, (owner, _) in self.unsettled.items() if owner is link]
-        for number in gone:
-            del self.unsettled[number]
+        link.left = [self.unsettled.pop(number)[1] for number in gone]
         unsent: list[tuple[int, Parts]] = []
         if link.settled and link.partial is not None:
             unsent.append((link.partial.key, link.partial.message))

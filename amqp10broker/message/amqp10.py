@@ -6,8 +6,9 @@ properties, application-properties, body and footer, byte for byte as published 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, Final, TypeAlias, TypeVar
 
 from amqp10broker.amqp10.codec import decode, encode
@@ -300,3 +301,23 @@ def _after_delivery(head: bytes, failures: int) -> bytes:
     header.first_acquirer = False
     header.delivery_count = (header.delivery_count or 0) + failures
     return header.encode() + head[end:]
+
+
+def aged(messages: Sequence[HeadAndContent], waited_ms: int) -> Sequence[HeadAndContent]:
+    """Messages that have waited since they came: their times to live are shorter by that (part 3, 3.2.1).
+
+    Args:
+        messages: head and content of each; heads of AMQP 1.0.
+        waited_ms: milliseconds.
+    """
+    heads = {head: header_of(head).ttl for head in set(map(itemgetter(0), messages))}
+    older = {head: _aged(head, max(0, ttl - waited_ms)) for head, ttl in heads.items() if ttl is not None}
+    if not older:
+        return messages
+    return [(older.get(head, head), content) for head, content in messages]
+
+
+def _aged(head: bytes, ttl_ms: int) -> bytes:
+    header, annotations = decode_head(head)
+    header.ttl = ttl_ms
+    return encode_head(header, annotations)

@@ -5,11 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from amqp10broker.catalog.queue import QueueHandle
+from amqp10broker.catalog.queue import DeclaredQueue, QueueHandle
 from amqp10broker.queues.commands import Command, RequestRef
 
 Part = tuple[QueueHandle, Command]
 """What one queue is to do: publish, or settle."""
+
+
+def no_part_text(queue: DeclaredQueue) -> str:
+    """What a client hears of a queue that takes part in no commit, and what it can do."""
+    name = f"queue '{queue.name}' in vhost '{queue.vhost}'"
+    if queue.kind.name == "quorum":
+        return (
+            f"{name} takes part in no transaction: quorum queues in a cluster do not. "
+            "Publish to it and settle its deliveries outside of transactions, or use a classic queue"
+        )
+    return (
+        f"{name} takes part in no transaction of this connection: it is on another node. "
+        "Connect to the queue's node, which list-queues shows, or leave the transaction out"
+    )
 
 
 class Commits(Protocol):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
+from itertools import chain
 from typing import Final
 
 from amqp10broker.catalog.queue import QueueHandle
@@ -87,7 +88,7 @@ class SessionCommits:
         for task, commands in work.items():
             publishes = [command for command in commands if isinstance(command, Publish)]
             name, keeper = task.queue.name, task.keeper
-            messages = [message for publish in publishes for message in publish.messages]
+            messages = [*chain.from_iterable(publish.messages for publish in publishes)]
             if not task.begun.is_set() or task.failed or (publishes and task.queue.deleted):
                 return f"queue '{name}' was deleted, or has broken down"
             bytes_ = _bytes_of(commands)
@@ -111,7 +112,8 @@ def _bytes_of(commands: Sequence[Command]) -> int:
     size = 0
     for command in commands:
         if isinstance(command, Publish):
-            size += sum(len(head) + len(body) + MESSAGE_BYTES for head, body in command.messages)
+            size += sum(map(len, chain.from_iterable(command.messages)))
+            size += MESSAGE_BYTES * len(command.messages)
         elif isinstance(command, Settle):
             size += MESSAGE_BYTES * len(command.keys)
     return size

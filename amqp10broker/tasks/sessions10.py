@@ -228,22 +228,23 @@ class Sessions(RunningParts[RunningSession]):
         self._timed[inbox] = transactions
         if not self._times:
             self._times = True
-            self._connection.line.start_companion(self._tell_overdue)
+            self._connection.line.start_companion(self._tell_overdue, transactions.due_ms)
 
-    async def _tell_overdue(self) -> None:
-        """As long as the time of a transaction runs. All run for equally long: a later one is due later."""
+    async def _tell_overdue(self, first_ms: int | None) -> None:
+        """While the time of a transaction runs. All run equally long: a later one is due later. It outlives
+        the one that started it, which is due at `first_ms`: most are discharged before this begins."""
         clock = self._surroundings.clock
+        due = [] if first_ms is None else [first_ms]
         while self._timed:
+            if due:
+                await trio.sleep_until(clock.trio_time(min(due)))
             now_ms, due = clock.now_ms(), []
             for inbox, transactions in list(self._timed.items()):
-                due_ms = transactions.due_ms
-                if due_ms is not None and due_ms > now_ms:
+                if (due_ms := transactions.due_ms) is not None and due_ms > now_ms:
                     due.append(due_ms)
                     continue
                 # The session asks again: when it begins another, or has ended what is overdue and has more.
                 del self._timed[inbox]
                 if due_ms is not None:
                     inbox.put(TRANSACTIONS_DUE)
-            if due:
-                await trio.sleep_until(clock.trio_time(min(due)))
         self._times = False

@@ -11,10 +11,23 @@ from pika.exceptions import ChannelClosedByBroker, NackError, UnroutableError
 from proton import Delivery, Described, Link, Message, Terminus, symbol
 from rabbitmq_amqp_python_client import Environment
 
+from amqp10broker.amqp10.performatives import (
+    Accepted,
+    Declare,
+    Detach,
+    Discharge,
+    Disposition,
+    Flow,
+    TransactionalState,
+    Transfer,
+)
 from tests.support.cluster_process import ClusterNode, ClusterProcess
 from tests.support.crash_load import connected
 from tests.support.pika_client import Inbox, get_all, put, until
 from tests.support.proton_client import ProtonClient
+from tests.support.rawframes import attach_receiver, attach_sender, credit, disposition, transfer
+from tests.support.rawprocess import RawSocket
+from tests.support.transacting import control, request
 
 pytestmark = pytest.mark.integration
 
@@ -73,6 +86,61 @@ def test_a_classic_queue_is_selected_from_and_browsed_at_another_node(
     with connected(a) as connection:
         assert len(get_all(connection.channel(), queue)) == 3
     client.close()
+
+
+def test_a_transaction_takes_classic_queues_of_its_clients_node_and_says_so_of_others(
+    cluster: ClusterProcess, queue: str
+) -> None:
+    """Others are refused when a message is posted, or a delivery settled, and the rest is committed."""
+    a, b, c = cluster.nodes
+    names = {"own": f"{queue}.own", "far": f"{queue}.far", "quorum": f"{queue}.quorum"}
+    for node, name, kind in ((a, "own", "classic"), (b, "far", "classic"), (a, "quorum", "quorum")):
+        with connected(node) as connection:
+            channel = connection.channel()
+            channel.queue_declare(names[name], durable=True, arguments={"x-queue-type": kind})
+            channel.confirm_delivery()
+            put(channel, names[name], name)
+    for name in names.values():
+        cluster.wait_until(lambda name=name: _is_there(a, name), "the queues at the first node")
+    with RawSocket(a.port).open(container_id=queue) as client:
+        client.send(control())
+        handles = {name: handle for handle, name in enumerate(names, 1)}
+        for name, handle in handles.items():
+            client.send(attach_sender(handle, f"/queues/{names[name]}"))
+        for _ in range(4):
+            client.until(Flow)
+        client.send(request(0, Declare()))
+        txn_id = client.until(Disposition).body.state.txn_id
+        for number, (name, handle) in enumerate(handles.items(), 1):
+            client.send(transfer(handle, number, b"m", state=TransactionalState(txn_id=txn_id)))
+            outcome = client.until(Disposition).body.state.outcome
+            if name == "own":
+                assert outcome == Accepted()
+                continue
+            assert outcome.error.condition == "amqp:not-implemented"
+            assert names[name] in outcome.error.description
+            way = "use a classic queue" if name == "quorum" else "Connect to the queue's node"
+            assert way in outcome.error.description
+        for name in ("far", "quorum"):
+            handle = 10 + handles[name]
+            client.send(attach_receiver(handle, f"/queues/{names[name]}"), credit(handle, 1))
+            number = client.until(Transfer).body.delivery_id
+            client.send(disposition(number, state=TransactionalState(txn_id=txn_id, outcome=Accepted())))
+            detach = client.until(Detach).body
+            assert detach.error.condition == "amqp:not-implemented"
+        client.send(request(4, Discharge(txn_id=txn_id)))
+        assert client.until(Disposition).body.state == Accepted()
+    with connected(c) as connection:
+        for name, messages in {"own": 2, "far": 1, "quorum": 1}.items():
+            cluster.wait_until(
+                lambda name=name, messages=messages: _ready(connection, names[name]) == messages,
+                "what was committed, and what went back",
+            )
+
+
+def _ready(connection: Any, queue: str) -> int:
+    found: int = connection.channel().queue_declare(queue, passive=True).method.message_count
+    return found
 
 
 def _is_there(node: ClusterNode, queue: str) -> bool:

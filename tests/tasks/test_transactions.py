@@ -32,11 +32,13 @@ from amqp10broker.amqp10.performatives import (
     Discharge,
     Disposition,
     Flow,
+    Header,
     Modified,
     Rejected,
     Source,
     TransactionalState,
     Transfer,
+    decode_composite,
 )
 from amqp10broker.amqp10.types import Described, Symbol, ULong
 from amqp10broker.queues.commands import DELETE
@@ -49,6 +51,7 @@ from tests.support.rawframes import (
     credit,
     disposition,
     frame,
+    message,
     transfer,
 )
 from tests.support.transacting import (
@@ -327,20 +330,66 @@ async def test_the_end_of_a_posting_link_changes_nothing(autojump_clock: Any) ->
         assert queue_counts(broker, "one") == (1, 0)
 
 
-async def test_the_end_of_a_consuming_link_refuses_the_commit(autojump_clock: Any) -> None:
-    """Its queue has taken back what it held: the commit would be half a one."""
+@pytest.mark.parametrize("settled", [True, False])
+@pytest.mark.parametrize("fail", [True, False])
+@pytest.mark.parametrize("queue", ["one", "two"])
+async def test_a_consuming_link_may_go_before_the_discharge(
+    queue: str, fail: bool, settled: bool, autojump_clock: Any
+) -> None:
+    """What was decided on is the transaction's; what the link held beside that goes back at once."""
+    async with mixed() as (broker, session):
+        for _ in range(4):
+            await session.post(None, queue)
+        decided, *_ = await session.consume(queue, 2)
+        await session.client.send(credit(9, 1, delivery_count=2))
+        txn_id = await session.declare()
+        await session.post(txn_id, "one")
+        state = TransactionalState(txn_id=txn_id, outcome=Accepted())
+        await session.client.send(
+            disposition(decided, state=state, settled=settled), frame(0, Detach(handle=9, closed=True))
+        )
+        await session.client.until(Detach)
+        await settle_down()
+        assert queue_counts(broker, queue) == (3, 1)
+        assert await session.ask(Discharge(txn_id=txn_id, fail=fail)) == ACCEPTED
+        await settle_down()
+        posted = 0 if fail or queue == "two" else 1
+        assert queue_counts(broker, queue) == ((4 if fail else 3) + posted, 0)
+
+
+async def test_a_link_that_has_gone_waits_for_all_of_its_transactions(autojump_clock: Any) -> None:
+    """Two have decided on its deliveries: the end of the first leaves the second what is its own."""
+    async with transacting() as (broker, session):
+        for _ in range(2):
+            await session.post(None, "one")
+        ids = await session.consume("one", 2)
+        transactions = [await session.declare() for _ in ids]
+        for number, txn_id in zip(ids, transactions, strict=True):
+            state = TransactionalState(txn_id=txn_id, outcome=Accepted())
+            await session.client.send(disposition(number, state=state))
+        await session.client.send(frame(0, Detach(handle=9, closed=True)))
+        first, second = transactions
+        assert await session.ask(Discharge(txn_id=first)) == ACCEPTED
+        await settle_down()
+        assert queue_counts(broker, "one") == (0, 1)
+        assert await session.ask(Discharge(txn_id=second, fail=True)) == ACCEPTED
+        await settle_down()
+        assert queue_counts(broker, "one") == (1, 0)
+
+
+async def test_a_link_that_has_gone_gives_back_with_its_session(autojump_clock: Any) -> None:
+    """The transaction is rolled back, and its deliveries are others' again."""
     async with transacting() as (broker, session):
         await session.post(None, "one")
         (number,) = await session.consume("one", 1)
         txn_id = await session.declare()
-        await session.post(txn_id, "two")
         state = TransactionalState(txn_id=txn_id, outcome=Accepted())
         await session.client.send(disposition(number, state=state), frame(0, Detach(handle=9, closed=True)))
         await settle_down()
-        refused = await session.ask(Discharge(txn_id=txn_id))
-        assert isinstance(refused, Rejected)
+        assert queue_counts(broker, "one") == (0, 1)
+        await session.client.vanish()
+        await settle_down()
         assert queue_counts(broker, "one") == (1, 0)
-        assert queue_counts(broker, "two") == (0, 0)
 
 
 async def test_a_queue_that_goes_before_the_commit_forbids_it(autojump_clock: Any) -> None:
@@ -457,7 +506,10 @@ async def test_a_full_quorum_queue_refuses_the_commit(autojump_clock: Any) -> No
         assert queue_counts(broker, "two") == (0, 0)
 
 
-async def test_a_delivery_that_its_queue_takes_back_forbids_the_commit(autojump_clock: Any) -> None:
+@pytest.mark.parametrize("gone", [False, True])
+async def test_a_delivery_that_its_queue_takes_back_forbids_the_commit(
+    gone: bool, autojump_clock: Any
+) -> None:
     """It was held for too long (x-consumer-timeout), and is another consumer's by now."""
     async with running_broker() as broker:
         declare(broker.catalog, "/", "one")
@@ -472,9 +524,16 @@ async def test_a_delivery_that_its_queue_takes_back_forbids_the_commit(autojump_
         await session.post(txn_id, "one")
         state = TransactionalState(txn_id=txn_id, outcome=Accepted())
         await session.client.send(disposition(first, state=state))
+        if gone:
+            await session.client.send(frame(0, Detach(handle=9, closed=True)))
+            await session.client.until(Detach)
         await trio.sleep(130)
         await session.client.idle()
         assert queue_counts(broker, "two") == (2, 0)
+        if gone:
+            assert isinstance(await session.ask(Discharge(txn_id=txn_id)), Rejected)
+            assert queue_counts(broker, "one") == (0, 0)
+            return
         # Of the other it has been told; it decides on it all the same.
         late = await session.declare()
         state = TransactionalState(txn_id=late, outcome=Accepted())
@@ -659,3 +718,121 @@ async def test_retirement_of_what_is_gone_succeeds(autojump_clock: Any) -> None:
         broker.catalog.vhosts["/"].lookup("one").handle.post(DELETE)
         assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
         assert queue_counts(broker, "two") == (1, 0)
+
+
+@pytest.mark.parametrize("queue", ["one", "two"])
+async def test_time_to_live_runs_from_arrival(queue: str, autojump_clock: Any) -> None:
+    """What has waited for its commit lives shorter; what has expired by then is not there."""
+    async with mixed() as (broker, session):
+        consumer = await connect(broker).open()
+        txn_id = await session.declare()
+        for ttl in (60_000, 200_000, None):
+            head = Header() if ttl is None else Header(ttl=ttl)
+            await session.post(txn_id, queue, head.encode() + message(b"m"), raw=True)
+        await trio.sleep(100)
+        assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
+        await consumer.send(attach_receiver(1, f"/queues/{queue}"), credit(1, 10))
+        got = await consumer.take(Transfer, 2)
+        first, second = (decode_composite(each.payload, 0)[0] for each in got)
+        assert 99_000 <= first.ttl <= 100_000
+        assert second.ttl is None
+        await settle_down()
+        assert queue_counts(broker, queue) == (0, 2)
+
+
+async def test_answers_to_discharges_are_in_order(autojump_clock: Any) -> None:
+    """Behind the outcomes of what was posted, and behind those before them, whatever they say."""
+    async with transacting() as (_, session):
+        txn_ids = [await session.declare() for _ in range(2)]
+        ids = [session.take_id() for _ in range(4)]
+        post = transfer(1, ids[0], b"m", state=TransactionalState(txn_id=txn_ids[0]))
+        bodies = [Discharge(txn_id=txn_ids[0]), Discharge(txn_id=b"none"), Discharge(txn_id=txn_ids[1])]
+        requests = [request(number, body) for number, body in zip(ids[1:], bodies, strict=True)]
+        await session.client.send(post, *requests)
+        answers = [got.body for got in await session.client.take(Disposition, 4)]
+        assert [answer.first for answer in answers] == ids
+        assert [type(answer.state) for answer in answers] == [
+            TransactionalState,
+            Accepted,
+            Rejected,
+            Accepted,
+        ]
+
+
+@pytest.mark.parametrize("fail", [False, True])
+async def test_a_publisher_that_settles_second(fail: bool, autojump_clock: Any) -> None:
+    """The outcome in the transaction is not settled; the client settles, before the discharge or after it."""
+    async with transacting("one") as (broker, session):
+        await session.client.send(attach_sender(2, "/queues/two", rcv_settle_mode=1))
+        await session.client.until(Flow)
+        txn_id = await session.declare()
+        numbers = [session.take_id() for _ in range(2)]
+        for number in numbers:
+            await session.client.send(transfer(2, number, b"m", state=TransactionalState(txn_id=txn_id)))
+            answer = await session.client.until(Disposition)
+            assert (answer.first, answer.settled) == (number, False)
+            assert answer.state == TransactionalState(txn_id=txn_id, outcome=Accepted())
+        settle = [frame(0, Disposition(role=False, first=number, settled=True)) for number in numbers]
+        await session.client.send(settle[0])
+        assert await session.ask(Discharge(txn_id=txn_id, fail=fail)) == ACCEPTED
+        await session.client.send(settle[1])
+        assert queue_counts(broker, "two") == ((0, 0) if fail else (2, 0))
+        assert not any(isinstance(got.body, Detach) for got in await session.client.idle())
+
+
+async def test_dead_letters_are_no_part_of_a_commit(autojump_clock: Any) -> None:
+    """The commit is answered although the dead letter has nowhere to go yet; it arrives later."""
+    async with running_broker() as broker:
+        declare(broker.catalog, "/", "one")
+        arguments = {
+            "x-queue-type": "quorum",
+            "x-overflow": "reject-publish",
+            "x-dead-letter-exchange": "",
+            "x-dead-letter-routing-key": "three",
+            "x-dead-letter-strategy": "at-least-once",
+        }
+        declare(broker.catalog, "/", "two", arguments=arguments)
+        await settle_down()
+        session = await start(broker)
+        await session.post(None, "two")
+        (number,) = await session.consume("two", 1)
+        txn_id = await session.declare()
+        state = TransactionalState(txn_id=txn_id, outcome=Rejected())
+        await session.client.send(disposition(number, state=state))
+        assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
+        declare(broker.catalog, "/", "three")
+        await trio.sleep(600)
+        assert queue_counts(broker, "three") == (1, 0)
+
+
+async def test_a_kept_link_that_goes_refuses_the_commit(autojump_clock: Any) -> None:
+    """Its deliveries are to be resumed, or go back with it: the commit would be half a one."""
+    async with transacting() as (broker, session):
+        await session.post(None, "one")
+        source = Source(address="/queues/one", expiry_policy=Symbol("never"), timeout=60)
+        await session.client.send(attach_receiver(9, "one", source=source), credit(9, 1))
+        number = (await session.client.until(Transfer)).delivery_id
+        txn_id = await session.declare()
+        await session.post(txn_id, "two")
+        state = TransactionalState(txn_id=txn_id, outcome=Accepted())
+        await session.client.send(disposition(number, state=state), frame(0, Detach(handle=9, closed=True)))
+        await settle_down()
+        refused = await session.ask(Discharge(txn_id=txn_id))
+        assert isinstance(refused, Rejected)
+        assert refused.error is not None
+        assert "which was kept" in str(refused.error.description)
+        assert queue_counts(broker, "one") == (1, 0)
+        assert queue_counts(broker, "two") == (0, 0)
+
+
+async def test_an_alarm_holds_a_transaction_back(autojump_clock: Any) -> None:
+    """It closes the window for all that a session sends; when it is over the transaction goes on."""
+    async with transacting() as (broker, session):
+        txn_id = await session.declare()
+        await session.post(txn_id, "one")
+        broker.set_alarm("memory", on=True)
+        assert (await session.client.until(Flow)).incoming_window == 0
+        broker.set_alarm("memory", on=False)
+        assert (await session.client.until(Flow)).incoming_window > 0
+        assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
+        assert queue_counts(broker, "one") == (1, 0)

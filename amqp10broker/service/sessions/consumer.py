@@ -33,6 +33,7 @@ from amqp10broker.message.convert import all_to_amqp10
 from amqp10broker.message.message import Message
 from amqp10broker.queues.commands import ConsumerRef, Settle, Verdict
 from amqp10broker.queues.effects import ActiveChanged, CreditReply, Deliver, Settled, TimedOut
+from amqp10broker.service.commits import no_part_text
 from amqp10broker.service.context import ClientLog
 from amqp10broker.service.moment import Moment
 from amqp10broker.service.queue_credit import QueueCredit
@@ -266,12 +267,7 @@ class Consumer:
         if state.outcome is None and not event.settled:
             return
         if not self._transacts(self.queue):
-            text = (
-                f"deliveries of queue '{self.queue.name}' in vhost '{self.queue.vhost}' cannot be settled "
-                "within a transaction: only those of a queue of this node can, and of no quorum queue in a "
-                "cluster"
-            )
-            raise AmqpLinkError(Condition.NOT_IMPLEMENTED, text)
+            raise AmqpLinkError(Condition.NOT_IMPLEMENTED, no_part_text(self.queue))
         outcome = state.outcome
         decision = decide(outcome, settled=event.settled, default=self.terms.default_verdict)
         assert decision is not None
@@ -557,7 +553,7 @@ class Consumer:
         kept = self.kept
         assert kept is not None
         if self._transactions:
-            self._transactions.left(self.ref, self.link.name)
+            self._transactions.lost(self.ref, f"link '{self.link.name}', which is kept, was suspended")
         self._return(unsent)
         stale = self._decisions.undurable + len(self._resumed)
         kept.suspended(self.credit, self.terms.default_verdict, stale)
@@ -573,9 +569,22 @@ class Consumer:
             unsent: keys and messages that never left.
             lost: with its session or connection. A quorum queue counts that as a failed attempt.
         """
-        if self._transactions:
-            self._transactions.left(self.ref, self.link.name)
         verdict = self.terms.default_verdict
+        bound = self._transactions.bound(self.ref)
+        if bound and self.kept is None:
+            self._leave_later(unsent, bound, verdict)
+            return
+        if bound:
+            self._transactions.lost(self.ref, f"link '{self.link.name}', which was kept, has ended")
         if lost and verdict is Verdict.REQUEUE and self.credit.kind.counts_lost_as_failed:
             verdict = Verdict.REQUEUE_FAILED
         self.credit.leave([key for key, _ in unsent], [message for _, message in unsent], verdict)
+
+    def _leave_later(self, unsent: Sequence[tuple[int, Message]], bound: set[int], verdict: Verdict) -> None:
+        """What transactions have decided on is theirs until they end; all else goes back now."""
+        self._return(unsent)
+        left = [key for key in self.link.left if key not in bound]
+        if left:
+            self.credit.post(Settle(self.ref, left, verdict))
+        self.credit.cancel()
+        self._transactions.leaves(self.ref, lambda: self.credit.leave((), (), verdict))

@@ -157,7 +157,7 @@ class Coordinator:
         why = transaction.failed
         if why is None:
             ref = self._context.reply_to.request()
-            parts = transaction.parts(self._context.reply_to.publisher())
+            parts = transaction.parts(self._context.reply_to.publisher(), self._context.moment.ms)
             why = self._commits.commit(self._take_mail(), parts, ref)
             if why is None:
                 self._transactions.committed(transaction)
@@ -190,6 +190,9 @@ class Coordinator:
     def _tell(self) -> None:
         while self._waiting and self._waiting[0][1] is None:
             delivery_id, _, state, transaction = self._waiting.popleft()
+            # Outcomes of what was posted, and earlier answers, stand in front of it: in one batch with them
+            # a rejected one would be the first.
+            self._session.settling.flush()
             if transaction is not None:
                 transaction.tell_holders()
             self._answer(delivery_id, state)

@@ -29,7 +29,7 @@ from amqp10broker.config.records import INCOMING_WINDOW
 from amqp10broker.config.settings import AUTO
 from amqp10broker.errors import PermissionDenied, RefusedError
 from amqp10broker.queues.commands import DELETE, ConsumerRef, Delete, PublisherRef, RequestRef, Subscribe
-from amqp10broker.queues.effects import Effect, QueueDeleted, QueueDown, Refusal, SubscribeRefused
+from amqp10broker.queues.effects import Effect, QueueDeleted, QueueDown, Refusal, SubscribeRefused, TimedOut
 from amqp10broker.service.auto_limit import AutoLimit, Bounds
 from amqp10broker.service.context import Post, SessionContext
 from amqp10broker.service.counters import ClientCounters
@@ -395,6 +395,9 @@ class ClientLinks:
         kept = None if self._context.kept is None else self._context.kept.of(effect)
         if kept is not None:
             kept.take(effect)
+        elif isinstance(effect, TimedOut):
+            why = f"a delivery of queue '{effect.queue}' was held for too long, and is another consumer's"
+            self._context.transactions.taken_back(effect.consumer, effect.keys, why)
 
     def _leave_kept(self, kept: Kept, *, lost: bool) -> None:
         """The end of a kept link has gone: it is suspended, or ends with that."""

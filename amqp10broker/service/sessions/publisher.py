@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from operator import itemgetter
 from typing import Any, Final, NamedTuple, Protocol
 
 from amqp10broker.amqp10.delivery import Parts
@@ -41,6 +42,7 @@ from amqp10broker.queues.effects import Rejected as Refused
 from amqp10broker.queues.effects import Unconfirmed
 from amqp10broker.routing.address import BadAddress, ExchangeAddress, QueueAddress, parse
 from amqp10broker.routing.exchange import Exchange
+from amqp10broker.service.commits import no_part_text
 from amqp10broker.service.context import Post, SessionContext
 from amqp10broker.service.counters import ClientCounters
 from amqp10broker.service.routes import Route, Routes
@@ -60,6 +62,8 @@ from amqp10broker.service.sessions.transactions import Transaction
 
 READERS_MAX: Final = 1024
 """Different targets whose message heads an anonymous terminus remembers."""
+
+_CONTENT: Final = itemgetter(1)
 
 
 class PublisherLinks(Protocol):
@@ -404,16 +408,13 @@ class Publisher:
         assert context.commits is not None, "there are transactions only if they can be committed"
         unfit = next((queue for queue in queues if not context.commits.takes(queue.handle)), None)
         if unfit is not None:
-            text = (
-                f"queue '{unfit.name}' in vhost '{unfit.vhost}' takes part in no transaction: "
-                "only queues of this node do, and in a cluster no quorum queues"
-            )
+            text = no_part_text(unfit)
             if settled:
                 posting.fail(text)
             refused = self._rejected(AmqpDeliveryError(Condition.NOT_IMPLEMENTED, text), unfit.name)
             self._answer(ids, None if settled else refused)
             return
-        context.transactions.post(posting, queues, messages, sum(len(content) for _, content in messages))
+        context.transactions.post(posting, queues, messages, sum(map(len, map(_CONTENT, messages))))
         config = context.config
         if posting.messages > config.transaction_max_messages:
             posting.fail(f"it has more messages than transaction_max_messages ({posting.messages})")

@@ -13,6 +13,7 @@ from amqp10broker.amqp10.disposition import Outcome
 from amqp10broker.amqp10.faults import unknown_transaction
 from amqp10broker.amqp10.link import ReceiverLink
 from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.message.amqp10 import aged
 from amqp10broker.message.message import Message
 from amqp10broker.queues.commands import ConsumerRef, Publish, PublisherRef, Settle, Verdict
 from amqp10broker.service.commits import Part
@@ -79,7 +80,8 @@ class Transaction:
         self.messages = 0
         self.bytes = 0
         self.failed: str | None = None
-        self._posts: list[tuple[DeclaredQueue, Sequence[Message]]] = []
+        # Queue, messages, and when they came.
+        self._posts: list[tuple[DeclaredQueue, Sequence[Message], int]] = []
         self._retired: dict[tuple[ConsumerRef, int], Retired] = {}
 
     def fail(self, why: str) -> None:
@@ -88,12 +90,14 @@ class Transaction:
             self.failed = why
         self._posts.clear()
 
-    def post(self, queues: Sequence[DeclaredQueue], messages: Sequence[Message], size: int) -> None:
+    def post(
+        self, queues: Sequence[DeclaredQueue], messages: Sequence[Message], size: int, now_ms: int
+    ) -> None:
         """Keep messages for queues."""
         self.messages += len(messages)
         self.bytes += size
         if self.failed is None:
-            self._posts += [(queue, messages) for queue in queues]
+            self._posts += [(queue, messages, now_ms) for queue in queues]
 
     def retire(self, key: int, retired: Retired) -> None:
         """Keep a decision on a delivery, in place of an earlier one."""
@@ -107,21 +111,20 @@ class Transaction:
         """Those that it has decided on."""
         return self._retired.keys()
 
-    def holds_of(self, ref: ConsumerRef) -> bool:
-        """Whether it has decided on deliveries of a consumer."""
-        return any(holder == ref for holder, _ in self._retired)
-
-    def parts(self, ref: PublisherRef) -> list[Part]:
+    def parts(self, ref: PublisherRef, now_ms: int) -> list[Part]:
         """What queues are told at the commit: what was posted, in its order, then decisions.
 
         So what was posted has the room that it had when that was asked, also where deliveries come back.
+        Its time to live runs from its arrival.
 
         Args:
             ref: to which they answer; nobody needs the answers.
+            now_ms: the time.
         """
         by_queue: dict[DeclaredQueue, list[Message]] = {}
-        for queue, messages in self._posts:
-            by_queue.setdefault(queue, []).extend(messages)
+        for queue, messages, came_ms in self._posts:
+            waited_ms = now_ms - came_ms
+            by_queue.setdefault(queue, []).extend(aged(messages, waited_ms) if waited_ms > 0 else messages)
         parts: list[Part] = [
             (queue.handle, Publish(ref, range(len(messages)), messages, True))
             for queue, messages in by_queue.items()
@@ -197,7 +200,7 @@ def _nobody() -> None:
 class Transactions:
     """Those of one session that are open."""
 
-    __slots__ = ("_deciding", "_moment", "_numbers", "_open", "_timeout_ms", "_watch")
+    __slots__ = ("_deciding", "_leaving", "_moment", "_numbers", "_open", "_timeout_ms", "_watch")
 
     def __init__(
         self,
@@ -222,6 +225,8 @@ class Transactions:
         self._open: dict[bytes, Transaction] = {}
         # Which one has decided on a delivery.
         self._deciding: dict[tuple[ConsumerRef, int], Transaction] = {}
+        # Consumers whose links have ended, and which hold what is decided on: how they leave their queues.
+        self._leaving: dict[ConsumerRef, Callable[[], None]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._open)
@@ -275,6 +280,9 @@ class Transactions:
         self._numbers.open -= 1
         for delivery in transaction.deliveries():
             self._deciding.pop(delivery, None)
+        for ref in {ref for ref, _ in transaction.deliveries()} & self._leaving.keys():
+            if not self.bound(ref):
+                self._leaving.pop(ref)()
 
     def clear(self) -> None:
         """The session is over, and its consumers give back what they hold."""
@@ -282,6 +290,9 @@ class Transactions:
         self._numbers.open -= len(self._open)
         self._open.clear()
         self._deciding.clear()
+        for leave in self._leaving.values():
+            leave()
+        self._leaving.clear()
 
     # --- time -------------------------------------------------------------------------------------
 
@@ -320,7 +331,7 @@ class Transactions:
     ) -> None:
         """A transaction posts messages to queues."""
         self._work(transaction)
-        transaction.post(queues, messages, size)
+        transaction.post(queues, messages, size, self._moment.ms)
 
     def decided_elsewhere(
         self, transaction: Transaction, ref: ConsumerRef, keys: Iterable[int]
@@ -360,8 +371,20 @@ class Transactions:
                 found = True
         return found
 
-    def left(self, ref: ConsumerRef, link: str) -> None:
-        """A consumer's link has ended: its queue takes back what it held."""
-        for transaction in self._open.values():
-            if transaction.holds_of(ref):
-                transaction.fail(f"link '{link}', whose deliveries it has decided on, has ended")
+    def bound(self, ref: ConsumerRef) -> set[int]:
+        """Keys of a consumer's deliveries on which open transactions have decided."""
+        return {key for holder, key in self._deciding if holder == ref}
+
+    def leaves(self, ref: ConsumerRef, leave: Callable[[], None]) -> None:
+        """A consumer's link has ended, and what is decided on stays with it until its transactions end.
+
+        Args:
+            ref: of the consumer.
+            leave: has it leave its queue; called when nothing of it is decided on any more.
+        """
+        self._leaving[ref] = leave
+
+    def lost(self, ref: ConsumerRef, why: str) -> None:
+        """A consumer has lost what it held: no decision on any of it can be carried out any more."""
+        self._leaving.pop(ref, None)
+        self.taken_back(ref, self.bound(ref), why)
