@@ -194,14 +194,33 @@ class OutgoingDelivery:
         position: bytes of it that were taken.
         size_bytes: of all of it.
         resumed: says more of one that is resumed; None: it is new.
+        txn_id: the transaction in which it is acquired; None: in none.
+        aborted: it is given up.
     """
 
-    __slots__ = ("_left", "delivery_id", "key", "message", "position", "resumed", "size_bytes")
+    __slots__ = (
+        "_left",
+        "aborted",
+        "delivery_id",
+        "key",
+        "message",
+        "position",
+        "resumed",
+        "size_bytes",
+        "txn_id",
+    )
 
     def __init__(
-        self, delivery_id: int, key: int, message: Parts, resumed: ResumedDelivery | None = None
+        self,
+        delivery_id: int,
+        key: int,
+        message: Parts,
+        resumed: ResumedDelivery | None = None,
+        txn_id: bytes | None = None,
     ) -> None:
         self.resumed = resumed
+        self.txn_id = txn_id
+        self.aborted = False
         self.delivery_id = delivery_id
         self.key = key
         self.message = message
@@ -209,6 +228,12 @@ class OutgoingDelivery:
         self.size_bytes = sum(map(len, message))
         # What is left of both parts; the message may be large, and is not copied.
         self._left = [memoryview(part) for part in message if part]
+
+    def abort(self) -> None:
+        """It is given up: nothing more of it is sent but that."""
+        self.aborted = True
+        self._left.clear()
+        self.size_bytes = self.position
 
     def take(self, room: int) -> list[memoryview]:
         """The next bytes, as many as there is room for, in pieces."""

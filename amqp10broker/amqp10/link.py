@@ -131,9 +131,10 @@ class SenderLink(Link):
         settled: deliveries are sent settled.
         queued: whether the session has the link in its round.
         left: keys of the deliveries that were unsettled when the link ended.
+        txn_id: the transaction in which it acquires; None: in none.
     """
 
-    __slots__ = ("credit", "head", "left", "partial", "pending", "queued", "resuming", "settled")
+    __slots__ = ("credit", "head", "left", "partial", "pending", "queued", "resuming", "settled", "txn_id")
 
     def __init__(self, name: str, handle: int) -> None:
         super().__init__(name, handle)
@@ -145,6 +146,7 @@ class SenderLink(Link):
         self.settled = False
         self.queued = False
         self.left: Sequence[int] = ()
+        self.txn_id: bytes | None = None
 
     def pending_deliveries(self) -> int:
         """Deliveries handed over and not begun."""

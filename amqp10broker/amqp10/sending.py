@@ -13,7 +13,7 @@ from amqp10broker.amqp10.events import DeliveriesSent, MarkerReached, PumpEvent
 from amqp10broker.amqp10.faults import message_too_large
 from amqp10broker.amqp10.link import SenderLink
 from amqp10broker.amqp10.output import Output
-from amqp10broker.amqp10.performatives import Transfer
+from amqp10broker.amqp10.performatives import TransactionalState, Transfer
 from amqp10broker.amqp10.serial import MASK
 from amqp10broker.amqp10.transfer import TransferHead, delivery_tag
 from amqp10broker.amqp10.windows import OutgoingWindow
@@ -113,7 +113,9 @@ class Outbound:
         position = batch.position
         keys = batch.keys[position : position + limit]
         if keys[-1] > _LARGE_KEY and max(keys) > MASK:
-            layout = TransferHead(self._channel, link.handle, settled=link.settled, tag_bytes=8)
+            layout = TransferHead(
+                self._channel, link.handle, settled=link.settled, tag_bytes=8, txn_id=link.txn_id
+            )
         pack = layout.pack
         head_bytes = layout.head_bytes
         before, between, after = layout.before, layout.between, layout.after
@@ -162,7 +164,7 @@ class Outbound:
         link.credit.spend(1)
         if not link.settled:
             self.unsettled[delivery_id] = (link, key)
-        link.partial = OutgoingDelivery(delivery_id, key, message)
+        link.partial = OutgoingDelivery(delivery_id, key, message, txn_id=link.txn_id)
         return self._send_piece(link)
 
     def _send_piece(self, link: SenderLink) -> int:
@@ -177,6 +179,10 @@ class Outbound:
             settled=link.settled,
             more=True,
         )
+        if partial.txn_id is not None:
+            performative.state = TransactionalState(txn_id=partial.txn_id)
+        if partial.aborted:
+            performative.aborted = True
         resumed = partial.resumed
         if resumed is not None:
             performative.resume, performative.state = True, resumed.state
@@ -210,6 +216,24 @@ class Outbound:
         """Hand deliveries over that are to be resumed, before any other of the link."""
         link.pending.extend(deliveries)
         link.resuming += len(deliveries)
+        self._enqueue(link)
+
+    @property
+    def next_delivery_id(self) -> int:
+        """Of the delivery that is sent next."""
+        return self._next_delivery_id
+
+    def name_transaction(self, link: SenderLink, txn_id: bytes | None) -> None:
+        """What the link sends from now on is acquired in a transaction, or in none (part 4, 4.4.3)."""
+        link.txn_id = txn_id
+        link.head = TransferHead(self._channel, link.handle, settled=link.settled, txn_id=txn_id)
+
+    def abort(self, link: SenderLink, marker: object) -> None:
+        """Give up the delivery that has begun and not ended; the marker is reached when the peer is told."""
+        assert link.partial is not None
+        link.partial.abort()
+        self.unsettled.pop(link.partial.delivery_id, None)
+        link.pending.appendleft(marker)
         self._enqueue(link)
 
     def queue_marker(self, link: SenderLink, marker: object) -> None:

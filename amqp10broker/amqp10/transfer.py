@@ -195,20 +195,27 @@ class TransferHead:
 
     __slots__ = ("after", "before", "between", "head_bytes", "pack")
 
-    def __init__(self, channel: int, handle: int, *, settled: bool, tag_bytes: int = 4) -> None:
+    def __init__(
+        self, channel: int, handle: int, *, settled: bool, tag_bytes: int = 4, txn_id: bytes | None = None
+    ) -> None:
         encoded_handle = encode_uint(handle)
         # Five fields: handle, delivery-id, delivery-tag, message-format 0, settled.
-        fields_bytes = len(encoded_handle) + 5 + 2 + tag_bytes + 1 + 1
+        fields = 5
+        self.after = b"\x43\x41" if settled else b"\x43\x42"
+        if txn_id is not None:
+            # And three more: more and rcv-settle-mode, which are null, and state.
+            fields = 8
+            self.after += b"\x40\x40" + TransactionalState(txn_id=txn_id).encode()
+        fields_bytes = len(encoded_handle) + 5 + 2 + tag_bytes + len(self.after)
         self.before = (
             b"\x02\x00"
             + channel.to_bytes(2, "big")
-            + bytes((0x00, 0x53, 0x14, _LIST8, fields_bytes + 1, 5))
+            + bytes((0x00, 0x53, 0x14, _LIST8, fields_bytes + 1, fields))
             + encoded_handle
             + b"\x70"
         )
         self.between = bytes((_VBIN8, tag_bytes))
-        self.after = b"\x43\x41" if settled else b"\x43\x42"
-        packer = Struct(f">I{len(self.before)}sI2s{'I' if tag_bytes == 4 else 'Q'}2s")
+        packer = Struct(f">I{len(self.before)}sI2s{'I' if tag_bytes == 4 else 'Q'}{len(self.after)}s")
         self.pack = packer.pack
         self.head_bytes = packer.size
 

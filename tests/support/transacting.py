@@ -93,9 +93,9 @@ class Session:
         return [each.body.delivery_id for each in got]
 
 
-async def start(broker: Broker, *queues: str) -> Session:
-    """A client with its links."""
-    session = Session(await connect(broker).open())
+async def start(broker: Broker, *queues: str, **fields: Any) -> Session:
+    """A client with its links; fields are those of its open."""
+    session = Session(await connect(broker).open(**fields))
     await session.client.send(control())
     await session.client.until(Flow)
     for queue in queues or LINKS:

@@ -50,6 +50,7 @@ from tests.support.rawframes import (
     body_of,
     credit,
     disposition,
+    flow,
     frame,
     message,
     transfer,
@@ -835,4 +836,154 @@ async def test_an_alarm_holds_a_transaction_back(autojump_clock: Any) -> None:
         broker.set_alarm("memory", on=False)
         assert (await session.client.until(Flow)).incoming_window > 0
         assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
+        assert queue_counts(broker, "one") == (1, 0)
+
+
+def acquiring(txn_id: bytes | None, count: int, *, delivery_count: int = 0, **fields: Any) -> bytes:
+    """Credit, and the transaction in which the client acquires; None: in none."""
+    named = {Symbol("txn-id"): txn_id}
+    return credit(9, count, delivery_count=delivery_count, properties=named, **fields)
+
+
+async def attach_consumer(session: Session, queue: str, **fields: Any) -> None:
+    """A link without credit; see `Session.consume`."""
+    source = Source(address=f"/queues/{queue}")
+    await session.client.send(attach_receiver(9, queue, source=source, **fields))
+    await session.client.until(Attach)
+
+
+@pytest.mark.parametrize("queue", ["one", "two"])
+@pytest.mark.parametrize("fail", [False, True])
+async def test_acquisition_within_a_transaction(queue: str, fail: bool, autojump_clock: Any) -> None:
+    """Transfers name the transaction; a rollback gives back what is not settled, a commit leaves it."""
+    async with mixed() as (broker, session):
+        for body in (b"a", b"b", b"c", b"d"):
+            await session.post(None, queue, body)
+        txn_id = await session.declare()
+        await attach_consumer(session, queue)
+        await session.client.send(acquiring(txn_id, 3))
+        got = await session.client.take(Transfer, 3)
+        assert [each.body.state for each in got] == 3 * [TransactionalState(txn_id=txn_id)]
+        ids = [each.body.delivery_id for each in got]
+        state = TransactionalState(txn_id=txn_id, outcome=Accepted())
+        await session.client.send(
+            disposition(ids[0], state=state), disposition(ids[1], state=state, settled=False)
+        )
+        await session.client.send(request(session.take_id(), Discharge(txn_id=txn_id, fail=fail)))
+        answers = [got.body for got in await session.client.take(Disposition, 2)]
+        own = next(answer for answer in answers if not answer.role)
+        assert (own.settled, own.state) == (True, RELEASED if fail else ACCEPTED)
+        assert (own.first, own.last) == ((ids[1], ids[2]) if fail else (ids[1], None))
+        await settle_down()
+        assert queue_counts(broker, queue) == ((4, 0) if fail else (1, 1))
+        # The credit that is left counts, outside of any transaction.
+        await session.client.send(credit(9, 1, delivery_count=3))
+        (more,) = await session.client.take(Transfer, 1)
+        assert more.body.state is None
+        assert body_of(more.payload) == (b"a" if fail else b"d")
+
+
+async def test_flows_say_in_which_transaction_a_link_acquires(autojump_clock: Any) -> None:
+    """One without properties leaves it, null ends it, another id changes it; the discharge clears it."""
+    async with transacting() as (broker, session):
+        for _ in range(6):
+            await session.post(None, "one")
+        first, second = await session.declare(), await session.declare()
+        await attach_consumer(session, "one")
+        flows = [acquiring(first, 1), credit(9, 1, delivery_count=1), acquiring(None, 1, delivery_count=2)]
+        flows += [acquiring(second, 1, delivery_count=3), acquiring(first, 1, delivery_count=4)]
+        states = []
+        for each in flows:
+            await session.client.send(each)
+            states.append((await session.client.until(Transfer)).state)
+        ours, others = TransactionalState(txn_id=first), TransactionalState(txn_id=second)
+        assert states == [ours, ours, None, others, ours]
+        assert await session.ask(Discharge(txn_id=second)) == ACCEPTED
+        await session.client.send(request(session.take_id(), Discharge(txn_id=first, fail=True)))
+        answers = [got.body for got in await session.client.take(Disposition, 3)]
+        assert [answer.state for answer in answers if answer.role] == [ACCEPTED]
+        assert [(each.first, each.last) for each in answers if not each.role] == [(0, 1), (4, None)]
+        await settle_down()
+        assert queue_counts(broker, "one") == (4, 2)
+        await session.client.send(credit(9, 1, delivery_count=5))
+        assert (await session.client.until(Transfer)).state is None
+
+
+@pytest.mark.parametrize("why", ["settled", "browse", "kept", "stream", "unknown", "no id"])
+async def test_links_that_cannot_acquire_in_a_transaction(why: str, autojump_clock: Any) -> None:
+    """They end and say so, nothing is delivered, and the session and the transaction live on."""
+    async with running_broker() as broker:
+        kind = "stream" if why == "stream" else "classic"
+        declare(broker.catalog, "/", "one", arguments={"x-queue-type": kind})
+        declare(broker.catalog, "/", "two")
+        await settle_down()
+        session = await start(broker)
+        await session.post(None, "one")
+        fields: dict[str, Any] = {}
+        if why == "browse":
+            fields["distribution_mode"] = Symbol("copy")
+        if why == "kept":
+            fields |= {"expiry_policy": Symbol("never"), "timeout": 60}
+        source = Source(address="/queues/one", **fields)
+        mode = {"snd_settle_mode": 1} if why == "settled" else {}
+        await session.client.send(attach_receiver(9, "one", source=source, **mode))
+        await session.client.until(Attach)
+        txn_id: Any = await session.declare()
+        named = {"unknown": b"none", "no id": "text"}.get(why, txn_id)
+        await session.client.send(acquiring(named, 1))
+        got = await session.client.idle()
+        assert not any(isinstance(each.body, Transfer) for each in got)
+        detach = next(each.body for each in got if isinstance(each.body, Detach))
+        conditions = {"unknown": "amqp:transaction:unknown-id", "no id": "amqp:invalid-field"}
+        assert detach.error.condition == conditions.get(why, "amqp:not-implemented")
+        assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
+
+
+async def test_what_is_acquired_in_one_transaction_is_not_decided_on_in_another(autojump_clock: Any) -> None:
+    """The second one's control link ends, as with one delivery that two have decided on."""
+    async with transacting() as (broker, session):
+        await session.client.send(control(5))
+        await session.client.until(Flow)
+        await session.post(None, "one")
+        first = await session.declare()
+        second = (await session.ask(Declare(), handle=5)).txn_id
+        await attach_consumer(session, "one")
+        await session.client.send(acquiring(first, 1))
+        number = (await session.client.until(Transfer)).delivery_id
+        state = TransactionalState(txn_id=second, outcome=Accepted())
+        await session.client.send(disposition(number, state=state))
+        detach = await session.client.until(Detach)
+        assert detach.error is not None
+        assert (detach.handle, detach.error.condition) == (5, "amqp:transaction:rollback")
+        assert await session.ask(Discharge(txn_id=first)) == ACCEPTED
+        assert queue_counts(broker, "one") == (0, 1)
+
+
+@pytest.mark.parametrize("way", ["window", "detach"])
+async def test_a_delivery_sent_in_part_is_aborted_before_the_rollback_is_answered(
+    way: str, autojump_clock: Any
+) -> None:
+    """The client closes its window amid a delivery: the answer waits for room, or for the link's end."""
+    async with running_broker() as broker:
+        await declare_queues(broker)
+        session = await start(broker, max_frame_size=1024)
+        await session.post(None, "one", b"x" * 3_000)
+        txn_id = await session.declare()
+        await attach_consumer(session, "one")
+        await session.client.send(acquiring(txn_id, 1, incoming_window=1))
+        first = await session.client.until(Transfer)
+        assert (first.more, first.state) == (True, TransactionalState(txn_id=txn_id))
+        number = session.take_id()
+        await session.client.send(request(number, Discharge(txn_id=txn_id, fail=True)))
+        assert not any(isinstance(each.body, Disposition) for each in await session.client.idle())
+        assert queue_counts(broker, "one") == (1, 0)
+        if way == "detach":
+            await session.client.send(frame(0, Detach(handle=9, closed=True)))
+        else:
+            await session.client.send(flow(next_incoming_id=1))
+            last = await session.client.until(Transfer)
+            assert (last.aborted, last.more, last.delivery_id) == (True, False, first.delivery_id)
+        answer = await session.client.until(Disposition)
+        assert (answer.role, answer.first, answer.state) == (True, number, ACCEPTED)
+        await settle_down()
         assert queue_counts(broker, "one") == (1, 0)

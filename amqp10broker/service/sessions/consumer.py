@@ -37,11 +37,12 @@ from amqp10broker.service.commits import no_part_text
 from amqp10broker.service.context import ClientLog
 from amqp10broker.service.moment import Moment
 from amqp10broker.service.queue_credit import QueueCredit
+from amqp10broker.service.sessions.acquisition import Aborted, Acquisition
 from amqp10broker.service.sessions.auto_credit import AutoQueueCredit
 from amqp10broker.service.sessions.decisions import Decisions
 from amqp10broker.service.sessions.flow_answers import FlowAnswers, Properties
 from amqp10broker.service.sessions.kept_consumer import KeptConsumer
-from amqp10broker.service.sessions.outcomes import check_no_transaction, decide
+from amqp10broker.service.sessions.outcomes import decide, transaction_named
 from amqp10broker.service.sessions.times import ConsumerTimes
 from amqp10broker.service.sessions.transactions import ConflictError, Retired, Transactions
 
@@ -95,6 +96,7 @@ class Consumer:
     """
 
     __slots__ = (
+        "_acquisition",
         "_decisions",
         "_flows",
         "_links",
@@ -152,6 +154,8 @@ class Consumer:
         self._resumed: deque[ResumedDelivery] = deque()
         self.times = ConsumerTimes(moment)
         self._decisions = Decisions()
+        # Made when a flow names a transaction.
+        self._acquisition: Acquisition | None = None
         single = queue.effective.settings.single_active_consumer and not terms.browses
         self._flows = FlowAnswers(tells_active=queue.kind.tells_active and single)
 
@@ -204,9 +208,10 @@ class Consumer:
         """The client's flow was taken over by the engine: pass it on to the queue.
 
         Raises:
-            AmqpLinkError: it names a transaction.
+            AmqpLinkError: it names a transaction that is not open, or in which the link cannot acquire.
         """
-        check_no_transaction(flow)
+        if flow.properties is not None:
+            self._acquire_in(transaction_named(flow))
         if flow.link_credit is None and not flow.echo:
             return
         self.times.on_flow(self.link.credit)
@@ -219,6 +224,45 @@ class Consumer:
             self._flows.unasked = True
         else:
             self._request()
+
+    def _acquire_in(self, txn_id: bytes | None) -> None:
+        """What is sent from now on is acquired in a transaction, or in none (part 4, section 4.4.3).
+
+        The properties of a flow are all of the link's: given without a transaction, they name none.
+        """
+        if txn_id is None:
+            if self._acquisition is not None:
+                self._acquisition.leave()
+            return
+        transaction = self._transactions.find(txn_id)
+        why = None
+        if self.link.settled:
+            why = "its deliveries are sent settled"
+        elif self.terms.browses or self.queue.kind.replays:
+            why = "it takes none from its queue"
+        elif self.kept is not None:
+            why = "it outlives its session"
+        if why is not None:
+            text = f"link '{self.link.name}' cannot acquire messages in a transaction: {why}"
+            raise AmqpLinkError(Condition.NOT_IMPLEMENTED, text)
+        if not self._transacts(self.queue):
+            raise AmqpLinkError(Condition.NOT_IMPLEMENTED, no_part_text(self.queue))
+        if self._acquisition is None:
+            self._acquisition = Acquisition(self._session.outbound, self.link, self)
+        self._transactions.work(transaction)
+        self._acquisition.enter(transaction)
+
+    def give_up(self, ids: Sequence[int]) -> None:
+        """See `acquisition.Giver`."""
+        unsettled = self._session.outbound.unsettled
+        found = [unsettled[number][1] for number in ids]
+        keys, _, _ = self._decisions.without_expired(found, list(ids))
+        if keys:
+            self.credit.counters.settled(Verdict.REQUEUE, len(keys))
+            self.credit.post(Settle(self.credit.ref, keys, Verdict.REQUEUE))
+        partial = self.link.partial
+        half = None if partial is None else partial.delivery_id
+        self._settle([number for number in ids if number != half], RELEASED)
 
     def on_updated(self, event: DeliveriesUpdated) -> None:
         """The client decided on deliveries. Credit does not move.
@@ -273,6 +317,9 @@ class Consumer:
         assert decision is not None
         assert not isinstance(outcome, Declared), "it is no decision, and was refused"
         other = self._transactions.decided_elsewhere(transaction, self.ref, event.keys)
+        if other is None and self._acquisition is not None:
+            within = {self._acquisition.transaction_of(number) for number in event.delivery_ids}
+            other = next(iter(within - {None, transaction}), None)
         if other is not None:
             other_id = other.id.hex()
             raise ConflictError(transaction, f"a delivery belongs to transaction 0x{other_id} already")
@@ -411,6 +458,10 @@ class Consumer:
         if isinstance(marker, CreditReply):
             self._act_on_reply(marker)
             return
+        if isinstance(marker, Aborted):
+            assert self._acquisition is not None
+            self._acquisition.on_aborted(marker)
+            return
         assert isinstance(marker, ActiveChanged)
         news = self._flows.take_active(active=marker.active)
         if news is not None:
@@ -547,6 +598,11 @@ class Consumer:
         self._session.outbound.queue_resumed(self.link, [self._resumed.popleft()])
         if not self._resumed:
             self._request_next()
+
+    def end_acquisition(self) -> None:
+        """The link is gone: what it has acquired in transactions goes back with all else that it held."""
+        if self._acquisition is not None:
+            self._acquisition.gone()
 
     def suspend(self, unsent: Sequence[tuple[int, Message]]) -> None:
         """The link is gone, and is kept: what was never sent goes back, and the rest stays acquired."""

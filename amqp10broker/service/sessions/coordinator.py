@@ -40,6 +40,28 @@ CAPABILITIES: Final = (Symbol("amqp:local-transactions"), Symbol("amqp:multi-txn
 _REJECTED: Final = Symbol("amqp:rejected:list")
 
 
+class Aborting:
+    """Deliveries that a rollback gives up although they are sent in part.
+
+    Attributes:
+        ref: under which its answer waits for them.
+        left: how many are not aborted yet.
+    """
+
+    __slots__ = ("_then", "left", "ref")
+
+    def __init__(self, ref: RequestRef, then: Callable[[RequestRef], object]) -> None:
+        self.ref = ref
+        self.left = 0
+        self._then = then
+
+    def one_less(self) -> None:
+        """One of them is aborted, or has gone with its link."""
+        self.left -= 1
+        if not self.left:
+            self._then(self.ref)
+
+
 class Coordinator:
     """One control link.
 
@@ -151,8 +173,7 @@ class Coordinator:
             text = "a delivery within the transaction has begun and is not whole (more=true)"
             raise AmqpLinkError(Condition.TRANSACTION_ROLLBACK, text)
         if discharge.fail:
-            self._roll_back(transaction)
-            self._answer_in_turn(delivery_id, ACCEPTED)
+            self._answer_behind(self._roll_back(transaction), delivery_id, ACCEPTED)
             return
         why = transaction.failed
         if why is None:
@@ -163,13 +184,18 @@ class Coordinator:
                 self._transactions.committed(transaction)
                 self._waiting.append((delivery_id, ref, ACCEPTED, transaction))
                 return
-        self._roll_back(transaction)
-        raise AmqpDeliveryError(Condition.TRANSACTION_ROLLBACK, f"the transaction was rolled back: {why}")
+        aborting = self._roll_back(transaction)
+        fault = AmqpLinkError(Condition.TRANSACTION_ROLLBACK, f"the transaction was rolled back: {why}")
+        if not self._rejects:
+            raise fault
+        self._answer_behind(aborting, delivery_id, Rejected(error=to_error(fault)))
 
-    def _roll_back(self, transaction: Transaction) -> None:
-        self._transactions.rolled_back(transaction)
+    def _roll_back(self, transaction: Transaction) -> Aborting:
+        aborting = Aborting(self._context.reply_to.request(), self.on_committed)
         for handle, command in transaction.undone():
             self._post(handle, command)
+        aborting.left = self._transactions.rolled_back(transaction, aborting.one_less)
+        return aborting
 
     # --- answers ----------------------------------------------------------------------------------
 
@@ -181,6 +207,13 @@ class Coordinator:
                 self._tell()
                 return True
         return False
+
+    def _answer_behind(self, aborting: Aborting, delivery_id: int, state: State) -> None:
+        """A rollback is answered when what was sent in part within it is aborted (4.4.3)."""
+        if aborting.left:
+            self._waiting.append((delivery_id, aborting.ref, state, None))
+        else:
+            self._answer_in_turn(delivery_id, state)
 
     def _answer_in_turn(self, delivery_id: int, state: State) -> None:
         """Discharges are answered in their order; one waits for those before it."""

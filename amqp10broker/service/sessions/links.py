@@ -657,6 +657,7 @@ class ClientLinks:
         self._owners.take(end.link)
         if isinstance(end, Consumer):
             self._accept.pop(end.ref, None)
+            end.end_acquisition()
             end.credit.retire(self._gone)
         else:
             self._gone.add(end.counters)

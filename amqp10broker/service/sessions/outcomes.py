@@ -61,6 +61,19 @@ def decide(state: Any, *, settled: bool, default: Verdict) -> Decision | None:
     return Decision(verdict, annotations)
 
 
+def transaction_named(flow: Flow) -> bytes | None:
+    """The transaction in which a client wants to acquire.
+
+    Raises:
+        AmqpLinkError: what it names is no id.
+    """
+    txn_id = None if flow.properties is None else flow.properties.get(_TXN_ID)
+    if txn_id is not None and not isinstance(txn_id, bytes):
+        text = f"property txn-id of a flow must be binary, and is {txn_id!r}"
+        raise AmqpLinkError(Condition.INVALID_FIELD, text)
+    return txn_id
+
+
 def check_no_transaction(flow: Flow) -> None:
     """Refuse a flow of a client that wants to acquire within a transaction.
 
@@ -70,7 +83,7 @@ def check_no_transaction(flow: Flow) -> None:
         AmqpLinkError: the flow names a transaction.
     """
     if flow.properties and flow.properties.get(_TXN_ID) is not None:
-        text = "flow names a transaction (txn-id): acquisition within a transaction is not supported"
+        text = "flow names a transaction (txn-id): messages of this link cannot be acquired in one"
         raise AmqpLinkError(Condition.NOT_IMPLEMENTED, text)
 
 

@@ -56,6 +56,16 @@ class Retired(NamedTuple):
     annotations: bytes = b""
 
 
+class Acquirer(Protocol):
+    """A consuming link that acquires in transactions: `acquisition.Acquisition`."""
+
+    def end(self, transaction: Transaction) -> None:
+        """A transaction is over."""
+
+    def roll_back(self, transaction: Transaction, then: Callable[[], None]) -> bool:
+        """What was acquired in it goes back, and it is over; returns whether `then` comes later."""
+
+
 class Transaction:
     """One transaction.
 
@@ -68,9 +78,21 @@ class Transaction:
         messages: posted in it.
         bytes: of their contents.
         failed: why it can only be rolled back; None: it can be committed.
+        acquirers: links that acquire in it, or have.
     """
 
-    __slots__ = ("_posts", "_retired", "began_ms", "bytes", "control", "due_ms", "failed", "id", "messages")
+    __slots__ = (
+        "_posts",
+        "_retired",
+        "acquirers",
+        "began_ms",
+        "bytes",
+        "control",
+        "due_ms",
+        "failed",
+        "id",
+        "messages",
+    )
 
     def __init__(self, id: bytes, control: ReceiverLink, began_ms: int) -> None:
         self.id = id
@@ -80,6 +102,7 @@ class Transaction:
         self.messages = 0
         self.bytes = 0
         self.failed: str | None = None
+        self.acquirers: dict[Acquirer, None] = {}
         # Queue, messages, and when they came.
         self._posts: list[tuple[DeclaredQueue, Sequence[Message], int]] = []
         self._retired: dict[tuple[ConsumerRef, int], Retired] = {}
@@ -264,16 +287,28 @@ class Transactions:
     def committed(self, transaction: Transaction) -> None:
         """It is discharged, and done."""
         self._moment.measures.transactions.committed += 1
+        for acquirer in transaction.acquirers:
+            acquirer.end(transaction)
         self._forget(transaction)
 
-    def rolled_back(self, transaction: Transaction) -> None:
-        """It is over, and nothing of it is done."""
+    def rolled_back(self, transaction: Transaction, then: Callable[[], None] = _nobody) -> int:
+        """It is over, and nothing of it is done.
+
+        Args:
+            transaction: which one.
+            then: called each time that a delivery is aborted which was acquired in it and is sent in part.
+
+        Returns:
+            How often `then` will be called.
+        """
         ends = self._moment.measures.transactions
         if self._is_overdue(transaction):
             ends.timed_out += 1
         else:
             ends.rolled_back += 1
+        aborting = sum(each.roll_back(transaction, then) for each in tuple(transaction.acquirers))
         self._forget(transaction)
+        return aborting
 
     def _forget(self, transaction: Transaction) -> None:
         del self._open[transaction.id]
@@ -314,7 +349,7 @@ class Transactions:
         if self.due_ms is not None:
             self._watch()
 
-    def _work(self, transaction: Transaction) -> None:
+    def work(self, transaction: Transaction) -> None:
         """Something is done in it: only then does it hold anything, and its time runs."""
         if transaction.due_ms is None and self._timeout_ms:
             transaction.due_ms = self._moment.ms + self._timeout_ms
@@ -330,7 +365,7 @@ class Transactions:
         size: int,
     ) -> None:
         """A transaction posts messages to queues."""
-        self._work(transaction)
+        self.work(transaction)
         transaction.post(queues, messages, size, self._moment.ms)
 
     def decided_elsewhere(
@@ -345,7 +380,7 @@ class Transactions:
 
     def retire(self, transaction: Transaction, key: int, retired: Retired) -> None:
         """A transaction decides on a delivery."""
-        self._work(transaction)
+        self.work(transaction)
         transaction.retire(key, retired)
         self._deciding[retired.holder.ref, key] = transaction
 
