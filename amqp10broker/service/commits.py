@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from amqp10broker.catalog.queue import DeclaredQueue, QueueHandle
@@ -26,6 +26,12 @@ def no_part_text(queue: DeclaredQueue) -> str:
     )
 
 
+class NoRoom(str):
+    """Why nothing was done: a queue would have more messages than it may have."""
+
+    __slots__ = ()
+
+
 class Commits(Protocol):
     """Carries commits out."""
 
@@ -37,6 +43,7 @@ class Commits(Protocol):
         mail: Sequence[tuple[QueueHandle, Command]],
         parts: Sequence[Part],
         ref: RequestRef | None = None,
+        also: Callable[[], None] | None = None,
     ) -> str | None:
         """Have all parts carried out in one step, behind what was to be told to queues before.
 
@@ -47,6 +54,7 @@ class Commits(Protocol):
             mail: letters to queues, in order; they are told in any case.
             parts: those of one queue in their order.
             ref: `Committed` follows with it when everything is as safe as it will be; None: nobody waits.
+            also: appends further records to what is kept on disk; not called where none of it is.
 
         Returns:
             Why nothing was done; None: it is done.

@@ -308,6 +308,8 @@ class Broker:
             self._queues = Queues(self, nursery, self.journal_task, self.cluster)
             self._bootstrap()
             if self.journal_task is not None:
+                if self.cluster is None:
+                    self.suspended.begin(self.journal_task)
                 self.journal_task.begin()
             try:
                 yield
@@ -381,6 +383,7 @@ class Broker:
             if self.journal_task is not None:
                 await self.journal_task.recovered.wait()
             await self._queues.begun()
+            self.suspended.restore()
             if self.cluster is not None:
                 await self.cluster.caught_up()
                 await self._queues.begun()

@@ -7,7 +7,7 @@ part; then all do, and the journal's records of that are one group (`storage.jou
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from itertools import chain
@@ -16,7 +16,7 @@ from typing import Final
 from amqp10broker.catalog.queue import QueueHandle
 from amqp10broker.errors import StorageError
 from amqp10broker.queues.commands import Command, Publish, RequestRef, Settle
-from amqp10broker.service.commits import Part
+from amqp10broker.service.commits import NoRoom, Part
 from amqp10broker.service.mail import Committed, SessionLetter
 from amqp10broker.tasks.journal_task import JournalTask
 from amqp10broker.tasks.letter_box import post_mail
@@ -51,6 +51,7 @@ class SessionCommits:
         mail: Sequence[tuple[QueueHandle, Command]],
         parts: Sequence[Part],
         ref: RequestRef | None = None,
+        also: Callable[[], None] | None = None,
     ) -> str | None:
         """See `Commits`."""
         post_mail(list(mail))
@@ -69,6 +70,8 @@ class SessionCommits:
         with nullcontext() if journal is None else journal.together():
             for task, commands in there.items():
                 task.decide_within(commands)
+            if also is not None and journal is not None:
+                also()
         for task in there:
             task.tell_decided()
         if ref is None:
@@ -95,7 +98,7 @@ class SessionCommits:
             if not task.queue.deleted and not keeper.takes_part(bytes_):
                 return f"queue '{name}' cannot write at present"
             if publishes and not task.queue.has_room_for(messages):
-                return f"queue '{name}' would exceed its maximum length"
+                return NoRoom(f"queue '{name}' would exceed its maximum length")
             if keeper.kept:
                 size += bytes_
         if not size or self._journal_task is None or not self._journal_task.journal.reserves:

@@ -51,6 +51,7 @@ class QueueTask(OwnQueue):
         "_clock",
         "_delay_s",
         "_due_ms",
+        "_early",
         "_fault",
         "_journal_task",
         "_mailbox",
@@ -60,6 +61,7 @@ class QueueTask(OwnQueue):
         "_own_files",
         "_silent",
         "_start_worker",
+        "_taking_up",
         "begun",
         "keeper",
         "teller",
@@ -94,6 +96,8 @@ class QueueTask(OwnQueue):
         """
         self.keeper = keeper
         self.begun = trio.Event()
+        # Its first turn has come, or somebody has begun for it, which its task then need not.
+        self._taking_up = self._early = False
         self.teller: Callable[[Mapping[PeerId, list[Effect]], int], None] | None = None
         self._askers = askers
         self._clock = clock
@@ -176,6 +180,8 @@ class QueueTask(OwnQueue):
 
     async def _recover(self) -> None:
         """Begin with what was there before a restart."""
+        if self._took_up_early():
+            return
         if self._journal_task is None:
             await self._take_up()
             return
@@ -186,9 +192,31 @@ class QueueTask(OwnQueue):
             return
         await self._journal_task.recovered.wait()
         async with self._journal_task.turns:
-            await self._take_up()
+            if not self._took_up_early():
+                await self._take_up()
+
+    def _took_up_early(self) -> bool:
+        early, self._early = self._early, False
+        return early
+
+    def _begin_early(self) -> None:
+        """A queue that was declared just now takes part in a commit, though its task has had no turn yet.
+
+        Of a quorum queue somebody must lead first, and a stream opens files: their tasks do that.
+        """
+        journal_task = self._journal_task
+        if self._taking_up or self._own_files or self.keeper.by_log:
+            return
+        if journal_task is not None and not journal_task.recovered.is_set():
+            return
+        self._taking_up = True
+        for _ in self.keeper.recover(self._clock.now_ms()):
+            pass  # a new one has nothing to read
+        self._early = True
+        self.begun.set()
 
     async def _take_up(self) -> None:
+        self._taking_up = True
         read = 0
         for step in self.keeper.recover(self._clock.now_ms()):
             read += step
@@ -255,9 +283,15 @@ class QueueTask(OwnQueue):
 
     def catch_up(self) -> None:
         """Work off what was put before, as a turn of the task would."""
-        if not self.begun.is_set() or self.queue.deleted or not (self._mailbox.waiting or self.keeper.by_log):
-            return
         try:
+            if not self.begun.is_set():
+                self._begin_early()
+            if (
+                not self.begun.is_set()
+                or self.queue.deleted
+                or not (self._mailbox.waiting or self.keeper.by_log)
+            ):
+                return
             if self._mailbox.waiting:
                 self._decide(_joined(self._mailbox.take_now()))
             self._hasten()

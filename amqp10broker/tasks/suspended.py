@@ -6,11 +6,21 @@ import math
 
 import trio
 
+from amqp10broker.amqp10.errors import AmqpError
+from amqp10broker.amqp10.performatives import Target
 from amqp10broker.catalog.plan import Key as PlanKey
+from amqp10broker.errors import DamagedFile
+from amqp10broker.persistence.kept_links import KeptLinksInJournal
 from amqp10broker.queues.commands import ReplyTo
-from amqp10broker.service.sessions.kept import Kept, KeptLinks, Mail
+from amqp10broker.service.sessions.kept import Kept, KeptLinks, Mail, survivor
+from amqp10broker.service.sessions.kept_consumer import KeptConsumer
+from amqp10broker.service.sessions.kept_publisher import KeptPublisher
+from amqp10broker.tasks.journal_task import JournalTask
 from amqp10broker.tasks.letter_box import post_mail
+from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.surroundings import Surroundings
+
+_log = Log("amqp10broker.keeping")
 
 
 class SuspendedLinks:
@@ -51,6 +61,46 @@ class SuspendedLinks:
             self.links.revoke(user=key[1])
         else:
             self.links.revoke(vhost=key[1])
+
+    def begin(self, journal_task: JournalTask) -> None:
+        """Have what is granted to survive a restart kept in the journal, which is still to be read."""
+        records = KeptLinksInJournal(journal_task.journal, journal_task.write_soon)
+        journal_task.add(records)
+        self.links.records = records
+
+    def restore(self) -> None:
+        """Go on with what the journal had, when queues are there and no client is.
+
+        A link whose virtual host is gone is over.
+
+        Raises:
+            DamagedFile: what it had of one cannot be understood.
+        """
+        records, vhosts = self.links.records, self._surroundings.catalog.vhosts
+        if records is None:
+            return
+        for number, document, tags in records.found():
+            try:
+                found = survivor(document)
+            except (ValueError, TypeError, AmqpError) as error:
+                raise DamagedFile(
+                    "the journal",
+                    f"what it says of link {number} cannot be understood: {error}",
+                    "start the version that wrote it, or restore the data folder from a copy",
+                ) from error
+            if found.key.vhost not in vhosts:
+                records.end(number)
+                continue
+            kept: Kept
+            if isinstance(found.terminus, Target):
+                kept = KeptPublisher(found.key, self, found.terminus)
+                kept.restore(tags)
+            else:
+                kept = KeptConsumer(found.key, self.links, found.terminus)
+            self.links.restore(kept, number, found.terms, found.deadline_ms)
+        if len(self.links):
+            _log.info("suspended links restored", links=len(self.links))
+        self.links.expire()
 
     async def run(self) -> None:
         """End links in time, until cancelled."""

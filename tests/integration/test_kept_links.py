@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 import struct
+from contextlib import closing
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -14,6 +16,7 @@ from amqp10broker.amqp10.performatives import (
     Accepted,
     Attach,
     Disposition,
+    Header,
     ReceiverSettleMode,
     Source,
     Target,
@@ -27,7 +30,7 @@ from amqp10broker.amqp10.resumption import (
     unsettled_map,
 )
 from tests.support import rawframes as raw
-from tests.support.broker_process import BrokerProcess
+from tests.support.broker_process import BrokerProcess, StartBroker
 from tests.support.proton_client import ProtonClient
 from tests.support.rawprocess import RawSocket
 
@@ -183,3 +186,49 @@ def test_proton_reads_what_is_granted(client: ProtonClient, queue: str) -> None:
     again = other.take(1)
     assert [each.message.body for each in again] == ["one"]
     other.settle(again)
+
+
+def test_a_durable_link_sends_each_message_once_though_its_broker_is_killed(
+    start_broker: StartBroker, tmp_path: Path
+) -> None:
+    """What the client does not know the outcome of is in the map of the next life, or never came."""
+    unsettled: list[bytes] = []
+    resumed = 0
+    for life in range(3):
+        broker = start_broker("--data-dir", str(tmp_path / "data"))
+        with closing(RawSocket(broker.port).open()) as peer:
+            target = Target(address="q", durable=2, timeout=600)
+            fields: dict[str, Any] = {"target": target, "unsettled": dict.fromkeys(unsettled)}
+            peer.send(raw.attach_sender(0, "q", name="mine", rcv_settle_mode=SECOND, **fields))
+            attach = peer.until(Attach).body
+            theirs = unsettled_map(attach)
+            assert attach.target.durable == 2
+            assert all(state == Accepted() for state in theirs.values())
+            resumed += len(theirs.keys() & set(unsettled))
+            unheard = {tag for tag in unsettled if tag not in theirs}
+            fresh = [] if life == 2 else [b"%d" % (life * 30 + number) for number in range(30)]
+            heard = len(unheard) + len(fresh[:20])
+            sent = [*unsettled, *fresh]
+            for number, tag in enumerate(sent):
+                known = tag in theirs
+                fields = {"delivery_tag": tag, "resume": known, "settled": known}
+                peer.send(raw.transfer(0, number, b"" if known else durable(tag), raw=True, **fields))
+            while heard > 0:
+                told = peer.until(Disposition).body
+                assert told.state == Accepted()
+                heard -= (told.last or told.first) + 1 - told.first
+            # It has not noted the last ones that it heard; of others it has not heard.
+            unsettled = fresh[15:]
+            if life < 2:
+                broker.kill()
+    assert resumed >= 2 * 5
+    assert broker.ask("get-queue", name="q")["message_count"] == 60
+    with closing(RawSocket(broker.port).open()) as peer:
+        peer.send(raw.attach_receiver(0, "q"), raw.credit(0, 60))
+        found = {int(raw.body_of(peer.until(Transfer).payload)) for _ in range(60)}
+        assert found == set(range(60))
+
+
+def durable(body: bytes) -> bytes:
+    """A persistent message."""
+    return Header(durable=True).encode() + raw.message(body)

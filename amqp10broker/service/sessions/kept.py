@@ -9,14 +9,22 @@ session; while it is suspended, the link takes it itself. What is kept of each k
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol
 
+from amqp10broker.amqp10.encoder import encode
 from amqp10broker.amqp10.link import ReceiverLink, SenderLink
-from amqp10broker.amqp10.performatives import Source, Target, TerminusExpiryPolicy
+from amqp10broker.amqp10.performatives import (
+    Source,
+    Target,
+    TerminusDurability,
+    TerminusExpiryPolicy,
+    decode_composite,
+)
 from amqp10broker.amqp10.types import Symbol
 from amqp10broker.catalog.queue import QueueHandle
 from amqp10broker.config import Config
@@ -36,6 +44,9 @@ CONTENT_BYTES_MAX: Final = 64 * 1024 * 1024
 VIEWS_MAX: Final = 100
 """Suspended links that are shown at one time."""
 
+FORMAT: Final = 1
+"""Of what a restart is told of a link."""
+
 LABEL: Final = "kept"
 """Of kept links, where people read who has something at a queue."""
 
@@ -51,14 +62,61 @@ class Key(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """How long a link is kept."""
+    """How long a link is kept, and what of it survives a restart of the broker."""
 
     policy: Symbol
     timeout_s: int
+    durable: int = TerminusDurability.NONE
 
     def in_terminus(self) -> dict[str, Any]:
-        """As the answer to the attach says it; nothing survives a restart, so that durable stays none."""
-        return {"expiry_policy": self.policy, "timeout": self.timeout_s}
+        """As the answer to the attach says it."""
+        return {"durable": self.durable, "expiry_policy": self.policy, "timeout": self.timeout_s}
+
+
+class Survivor(NamedTuple):
+    """What a restart knows of a link (`Kept.document`)."""
+
+    key: Key
+    terms: Terms
+    deadline_ms: int | None
+    terminus: Source | Target
+
+
+def survivor(document: bytes) -> Survivor:
+    """Read it again.
+
+    Raises:
+        ValueError: it cannot be understood.
+    """
+    facts, _, terminus = document.partition(b"\n")
+    version, *rest = json.loads(facts)
+    if version != FORMAT:
+        raise ValueError(f"format {version} of a kept link is not known")
+    vhost, user, container, name, consumes, policy, timeout_s, durable, deadline_ms = rest
+    found, _ = decode_composite(terminus)
+    if not isinstance(found, Source | Target):
+        raise ValueError(f"{found.NAME} is no terminus")
+    key = Key(vhost, user, container, name, consumes)
+    return Survivor(key, Terms(Symbol(policy), timeout_s, durable), deadline_ms, found)
+
+
+class Records(Protocol):
+    """What of links survives a restart: `persistence.kept_links.KeptLinksInJournal`."""
+
+    def put(self, number: int, document: bytes) -> None:
+        """Keep a link of this number, or what is said of it now."""
+
+    def take(self, number: int, tags: Sequence[bytes]) -> None:
+        """Queues have deliveries of these tags, with this record or not at all."""
+
+    def settle(self, number: int, tags: Iterable[bytes]) -> None:
+        """These are forgotten, as far as they are there."""
+
+    def end(self, number: int) -> None:
+        """The link is over, if it is there."""
+
+    def found(self) -> Iterable[tuple[int, bytes, Sequence[bytes]]]:
+        """Number, document and tags of each, as the start found them."""
 
 
 def terms_for(terminus: Source | Target, config: Config) -> Terms | None:
@@ -110,6 +168,7 @@ class Kept(ABC):
         lingers: whose end starts the timer: of a session's links, or of a connection's.
         number: by which people name it; 0 before it is among `KeptLinks`.
         revoked: nothing of it outlives its end any more, whatever was granted.
+        records: what of it survives a restart; None: nothing.
     """
 
     __slots__ = (
@@ -119,6 +178,7 @@ class Kept(ABC):
         "lingers",
         "link",
         "number",
+        "records",
         "reply_to",
         "revoked",
         "since_ms",
@@ -139,6 +199,7 @@ class Kept(ABC):
         self.lingers: object = None
         self.number = 0
         self.revoked = False
+        self.records: Records | None = None
         self._claims: list[Callable[[], object]] = []
 
     def put(self, letter: list[Effect]) -> bool:
@@ -161,6 +222,21 @@ class Kept(ABC):
     @abstractmethod
     def unsettled(self) -> int:
         """Deliveries that are kept of it."""
+
+    @property
+    @abstractmethod
+    def terminus(self) -> Source | Target:
+        """As the client attached it."""
+
+    def document(self) -> bytes:
+        """What a restart must know of it: see `restored`."""
+        facts = [FORMAT, *self.key, *self.terms, self.deadline_ms]
+        return json.dumps(facts).encode() + b"\n" + encode(self.terminus)
+
+    def write(self) -> None:
+        """Have it survive a restart as it is now, if it is to."""
+        if self.records is not None:
+            self.records.put(self.number, self.document())
 
     @abstractmethod
     def take(self, effect: Effect) -> None:
@@ -188,10 +264,16 @@ class Kept(ABC):
 
 
 class KeptLinks:
-    """All of a broker, suspended or attached."""
+    """All of a broker, suspended or attached.
+
+    Attributes:
+        host: the broker.
+        records: what of them survives a restart; None: nothing can.
+    """
 
     def __init__(self, host: Host) -> None:
         self.host = host
+        self.records: Records | None = None
         self._links: dict[Key, Kept] = {}
         self._by_peer: dict[PeerId, Kept] = {}
         self._of_user: Counter[str] = Counter()
@@ -238,10 +320,16 @@ class KeptLinks:
         if not self._bytes_of_user[user]:
             del self._bytes_of_user[user]
 
-    def add(self, kept: Kept) -> None:
-        """Keep one more; there is none of its key."""
+    def add(self, kept: Kept, number: int | None = None) -> None:
+        """Keep one more; there is none of its key.
+
+        Args:
+            kept: which one.
+            number: that it had before a restart.
+        """
         assert kept.key not in self._links
-        self._last_number = kept.number = self._last_number + 1
+        kept.number = self._last_number + 1 if number is None else number
+        self._last_number = max(self._last_number, kept.number)
         self._links[kept.key] = kept
         self._by_peer[kept.reply_to.id] = kept
         self._of_user[kept.key.user] += 1
@@ -250,6 +338,29 @@ class KeptLinks:
         """It has an end in a session from now on."""
         kept.terms, kept.link, kept.tell, kept.stays = terms, link, tell, False
         kept.since_ms = kept.deadline_ms = kept.lingers = None
+        before, kept.records = kept.records, self.records if terms.durable else None
+        if kept.records is not None:
+            kept.write()
+        elif before is not None:
+            before.end(kept.number)
+
+    def restore(self, kept: Kept, number: int, terms: Terms, deadline_ms: int | None) -> None:
+        """Keep one that has survived a restart, which has ended its connection if that had not ended before.
+
+        Args:
+            kept: suspended.
+            number: that it had.
+            terms: that it had been granted.
+            deadline_ms: when it ends, if its timer ran.
+        """
+        self.add(kept, number)
+        kept.terms, kept.records = terms, self.records
+        kept.since_ms = self.host.now_ms()
+        if deadline_ms is None:
+            self._start(kept)
+        else:
+            kept.deadline_ms = deadline_ms
+            self.host.timer_started()
 
     def suspend(self, kept: Kept, lingers: object) -> None:
         """Its end has gone.
@@ -285,6 +396,7 @@ class KeptLinks:
         if kept.terms.policy == TerminusExpiryPolicy.NEVER:
             return
         kept.deadline_ms = self.host.now_ms() + kept.terms.timeout_s * 1000
+        kept.write()
         self.host.timer_started()
 
     def end(self, kept: Kept) -> Mail:
@@ -298,6 +410,7 @@ class KeptLinks:
             del self._of_user[kept.key.user]
         attached, mail = kept.link is not None, kept.give_up()
         kept.link = kept.tell = None
+        self._forget_records(kept)
         self.host.close(kept.reply_to)
         kept.free()
         return [] if attached else mail
@@ -314,6 +427,7 @@ class KeptLinks:
                 self.host.post(self.end(kept))
             else:
                 kept.revoked = True
+                self._forget_records(kept)
 
     def end_suspended(self, number: int) -> SuspendedLinkView:
         """End one before its time: what is unsettled gets the default outcome; as it was shown until then.
@@ -327,6 +441,12 @@ class KeptLinks:
                 self.host.post(self.end(kept))
                 return view
         raise NotFound(f"suspended link {number}", f"no link of number {number} is suspended")
+
+    @staticmethod
+    def _forget_records(kept: Kept) -> None:
+        if kept.records is not None:
+            kept.records.end(kept.number)
+            kept.records = None
 
     @property
     def deadline_ms(self) -> int | None:

@@ -76,6 +76,11 @@ class KeptConsumer(Kept):
         """See `Kept`."""
         return len(self.held)
 
+    @property
+    def terminus(self) -> Source:
+        """See `Kept`."""
+        return self.source
+
     def ours(self) -> dict[bytes, int]:
         """Delivery-tag -> key of what is unsettled."""
         return {delivery_tag(key): key for key in self.held}

@@ -10,12 +10,12 @@ the outcome that is told; it is kept until the client must have heard of it, for
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from amqp10broker.amqp10.disposition import Outcome
+from amqp10broker.amqp10.disposition import ACCEPTED, Outcome
 from amqp10broker.amqp10.errors import AmqpLinkError, Condition
-from amqp10broker.amqp10.performatives import Attach, Target
+from amqp10broker.amqp10.performatives import Attach, Target, TerminusDurability
 from amqp10broker.amqp10.resumption import UNSETTLED_ENTRIES_MAX, State, resume_as_receiver, unsettled_map
 from amqp10broker.queues.commands import PublisherRef
 from amqp10broker.queues.effects import Confirmed, Effect, Rejected, Unconfirmed
@@ -75,6 +75,36 @@ class KeptPublisher(Kept):
         """See `Kept`."""
         return len(self.entries)
 
+    @property
+    def terminus(self) -> Target:
+        """See `Kept`."""
+        return self.target
+
+    # --- what survives a restart -----------------------------------------------------------------------
+
+    @property
+    def keeps_unsettled(self) -> bool:
+        """Whether what is unsettled survives a restart: what goes to queues is `noted` with it."""
+        return self.records is not None and self.terms.durable == TerminusDurability.UNSETTLED_STATE
+
+    def noted(self, ref: PublisherRef, ids: Sequence[int]) -> None:
+        """Queues get these deliveries of its end, in one group of records with this one."""
+        flight = self._flights[ref][1]
+        if self.records is not None:
+            self.records.take(self.number, [flight[number].tag for number in ids if number in flight])
+
+    def restore(self, tags: Iterable[bytes]) -> None:
+        """It has survived a restart, and of these deliveries queues have all."""
+        for tag in tags:
+            entry = self.entries[tag] = Entry(tag)
+            entry.outcome = ACCEPTED
+            entry.posted = True
+
+    def _forgotten(self, tags: Iterable[bytes]) -> None:
+        """These need not survive a restart any more."""
+        if self.records is not None:
+            self.records.settle(self.number, tags)
+
     # --- an end -----------------------------------------------------------------------------------
 
     def attached(self, publisher: Teller, ref: PublisherRef, tally: Tally) -> None:
@@ -88,6 +118,7 @@ class KeptPublisher(Kept):
         plan = resume_as_receiver(ours, unsettled_map(attach), incomplete=attach.incomplete_unsettled)
         for tag in plan.settled:
             del self.entries[tag]
+        self._forgotten(plan.settled)
         return plan.awaited | {tag: ours[tag] for tag in plan.open}
 
     def suspended(self, ref: PublisherRef) -> None:
@@ -134,6 +165,7 @@ class KeptPublisher(Kept):
                 "settle those whose outcome is told",
             )
         flight = self._flights[ref][1]
+        self._forgotten(tags)
         for number, tag in zip(ids, tags, strict=True):
             # One that is told in mode first is settled: its tag is free.
             there = entries.get(tag)
@@ -169,11 +201,16 @@ class KeptPublisher(Kept):
         for number in ids:
             entry = flight.pop(number, None)
             if entry is not None:
-                entry.outcome = outcome
+                self._decide(entry, outcome)
                 if second:
                     self._told[number] = entry
         if not second:
             self._trim(most)
+
+    def _decide(self, entry: Entry, outcome: Outcome) -> None:
+        entry.outcome = outcome
+        if outcome is not ACCEPTED:
+            self._forgotten((entry.tag,))  # what a queue has not taken is sent again after a restart
 
     def _trim(self, most: int) -> None:
         excess = len(self.entries) - most
@@ -181,6 +218,7 @@ class KeptPublisher(Kept):
             old = [tag for tag, entry in self.entries.items() if entry.outcome is not None]
             for tag in old[:excess]:
                 del self.entries[tag]
+            self._forgotten(old[:excess])
 
     def told(self, number: int, entry: Entry) -> None:
         """The client is told an outcome again, under this delivery-id, and settles later."""
@@ -188,15 +226,18 @@ class KeptPublisher(Kept):
 
     def settled(self, ids: Sequence[int]) -> None:
         """The client has settled what it was told."""
-        for number in ids:
-            entry = self._told.pop(number, None)
-            if entry is not None:
-                self.forget(entry)
+        told = (self._told.pop(number, None) for number in ids)
+        self._forget(entry for entry in told if entry is not None)
 
     def forget(self, entry: Entry) -> None:
         """A delivery is over for both ends."""
-        if self.entries.get(entry.tag) is entry:
-            del self.entries[entry.tag]
+        self._forget((entry,))
+
+    def _forget(self, over: Iterable[Entry]) -> None:
+        tags = [entry.tag for entry in over if self.entries.get(entry.tag) is entry]
+        for tag in tags:
+            del self.entries[tag]
+        self._forgotten(tags)
 
     # --- from queues ------------------------------------------------------------------------------
 
@@ -212,7 +253,7 @@ class KeptPublisher(Kept):
                 entry = flight.pop(number, None)
                 if entry is None:
                     continue
-                entry.outcome = outcome
+                self._decide(entry, outcome)
                 if self.publisher is not None and entry.number is not None:
                     self.publisher.tell_late(entry, entry.number)
         self._landed(effect.publisher)

@@ -16,27 +16,37 @@ from amqp10broker.amqp10.performatives import (
     SenderSettleMode,
     Source,
     Target,
+    TerminusDurability,
     TerminusExpiryPolicy,
 )
 from amqp10broker.amqp10.resumption import State, resume_as_sender, unsettled_map
 from amqp10broker.amqp10.session import Session
 from amqp10broker.catalog.catalog import Request
 from amqp10broker.catalog.proposing import LATER, Decided
-from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.catalog.queue import DeclaredQueue, QueueHandle
 from amqp10broker.catalog.queue_requests import DeclareQueue, DeleteQueue, QueueEnded
 from amqp10broker.catalog.subscriptions import DeclareSubscription
 from amqp10broker.config.records import INCOMING_WINDOW
 from amqp10broker.config.settings import AUTO
 from amqp10broker.errors import PermissionDenied, RefusedError
-from amqp10broker.queues.commands import DELETE, ConsumerRef, Delete, PublisherRef, RequestRef, Subscribe
+from amqp10broker.queues.commands import (
+    DELETE,
+    Command,
+    ConsumerRef,
+    Delete,
+    PublisherRef,
+    RequestRef,
+    Subscribe,
+)
 from amqp10broker.queues.effects import Effect, QueueDeleted, QueueDown, Refusal, SubscribeRefused, TimedOut
 from amqp10broker.service.auto_limit import AutoLimit, Bounds
+from amqp10broker.service.commits import Part
 from amqp10broker.service.context import Post, SessionContext
 from amqp10broker.service.counters import ClientCounters
 from amqp10broker.service.mail import LinkFree
 from amqp10broker.service.queue_credit import Mode, QueueCredit
 from amqp10broker.service.routes import Routes
-from amqp10broker.service.sessions.attach import SourcePlan, Steps, plan_target, rcv_settle_mode
+from amqp10broker.service.sessions.attach import SourcePlan, Steps, TargetPlan, plan_target, rcv_settle_mode
 from amqp10broker.service.sessions.auto_credit import AutoCredit, AutoQueueCredit
 from amqp10broker.service.sessions.consumer import Consumer, ConsumerTerms
 from amqp10broker.service.sessions.kept import Kept, Key, Terms, terms_for
@@ -45,6 +55,8 @@ from amqp10broker.service.sessions.kept_publisher import KeptPublisher
 from amqp10broker.service.sessions.link_owner import LinkOwners
 from amqp10broker.service.sessions.publisher import Publisher
 from amqp10broker.service.sessions.topics import plan_receiver
+
+TakeMail = Callable[[], list[tuple[QueueHandle, Command]]]
 
 
 class Waiting(NamedTuple):
@@ -66,7 +78,9 @@ class ClientLinks:
         publishers: those by which it publishes, likewise.
     """
 
-    def __init__(self, session: Session, context: SessionContext, owners: LinkOwners, post: Post) -> None:
+    def __init__(
+        self, session: Session, context: SessionContext, owners: LinkOwners, post: Post, take_mail: TakeMail
+    ) -> None:
         """Begin without links.
 
         Args:
@@ -74,11 +88,13 @@ class ClientLinks:
             context: the broker around the session.
             owners: of all links of the session.
             post: puts a letter to a queue.
+            take_mail: what was posted and is still here.
         """
         self._session = session
         self._owners = owners
         self._context = context
         self._post = post
+        self._take_mail = take_mail
         self._routes = Routes(context.vhost, context.access, context.container_id)
         self._gone = ClientCounters()
         self.consumers: dict[ConsumerRef, Consumer] = {}
@@ -168,10 +184,11 @@ class ClientLinks:
             return
         self._take_name(link)
         source, kept, before = plan.source, None, None
-        terms = self._terms(link, attach.source) if _may_be_kept(plan, attach) else None
+        survives = TerminusDurability.CONFIGURATION if plan.queue.lasting else TerminusDurability.NONE
+        terms = self._terms(link, attach.source, survives) if _may_be_kept(plan, attach) else None
         if terms is not None:
-            source = replace(source, **terms.in_terminus())
             kept, before = self._keep_consumer(link, attach, terms, plan)
+            source = replace(source, **kept.terms.in_terminus())
         elif not plan.dynamic:
             self._end_kept(self._kept(link))
         ref = self._context.reply_to.consumer() if kept is None else kept.ref
@@ -216,7 +233,7 @@ class ClientLinks:
             moment=self._context.moment,
             log=self._context.log,
             transactions=self._context.transactions,
-            transacts=self._transacts,
+            transacts=self.transacts,
             kept=kept,
         )
         self._owners.senders[link] = consumer
@@ -251,9 +268,15 @@ class ClientLinks:
             ),
         )
 
-    def _transacts(self, queue: DeclaredQueue) -> bool:
+    def transacts(self, queue: DeclaredQueue) -> bool:
+        """Whether a queue may have a part in a commit."""
         commits = self._context.commits
         return commits is not None and commits.takes(queue.handle)
+
+    def commit(self, parts: Sequence[Part], also: Callable[[], None]) -> str | None:
+        """See `publisher.PublisherLinks`."""
+        assert self._context.commits is not None, "its queues were asked whether they transact"
+        return self._context.commits.commit(self._take_mail(), parts, also=also)
 
     def _take_name(self, link: SenderLink | ReceiverLink) -> None:
         stolen = self._context.names.take(link, self._context.tell_stolen)
@@ -270,10 +293,10 @@ class ClientLinks:
         self._take_name(link)
         kept, unsettled = None, None
         target = plan.target
-        terms = None if plan.dynamic else self._terms(link, attach.target)
+        terms = None if plan.dynamic else self._terms(link, attach.target, self._durability_of(plan))
         if terms is not None:
-            target = replace(target, **terms.in_terminus())
             kept, unsettled = self._keep_publisher(link, attach, terms)
+            target = replace(target, **kept.terms.in_terminus())
         ref = (self._context.reply_to if kept is None else kept.reply_to).publisher()
         address = plan.target.address
         settings = self._context.flow_for(address)
@@ -338,14 +361,30 @@ class ClientLinks:
         """The attach that has waited for another end to go; None: it is gone itself."""
         return self._claimed.pop(link, None)
 
-    def _terms(self, link: SenderLink | ReceiverLink, terminus: Any) -> Terms | None:
-        """How long the link is kept; None: it is not. What is kept of its name then ends, or never began."""
+    def _durability_of(self, plan: TargetPlan) -> int:
+        """What of a publisher's link can survive a restart, if what it publishes to does."""
+        made = plan.queue or plan.temporary
+        lasts = made is None or made.lasting
+        if plan.exchange is not None:
+            exchange = self._context.vhost.topology.lookup_exchange(plan.exchange.exchange)
+            lasts = lasts and exchange.durable
+        return TerminusDurability.UNSETTLED_STATE if lasts else TerminusDurability.NONE
+
+    def _terms(self, link: SenderLink | ReceiverLink, terminus: Any, survives: int) -> Terms | None:
+        """How long the link is kept; None: it is not. What is kept of its name then ends, or never began.
+
+        Args:
+            link: which one.
+            terminus: what the client asks for.
+            survives: what of the link could survive a restart.
+        """
         kept, config = self._context.kept, self._context.config
         if kept is None:
             return None
         terms = terms_for(terminus, config) if isinstance(terminus, Source | Target) else None
         if terms is not None and kept.has_room(self._key(link), config.suspended_links_max):
-            return terms
+            durable = TerminusDurability.NONE if kept.records is None else min(terminus.durable, survives)
+            return terms._replace(durable=durable)
         self._end_kept(self._kept(link))
         return None
 
@@ -358,6 +397,9 @@ class ClientLinks:
         there, unsettled = self._kept(link), None
         if isinstance(there, KeptPublisher) and attach.unsettled is not None:
             kept, unsettled = there, there.resume(attach)
+            if there.entries:
+                # Of what it has sent so far no more was noted than this.
+                terms = terms._replace(durable=min(terms.durable, there.terms.durable))
         else:
             self._end_kept(there)
             assert isinstance(attach.target, Target)

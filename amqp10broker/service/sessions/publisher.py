@@ -42,7 +42,7 @@ from amqp10broker.queues.effects import Rejected as Refused
 from amqp10broker.queues.effects import Unconfirmed
 from amqp10broker.routing.address import BadAddress, ExchangeAddress, QueueAddress, parse
 from amqp10broker.routing.exchange import Exchange
-from amqp10broker.service.commits import no_part_text
+from amqp10broker.service.commits import NoRoom, Part, no_part_text
 from amqp10broker.service.context import Post, SessionContext
 from amqp10broker.service.counters import ClientCounters
 from amqp10broker.service.routes import Route, Routes
@@ -71,6 +71,12 @@ class PublisherLinks(Protocol):
 
     def drop_publisher(self, publisher: Publisher) -> None:
         """Its link has ended: forget it, and let it `leave`."""
+
+    def transacts(self, queue: DeclaredQueue) -> bool:
+        """Whether a queue may have a part in a commit."""
+
+    def commit(self, parts: Sequence[Part], also: Callable[[], None]) -> str | None:
+        """Have parts carried out in one step, behind all that was posted; see `service.commits.Commits`."""
 
     def propose(
         self, link: SenderLink | ReceiverLink, request: Request[Any], then: Callable[[Decided], None]
@@ -305,9 +311,10 @@ class Publisher:
             if settled:
                 self.counters.published_settled += len(ids)
             self._default_exchange.count(len(ids), routed=True)
-            if self.kept is not None:
-                self.kept.posted(self.ref, ids)
-            self._post(self.queue.handle, Publish(self.ref, ids, messages, settled))
+            if self.kept is None:
+                self._post(self.queue.handle, Publish(self.ref, ids, messages, settled))
+            else:
+                self._send(self.kept, (self.queue,), ids, messages, settled)
             return
         if self.temporary is not None:
             self._check_there(self.temporary, ids, settled)
@@ -387,12 +394,42 @@ class Publisher:
             return
         if len(queues) > 1:
             self.counters.copies += (len(queues) - 1) * len(ids)
-            self._tally.expect(ids, len(queues))
         self._last_queues = queues
         if self.kept is not None:
-            self.kept.posted(self.ref, ids)
+            self._send(self.kept, queues, ids, messages, settled)
+            return
+        if len(queues) > 1:
+            self._tally.expect(ids, len(queues))
         for queue in queues:
             self._post(queue.handle, Publish(self.ref, ids, messages, settled))
+
+    def _send(
+        self,
+        kept: KeptPublisher,
+        queues: Sequence[DeclaredQueue],
+        ids: Sequence[int],
+        messages: Sequence[Message],
+        settled: bool,
+    ) -> None:
+        """To queues, by a link that is kept: what survives a restart is one commit with the messages."""
+        parts = [(queue.handle, Publish(self.ref, ids, messages, settled)) for queue in queues]
+        if kept.keeps_unsettled and not settled and all(map(self._links.transacts, queues)):
+            refusal = self._links.commit(parts, partial(kept.noted, self.ref, ids))
+            if isinstance(refusal, NoRoom) and len(ids) > 1:
+                for number, message in zip(ids, messages, strict=True):
+                    self._send(kept, queues, [number], [message], settled)
+                return
+            if refusal is not None:
+                full = AmqpDeliveryError(Condition.RESOURCE_LIMIT_EXCEEDED, refusal)
+                self._answer(ids, self._rejected(full) if isinstance(refusal, NoRoom) else RELEASED)
+                return
+        else:
+            for handle, publish in parts:
+                self._post(handle, publish)
+        # None of them has spoken yet: that is a letter to the session.
+        if len(queues) > 1:
+            self._tally.expect(ids, len(queues))
+        kept.posted(self.ref, ids)
 
     def _hold(
         self,

@@ -138,7 +138,7 @@ class BrokerSession:
         self._note_window()
         self.mail: list[tuple[QueueHandle, Command]] = []
         self._owners = LinkOwners()
-        self.links = ClientLinks(self.session, context, self._owners, self._post)
+        self.links = ClientLinks(self.session, context, self._owners, self._post, self.take_mail)
         # Links of a queue that this session deletes end behind the answer, if it can be written: RabbitMQ's
         # client for Python takes a detach in front of it for the request's failure.
         self._deleted: list[QueueDeleted] = []

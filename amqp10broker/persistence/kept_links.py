@@ -1,0 +1,215 @@
+"""Links of AMQP 1.0 that survive a restart, in the journal: termini, and what is unsettled of publishers.
+
+=============  ===============  ==================================================================
+kind           index            payload
+=============  ===============  ==================================================================
+`LINK`         number of link   what the service says of it, in place of what it said before
+`TAKEN`        number of link   delivery-tags of deliveries that queues have, each behind a u8 with its
+                                length; they are in one group with the queues' records of the messages
+`SETTLED`      number of link   tags likewise: forgotten
+`ENDED`        number of link   nothing
+=============  ===============  ==================================================================
+
+All are of the group `GROUP`, which is no queue's: queues have numbers from 1. What is in memory is all that
+lives, so a record is never read again: what lives of an old file is appended anew from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
+
+from amqp10broker.errors import DamagedFile
+from amqp10broker.persistence.journal_face import JournalRecord, RecordLog
+
+GROUP: Final = 0
+LINK: Final = 1
+TAKEN: Final = 2
+SETTLED: Final = 3
+ENDED: Final = 4
+
+
+class _Record:
+    """One in the journal: needed until the last of its entries is not."""
+
+    __slots__ = ("entries", "file", "length")
+
+    def __init__(self, file: int, length: int, entries: int) -> None:
+        self.file = file
+        self.length = length
+        self.entries = entries
+
+
+class _Link:
+    """What lives of one link; `document` is None until its record was read."""
+
+    __slots__ = ("document", "record", "tags")
+
+    def __init__(self) -> None:
+        self.document: bytes | None = None
+        self.record: _Record | None = None
+        self.tags: dict[bytes, _Record] = {}
+
+
+class KeptLinksInJournal:
+    """See the module.
+
+    Attributes:
+        group: its records'.
+    """
+
+    def __init__(self, log: RecordLog, write_soon: Callable[[], None]) -> None:
+        """Begin without any.
+
+        Args:
+            log: the journal; it need not be recovered yet.
+            write_soon: called when something was appended that nobody waits for.
+        """
+        self.group = GROUP
+        self._log = log
+        self._write_soon = write_soon
+        self._links: dict[int, _Link] = {}
+
+    # --- what the service has kept --------------------------------------------------------------
+
+    def put(self, number: int, document: bytes) -> None:
+        """Keep a link, or what is said of it now.
+
+        Args:
+            number: of the link.
+            document: what the service wants back.
+        """
+        self._put(number, document, self._append(LINK, number, document, 1))
+        self._write_soon()
+
+    def take(self, number: int, tags: Sequence[bytes]) -> None:
+        """Queues have these deliveries of a link; call it within the group of their records.
+
+        Args:
+            number: of the link.
+            tags: of up to 255 octets; such as are there already are those of new deliveries.
+        """
+        if tags:
+            self._take(number, tags, self._append(TAKEN, number, _packed(tags), len(tags)))
+
+    def settle(self, number: int, tags: Iterable[bytes]) -> None:
+        """Deliveries of a link are forgotten; those that are not kept are passed over."""
+        link = self._links.get(number)
+        there = [] if link is None else [tag for tag in tags if tag in link.tags]
+        if there:
+            self._log.append(GROUP, SETTLED, number, [_packed(there)])
+            self._settle(number, there)
+            self._write_soon()
+
+    def end(self, number: int) -> None:
+        """A link is over, if it is kept."""
+        if number in self._links:
+            self._log.append(GROUP, ENDED, number, ())
+            self._end(number)
+            self._write_soon()
+
+    def found(self) -> Iterator[tuple[int, bytes, Sequence[bytes]]]:
+        """When all was read: number, document and tags of each link."""
+        for number, link in list(self._links.items()):
+            if link.document is None:
+                self.end(number)  # or who gets its number would have its deliveries
+            else:
+                yield number, link.document, list(link.tags)
+
+    # --- its records ----------------------------------------------------------------------------
+
+    def _append(self, kind: int, number: int, payload: bytes, entries: int) -> _Record:
+        _, file, _ = self._log.append(GROUP, kind, number, [payload])
+        return _Record(file, len(payload), entries)
+
+    def _put(self, number: int, document: bytes, record: _Record) -> None:
+        link = self._links.setdefault(number, _Link())
+        before, link.document, link.record = link.record, document, record
+        self._log.add_live(record.file, record.length)
+        if before is not None:
+            self._drop(before)
+
+    def _take(self, number: int, tags: Sequence[bytes], record: _Record) -> None:
+        link = self._links.setdefault(number, _Link())
+        self._log.add_live(record.file, record.length)
+        for tag in tags:
+            before = link.tags.pop(tag, None)
+            if before is not None:
+                self._drop(before)
+            link.tags[tag] = record
+
+    def _settle(self, number: int, tags: Iterable[bytes]) -> None:
+        link = self._links.get(number)
+        if link is None:
+            return
+        for tag in tags:
+            record = link.tags.pop(tag, None)
+            if record is not None:
+                self._drop(record)
+
+    def _end(self, number: int) -> None:
+        link = self._links.pop(number, None)
+        if link is not None:
+            for record in link.tags.values():
+                self._drop(record)
+            if link.record is not None:
+                self._drop(link.record)
+
+    def _drop(self, record: _Record) -> None:
+        record.entries -= 1
+        if not record.entries:
+            self._log.add_dead(record.file, record.length)
+
+    # --- of the journal (`tasks.journal_task.Kept`)
+
+    def restore(self, records: Sequence[JournalRecord]) -> None:
+        """Take in records found at start.
+
+        Raises:
+            DamagedFile: one cannot be understood.
+        """
+        for record in records:
+            number, payload = record.index, bytes(record.payload)
+            if record.kind == LINK:
+                self._put(number, payload, _Record(record.file, len(payload), 1))
+            elif record.kind == TAKEN:
+                tags = _unpacked(payload)
+                self._take(number, tags, _Record(record.file, len(payload), len(tags)))
+            elif record.kind == SETTLED:
+                self._settle(number, _unpacked(payload))
+            elif record.kind == ENDED:
+                self._end(number)
+            else:
+                raise DamagedFile(
+                    f"file {record.file} of the journal at offset {record.offset}",
+                    f"this version does not know kind {record.kind} of a record of links that are kept",
+                    "start the version that wrote it, or restore the data folder from a copy",
+                )
+
+    def relocate(self, file: int) -> Iterator[None]:
+        """Append again what lives in a file."""
+        for number in list(self._links):
+            link = self._links.get(number)
+            if link is None:
+                continue
+            if link.record is not None and link.document is not None and link.record.file <= file:
+                self.put(number, link.document)
+                yield
+            tags = [tag for tag, record in link.tags.items() if record.file <= file]
+            if tags and self._links.get(number) is link:
+                # In their order: those that are newer, and elsewhere, come behind them again.
+                self.take(number, tags)
+                yield
+
+
+def _packed(tags: Sequence[bytes]) -> bytes:
+    return b"".join(bytes((len(tag),)) + tag for tag in tags)
+
+
+def _unpacked(payload: bytes) -> list[bytes]:
+    tags, at = [], 0
+    while at < len(payload):
+        end = at + 1 + payload[at]
+        tags.append(payload[at + 1 : end])
+        at = end
+    return tags
