@@ -156,7 +156,7 @@ class LaneBrowsers:
             answer = browser.subscribed.answer and not browser.told
             commands.append(replace(browser.subscribed, shown=browser.shown, answer=answer))
             if browser.wire:
-                back = GiveBack(ref, browser.back, (), browser.count, browser.seen, browser.wire)
+                back = GiveBack(ref, [*browser.back], (), browser.count, browser.seen, browser.wire)
                 commands.append(back)
             asked = browser.asked
             if asked is None:

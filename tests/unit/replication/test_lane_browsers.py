@@ -100,6 +100,9 @@ def test_what_was_given_back_is_shown_again_by_the_next_leader() -> None:
     (reply,) = port.take()
     assert isinstance(reply, e.CreditReply)
     assert (reply.credit, reply.epoch) == (0, 0)
+    # What was sent to a leader at this very node it has not carried out yet.
+    client.post_all([c.GiveBack(CONSUMER, [7], [MESSAGE], 2, 2, 2)])
+    assert back.keys == [8]
 
 
 def test_decisions_of_a_browser_are_answered_by_its_node() -> None:
