@@ -285,6 +285,16 @@ def test_first_acquirer_is_true_until_somebody_had_the_message() -> None:
     assert (first.first_acquirer, second.first_acquirer) == (True, False)
 
 
+def test_an_absolute_expiry_time_passes_and_expires_nothing() -> None:
+    """3.2.4: "An absolute time when this message is considered to be expired", by whoever reads it: it is of
+    the bare message, which queues do not read."""
+    pipe = Pipe()
+    bare = Properties(absolute_expiry_time=1).encode() + DATA
+    (answer,) = pipe.publish(bare)
+    assert answer.endswith("state=accepted")
+    assert pipe.fetch().endswith(bare)
+
+
 @pytest.mark.parametrize(("user", "taken"), [(b"guest", True), (b"somebody", False), (b"", False)])
 def test_user_id_must_be_the_users(user: bytes, taken: bool) -> None:
     """3.2.4: "user-id ... the identity of the user responsible for producing the message"; nobody may

@@ -181,6 +181,17 @@ def test_a_delivery_tag_has_up_to_32_bytes(size: int, taken: bool) -> None:
     )
 
 
+def test_a_tag_that_is_in_use_on_a_link_that_is_not_kept_mixes_nothing_up() -> None:
+    """2.6.12: tags MUST be unique; what such a link tells of its deliveries names them by their ids."""
+    script = after(*PUBLISHER, "withhold q")
+    assert script.do("C> TRANSFER h=0 did=0 tag=0x07 body=a") == []
+    assert script.do("C> TRANSFER h=0 did=1 tag=0x07 body=b") == []
+    for number in range(2):
+        assert script.do("confirm q 1") == [
+            f"B> DISPOSITION role=receiver first={number} settled=true state=accepted"
+        ]
+
+
 def test_delivery_ids_in_flight_are_unique_in_the_session() -> None:
     """2.8.4, 2.6.12: an id in use names one delivery, on whichever link."""
     script = after(*PUBLISHER, "C> ATTACH h=1 target=/queues/q", "withhold q", "C> TRANSFER h=0 did=5")
