@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import repeat
 from operator import itemgetter
 from typing import Final
@@ -94,6 +94,36 @@ def decode_batch(data: bytes, at: int = 0, end: int | None = None) -> list[Messa
         messages.append((head, data[at:stop]))
         at = stop
     return messages
+
+
+def decode_some(read: Callable[[int, int], bytes], places: Sequence[int]) -> list[Message]:
+    """Some messages of a batch, without reading the others.
+
+    Args:
+        read: gives so many bytes of the batch, from a place in it on.
+        places: of the messages, counted from 0.
+    """
+    count, head_count = _START.unpack(read(0, _START.size))
+    several = head_count != 1
+    table = read(_START.size, 4 * (head_count + count) + 2 * count * several)
+    head_lengths = _numbers("I", table[: 4 * head_count])
+    lengths = _numbers("I", table[4 * head_count : 4 * (head_count + count)])
+    head_numbers = _numbers("H", table[4 * (head_count + count) :])
+    heads_at = _START.size + len(table)
+    contents_at = heads_at + sum(head_lengths)
+    messages: list[Message] = []
+    for place in places:
+        number = head_numbers[place] if several else 0
+        head = read(heads_at + sum(head_lengths[:number]), head_lengths[number])
+        messages.append((head, read(contents_at + sum(lengths[:place]), lengths[place])))
+    return messages
+
+
+def _numbers(kind: str, data: bytes) -> array[int]:
+    numbers = array(kind, data)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
 
 
 def batch_lengths(data: bytes, at: int = 0) -> Sequence[int]:

@@ -77,7 +77,11 @@ class Spool:
 
     def peek(self, place: Place) -> bytes:
         """A page, which stays."""
-        return self._files[place.file].read(place.offset, place.length)
+        return self.peek_at(place, 0, place.length)
+
+    def peek_at(self, place: Place, at: int, length: int) -> bytes:
+        """A part of a page, which stays."""
+        return self._files[place.file].read(place.offset + at, length)
 
     def drop(self, place: Place) -> None:
         """A page is not needed any more."""
@@ -119,6 +123,12 @@ class SpoolPacks:
     def read(self, handle: object) -> bytes:
         """See `Packs`."""
         return self._spool.peek(handle) if isinstance(handle, Place) else cast("bytes", handle)
+
+    def read_at(self, handle: object, at: int, length: int) -> bytes:
+        """See `Packs`."""
+        if isinstance(handle, Place):
+            return self._spool.peek_at(handle, at, length)
+        return cast("bytes", handle)[at : at + length]
 
     def drop(self, handle: object) -> None:
         """See `Packs`."""

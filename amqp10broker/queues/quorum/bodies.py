@@ -8,11 +8,13 @@ of which a few are lists of messages and all others packed bytes. Where those ar
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import compress
 from typing import Final, Protocol
 
-from amqp10broker.message.batch import decode_batch, encode_batch
+from amqp10broker.message.batch import decode_batch, decode_some, encode_batch
 from amqp10broker.message.message import Message
 
 _PAGE_BITS: Final = 12
@@ -21,6 +23,10 @@ _MASK: Final = _PAGE - 1
 
 OPEN_PAGES_MAX: Final = 6
 """Pages that are lists of messages: where publishers write, where consumers read, where they settle."""
+
+
+PEEKS_MAX: Final = 32
+"""Messages that are read of a page while it is packed. Then it is opened, which costs as much as those."""
 
 
 class BodyStore(Protocol):
@@ -58,6 +64,9 @@ class Packs(Protocol):
     def read(self, handle: Handle) -> bytes:
         """Give them back, as often as they are asked for."""
 
+    def read_at(self, handle: Handle, at: int, length: int) -> bytes:
+        """Give a part of them: so many bytes, from there on."""
+
     def drop(self, handle: Handle) -> None:
         """Nobody will ask for them any more."""
 
@@ -74,6 +83,11 @@ class MemoryPacks:
         assert isinstance(handle, bytes)
         return handle
 
+    def read_at(self, handle: Handle, at: int, length: int) -> bytes:
+        """See `Packs`."""
+        assert isinstance(handle, bytes)
+        return handle[at : at + length]
+
     def drop(self, handle: Handle) -> None:
         """See `Packs`."""
 
@@ -87,9 +101,10 @@ class _Page:
         packed: all messages of `slots`, None if it would not say the same as the list.
         slots: which places the packed messages have.
         dropped: places dropped since it was packed.
+        peeks: messages that were read of it since it was closed.
     """
 
-    __slots__ = ("_packs", "dropped", "live", "messages", "packed", "slots")
+    __slots__ = ("_packs", "dropped", "live", "messages", "packed", "peeks", "slots")
 
     def __init__(self, packs: Packs) -> None:
         self._packs = packs
@@ -97,7 +112,8 @@ class _Page:
         self.messages: list[Message | None] | None = []
         self.packed: Handle | None = None
         self.slots: array[int] = array("H")
-        self.dropped: set[int] = set()
+        self.dropped: array[int] = array("H")
+        self.peeks = 0
 
     def open(self) -> list[Message | None]:
         """The list of messages."""
@@ -111,9 +127,15 @@ class _Page:
             if self.dropped:
                 for slot in self.dropped:
                     messages[slot] = None
-                self.dropped.clear()
+                del self.dropped[:]
                 self.changed()
         return messages
+
+    def peek(self, slots: Sequence[int]) -> list[Message]:
+        """Messages of a page that is closed, and stays so. All of them are there."""
+        self.peeks += len(slots)
+        places = [bisect_left(self.slots, slot) for slot in slots]
+        return decode_some(partial(self._packs.read_at, self.packed), places)
 
     def changed(self) -> None:
         """What is packed does not say the same as the list any more, or is not needed."""
@@ -131,12 +153,14 @@ class _Page:
             pieces = encode_batch([message for message in messages if message is not None])
             self.packed = self._packs.keep(pieces)
         self.messages = None
+        self.peeks = 0
 
     def places(self) -> list[int]:
         """Which places have a message."""
         if self.messages is not None:
             return [slot for slot, message in enumerate(self.messages) if message is not None]
-        return [slot for slot in self.slots if slot not in self.dropped]
+        dropped = dict.fromkeys(self.dropped)
+        return [slot for slot in self.slots if slot not in dropped]
 
     def drop(self, slots: Sequence[int]) -> None:
         """Forget messages; at least one other stays."""
@@ -147,7 +171,7 @@ class _Page:
             for slot in slots:
                 messages[slot] = None
             return
-        self.dropped.update(slots)
+        self.dropped.extend(slots)
         if self.live * 2 < len(self.slots):
             self.open()
             self.close()
@@ -167,6 +191,8 @@ class PagedBodies:
         self._open: dict[int, None] = {}
         """Pages that are lists, the one longest untouched first."""
         self._latest = -1
+        self._next = -1
+        """Behind the last message that was fetched."""
 
     def __len__(self) -> int:
         return sum(page.live for page in self._pages.values())
@@ -217,14 +243,28 @@ class PagedBodies:
         """See `BodyStore`."""
         first, last = indexes[0], indexes[-1]
         number = first >> _PAGE_BITS
-        found: list[Message | None]
+        goes_on, self._next = first == self._next, last + 1
         if last - first == len(indexes) - 1 and last >> _PAGE_BITS == number and _grows(indexes):
-            held = self._opened(number)[1]
-            found = held[first & _MASK : (last & _MASK) + 1]
-        else:
-            found = [self._opened(index >> _PAGE_BITS)[1][index & _MASK] for index in indexes]
+            slots = range(first & _MASK, (last & _MASK) + 1)
+            return self._messages_of(number, slots, peek=not goes_on)
+        by_page: dict[int, list[int]] = {}
+        for at, index in enumerate(indexes):
+            by_page.setdefault(index >> _PAGE_BITS, []).append(at)
+        messages: dict[int, Message] = {}
+        for number, places in by_page.items():
+            found = self._messages_of(number, [indexes[at] & _MASK for at in places], peek=True)
+            messages.update(zip(places, found, strict=True))
+        return [messages[at] for at in range(len(indexes))]
+
+    def _messages_of(self, number: int, slots: Sequence[int], *, peek: bool) -> list[Message]:
+        """Messages of one page, which is opened for them unless they are few and far between."""
+        page = self._pages.get(number)
+        if peek and page is not None and page.messages is None and page.peeks + len(slots) <= PEEKS_MAX:
+            return page.peek(slots)
+        held = self._opened(number)[1]
+        found = held[slots.start : slots.stop] if isinstance(slots, range) else [held[slot] for slot in slots]
         messages = [message for message in found if message is not None]
-        assert len(messages) == len(indexes), "a message that is not there was asked for"
+        assert len(messages) == len(slots), "a message that is not there was asked for"
         return messages
 
     def drop(self, indexes: Sequence[int]) -> None:

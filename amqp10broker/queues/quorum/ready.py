@@ -22,6 +22,7 @@ from typing import Final
 from amqp10broker.queues.commands import NO_BOUND
 from amqp10broker.queues.quorum.lane import NEVER, Lane
 from amqp10broker.queues.quorum.later import Later, LaterMessages
+from amqp10broker.queues.quorum.numbers import NUMBERS_MIN, Numbers
 
 HIGH_TURNS: Final = 2
 """Turns of the high level for one of the normal level."""
@@ -79,11 +80,11 @@ class Ready:
         self.delayed_bytes = 0
         self.later = LaterMessages()
         self._delayed: list[Delayed] = []
-        self._index_of_return: dict[int, int] = {}
+        self._index_of_return: dict[int, int] | Numbers = {}
         self._returns_made = 0
         self._places: dict[int, int] = {}
         """Of messages that consumers hold: the number of their return, or `_FROM_HIGH`; absent: normal."""
-        self._behind: dict[int, int] = {}
+        self._behind: dict[int, int] | Numbers = {}
         """Of returns to the tail by number, also while a consumer holds the message: the index of the next
         message then, behind all before which it is served."""
         self._expiries: dict[int, int] = {}
@@ -208,8 +209,15 @@ class Ready:
         self._returns_made = number + 1
         self._index_of_return[number] = index
         self._behind[number] = behind
+        if type(self._behind) is dict and len(self._behind) >= NUMBERS_MIN:
+            self._pack_numbers()
         self.tail.append((number,), (size,), (expiry,) if expiry else None)
         self.size_bytes += size
+
+    def _pack_numbers(self) -> None:
+        """There are many in the tail."""
+        self._index_of_return = Numbers(self._index_of_return.items())
+        self._behind = Numbers(self._behind.items())
 
     def give_delayed(self, index: int, size: int, expiry: int, due_ms: int) -> None:
         """A message that came back and has to wait."""
@@ -295,7 +303,7 @@ class Ready:
         if number == HIGH:
             self._places.update(dict.fromkeys(indexes, _FROM_HIGH))
         elif number != NORMAL:
-            indexes = [self._index_of_return.pop(key) for key in keys]
+            indexes = self._take_indexes(keys)
             self._places.update(zip(indexes, keys, strict=True))
         self._took(indexes, [size for _, size, _ in entries], [expiry for _, _, expiry in entries])
         return indexes
@@ -337,7 +345,7 @@ class Ready:
         self, lane: Lane, count: int, expired_at: int, room: int
     ) -> tuple[list[int], list[int], list[int] | None]:
         numbers, sizes, expiries = lane.take(count, expired_at, room)
-        indexes = [self._index_of_return.pop(number) for number in numbers]
+        indexes = self._take_indexes(numbers)
         self._places.update(zip(indexes, numbers, strict=True))
         return indexes, sizes, expiries
 
@@ -448,7 +456,15 @@ class Ready:
         """Messages that came back go: their indexes."""
         for number in numbers:
             self._behind.pop(number, None)
-        return [self._index_of_return.pop(number) for number in numbers]
+        return self._take_indexes(numbers)
+
+    def _take_indexes(self, numbers: Sequence[int]) -> list[int]:
+        if type(self._index_of_return) is dict:
+            return list(map(self._index_of_return.pop, numbers))
+        indexes = [self._index_of_return[number] for number in numbers]
+        for number in numbers:
+            self._index_of_return.pop(number)
+        return indexes
 
     # --- for snapshots ----------------------------------------------------------------------------
 
@@ -488,9 +504,10 @@ class Ready:
     ) -> None:
         """Take over what the methods above gave. The lanes have been filled before, of a new object."""
         self._returns_made, self._high_turns = numbers
-        self._index_of_return = dict(zip(self.returns.columns()[0], indexes_of_returns, strict=True))
-        self._index_of_return |= zip(self.tail.columns()[0], indexes_of_tail, strict=True)
-        self._behind = dict(returns_to_tail)
+        kind = Numbers if len(returns_to_tail) >= NUMBERS_MIN else dict
+        returned = zip(self.returns.columns()[0], indexes_of_returns, strict=True)
+        self._index_of_return = kind([*returned, *zip(self.tail.columns()[0], indexes_of_tail, strict=True)])
+        self._behind = kind(returns_to_tail)
         self._delayed = list(delayed)
         heapify(self._delayed)
         self._places = dict(places)

@@ -10,7 +10,7 @@ from amqp10broker.amqp091.properties import BasicProperties, encode_properties
 from amqp10broker.amqp10.performatives import Header
 from amqp10broker.message.amqp091 import make_head as make_head091
 from amqp10broker.message.amqp10 import make_head
-from amqp10broker.message.batch import decode_batch, encode_batch
+from amqp10broker.message.batch import decode_batch, decode_some, encode_batch
 from amqp10broker.message.traits import Traits, traits_of
 
 messages = st.lists(
@@ -22,6 +22,15 @@ messages = st.lists(
 @given(messages)
 def test_what_was_encoded_is_decoded(given: list[tuple[bytes, bytes]]) -> None:
     assert decode_batch(b"".join(encode_batch(given))) == given
+
+
+@given(messages, st.data())
+def test_some_messages_of_a_batch_are_decoded_alone(
+    given: list[tuple[bytes, bytes]], data: st.DataObject
+) -> None:
+    encoded = b"".join(encode_batch(given))
+    places = data.draw(st.lists(st.integers(0, len(given) - 1)))
+    assert decode_some(lambda at, length: encoded[at : at + length], places) == [given[at] for at in places]
 
 
 @given(messages, st.data())

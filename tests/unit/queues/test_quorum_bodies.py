@@ -7,7 +7,7 @@ import random
 import pytest
 
 from amqp10broker.message.message import Message, make_head
-from amqp10broker.queues.quorum.bodies import OPEN_PAGES_MAX, PagedBodies, ranges_of
+from amqp10broker.queues.quorum.bodies import OPEN_PAGES_MAX, PEEKS_MAX, MemoryPacks, PagedBodies, ranges_of
 from amqp10broker.queues.quorum.lane import BLOCK_MAX, NEVER, Lane
 
 HEAD = make_head(None, None, "", "q")
@@ -52,6 +52,31 @@ def test_a_packed_page_that_is_mostly_dropped_is_packed_anew() -> None:
     bodies.drop(list(range(1, 4000, 2)))
     assert len(bodies._pages[0].packed) < size / 10
     assert bodies.fetch([4001, 4095]) == messages([4001, 4095])
+
+
+def test_few_messages_of_a_packed_page_are_read_without_opening_it() -> None:
+    """Delayed messages are due in any order; who reads one after the other has the page opened."""
+    read: list[int] = []
+
+    class Packs(MemoryPacks):
+        def read_at(self, handle: object, at: int, length: int) -> bytes:
+            read.append(length)
+            return super().read_at(handle, at, length)
+
+    bodies = PagedBodies(Packs())
+    given = [(make_head(None, None, "", f"k{number % 7}"), b"%d" % number * 9) for number in range(10 * 4096)]
+    bodies.put(0, given)
+    bodies.drop([5, 6])
+    for wanted in ([17], [4095, 9, 4097, 4], [7, 8], [4000]):
+        assert bodies.fetch(wanted) == [given[each] for each in wanted]
+    assert [bodies._pages[number].messages for number in (0, 1)] == [None, None]
+    assert sum(read) < 5 * 4096 * 6 + 1000, "lengths, and a few contents"
+    assert bodies.fetch([4001]) == [given[4001]]
+    assert bodies._pages[0].messages is not None, "it goes on where it was"
+    for each in range(PEEKS_MAX + 1):
+        assert bodies._pages[2].messages is None
+        assert bodies.fetch([8192 + 3 * each]) == [given[8192 + 3 * each]]
+    assert bodies._pages[2].messages is not None, "another would be cheaper so"
 
 
 def test_renumbering_gives_new_indexes() -> None:

@@ -14,10 +14,12 @@ from amqp10broker.message.message import Message
 from amqp10broker.queues import machine_version
 from amqp10broker.queues.commands import Delete, Inspect, Purge, Verdict
 from amqp10broker.queues.effects import Answer, Refusal
-from amqp10broker.queues.quorum import later
+from amqp10broker.queues.quorum import later, ready
 from amqp10broker.queues.quorum.commands import RaiseVersion
 from amqp10broker.queues.quorum.later import Later, LaterMessages
 from amqp10broker.queues.quorum.messages import DUE_MAX
+from amqp10broker.queues.quorum.numbers import Numbers
+from amqp10broker.queues.quorum.ready import Ready
 from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import Overflow
 from tests.support import quorum_bench
@@ -249,6 +251,43 @@ def test_a_snapshot_has_them() -> None:
     assert restored.deadline() == bench.queue.deadline()
 
 
+def test_many_numbers_in_the_tail_are_as_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether they are packed or not makes no difference, but for memory."""
+
+    def walk(at_least: int) -> list[object]:
+        monkeypatch.setattr(ready, "NUMBERS_MIN", at_least)
+        bench, dice = Bench(delivery_limit=None), Random(5)
+        ref = bench.consumer()
+        states: list[object] = []
+        for _ in range(150):
+            match dice.choice("pwcsgr"):
+                case "p":
+                    bench.publish_all([delayed("d", dice.randint(0, 9)) for _ in range(dice.randint(1, 90))])
+                case "w":
+                    bench.wait(dice.randint(1, 5))
+                case "c":
+                    bench.credit(ref, dice.randint(1, 60))
+                case "s" | "g" if held := bench.held(ref):
+                    verdict = dice.choice([Verdict.ACCEPT, Verdict.REQUEUE])
+                    bench.settle(ref, verdict, dice.sample(held, dice.randint(1, len(held))))
+                case "r" if bench.held(ref):
+                    bench.leave(ref, Verdict.REQUEUE)
+                    ref = bench.consumer()
+            state = encode_snapshot(bench.queue)
+            messages = bench.queue.parts()[0]
+            assert encode_snapshot(decode_snapshot("q", state, messages.bodies)) == state
+            line = messages.ready
+            states.append((line.returns_to_tail(), line.indexes_of_tail(), bench.held(ref), bench.counts))
+        packed = type(bench.queue.parts()[0].ready._behind) is Numbers
+        assert packed is (at_least == 1)
+        bench.do(Purge(bench.request))
+        bench.settle(ref, Verdict.ACCEPT)
+        assert bench.queue.parts()[0].ready.returns_to_tail() == []
+        return states
+
+    assert walk(1) == walk(10**9)
+
+
 @pytest.mark.parametrize("spread", [1, 10**9])
 def test_memory_is_some_bytes_of_each(spread: int) -> None:
     """Constant delays, and times at random."""
@@ -268,3 +307,17 @@ def test_memory_is_some_bytes_of_each(spread: int) -> None:
     finally:
         tracemalloc.stop()
     assert used < 8192 * 220 + count * 30
+
+
+def test_memory_is_some_bytes_of_each_that_is_due() -> None:
+    lines, count = Ready(), 50_000
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for first in range(0, count, 500):
+            lines.line_up([Later(1, index, 100, 0, 0) for index in range(first, first + 500)], count)
+        used = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert lines.length == count
+    assert used < 500_000 + count * 40
