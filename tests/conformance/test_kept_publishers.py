@@ -115,6 +115,18 @@ def test_with_mode_first_what_was_told_last_is_in_the_map(script: ScriptRunner) 
     assert ready(script) == 9
 
 
+def test_with_mode_first_a_smaller_limit_forgets_nothing_that_may_be_on_its_way(script: ScriptRunner) -> None:
+    """A limit that was lowered, by hand or by itself, says nothing of what was sent before."""
+    script.do("set max_link_credit 10")
+    script.do(f"C> ATTACH h=1 {LINK}")
+    script.do("C> TRANSFER h=1 did=0..8")
+    script.do("set max_link_credit 1")
+    script.do("C> TRANSFER h=1 did=9")
+    script.do("lose C")
+    answer = again(script, f"{LINK} unsettled={{#0:null,#9:null}}")
+    assert "unsettled={#0:accepted,#9:accepted}" in answer
+
+
 def test_of_a_delivery_that_came_in_part_nothing_is_kept(script: ScriptRunner) -> None:
     """The client sends it anew."""
     script.do(f"C> ATTACH h=1 {SECOND}")

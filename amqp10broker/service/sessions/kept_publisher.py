@@ -58,13 +58,14 @@ class KeptPublisher(Kept):
         publisher: its end in a session; None while it is suspended.
     """
 
-    __slots__ = ("_flights", "_told", "entries", "publisher", "target")
+    __slots__ = ("_flights", "_most", "_told", "entries", "publisher", "target")
 
     def __init__(self, key: Key, host: Host, target: Target) -> None:
         super().__init__(key, host)
         self.target = target
         self.entries: dict[bytes, Entry] = {}
         self.publisher: Teller | None = None
+        self._most = 0
         # Of the ends that it had: what queues have not spoken of, by delivery-id.
         self._flights: dict[PublisherRef, tuple[Tally, dict[int, Entry]]] = {}
         # Of the end of now: what the client has been told and has not settled, by delivery-id.
@@ -195,7 +196,7 @@ class KeptPublisher(Kept):
             ids: delivery-ids; those that are not kept are passed over.
             outcome: of all of them.
             second: the client settles later.
-            most: of those that it does not settle, so many may be kept.
+            most: of those that it does not settle, so many may be kept, or as many as ever before.
         """
         flight = self._flights[ref][1]
         for number in ids:
@@ -204,8 +205,10 @@ class KeptPublisher(Kept):
                 self._decide(entry, outcome)
                 if second:
                     self._told[number] = entry
+        # What was sent before the limit became smaller may be on its way still.
+        self._most = max(self._most, most)
         if not second:
-            self._trim(most)
+            self._trim(self._most)
 
     def _decide(self, entry: Entry, outcome: Outcome) -> None:
         entry.outcome = outcome
