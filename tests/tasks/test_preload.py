@@ -151,8 +151,15 @@ def test_a_login_in_a_thread_may_import_what_is_being_imported_ahead() -> None:
 SINGLE = """
 import sys
 import amqp10broker.tasks.run
-print(*sorted(name for name in sys.modules if name.startswith("amqp10broker")))
+print(*sorted(sys.modules))
 """
+
+OURS_MAX = 400
+"""Modules of ours that a start imports. A module costs a millisecond, most of it for its dataclasses: what is
+not needed before the first client belongs into `MODULES` (docs/adr/0099)."""
+
+OTHERS = {"attr", "attrs", "greenlet", "idna", "outcome", "sniffio", "sortedcontainers", "structlog", "trio"}
+"""Packages of others that a start imports: Trio and structlog with what they need."""
 
 OF_A_CLUSTER = {
     "raft.core", "replication.bootstrap", "replication.groups", "replication.hello", "replication.lanes",
@@ -169,3 +176,8 @@ def test_a_single_node_starts_without_what_only_a_cluster_needs() -> None:
     for name in OF_A_CLUSTER:
         assert (PACKAGE / f"{name.replace('.', '/')}.py").exists(), name
     assert found.isdisjoint(f"amqp10broker.{name}" for name in OF_A_CLUSTER)
+    ours = {name for name in found if name.partition(".")[0] == "amqp10broker"}
+    assert len(ours) <= OURS_MAX
+    # What an installation puts into every process is none of ours.
+    others = {name.partition(".")[0] for name in found - ours} - set(sys.stdlib_module_names)
+    assert {name for name in others if not name.startswith("_")} <= OTHERS
