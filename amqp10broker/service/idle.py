@@ -25,7 +25,8 @@ def idle_wait(queue: DeclaredQueue, ref: ConsumerRef) -> Wait | None:
         return Wait.NO_LEADER
     if own is not None and own.silent:
         return Wait.TIMED_OUT
-    if outlook.single and outlook.active is not None and outlook.active != ref:
+    browses = own is not None and own.browses
+    if outlook.single and outlook.active is not None and outlook.active != ref and not browses:
         return Wait.NOT_ACTIVE
     if own is not None and own.quiescing:
         return Wait.NOT_ACTIVE

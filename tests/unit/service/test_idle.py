@@ -7,7 +7,7 @@ from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.queues.commands import Command, Credit, PeerId, Publish, ReplyTo, Subscribe
 from amqp10broker.queues.quorum.commands import NodeBack, NodeSuspect
 from amqp10broker.queues.quorum.queue import QuorumQueue
-from amqp10broker.queues.settings import DEFAULTS
+from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 from amqp10broker.service.idle import idle_wait, why_idle
 from amqp10broker.service.waits import Wait
 from tests.support.handles import MachineHandle
@@ -43,3 +43,20 @@ def test_a_consumer_whose_node_is_not_heard_waits_although_messages_are_ready() 
     assert waiting.why.startswith("the leader of queue 'q' has not heard this node")
     machine.apply(NodeBack(2, 1), 0)
     assert idle_wait(queue, ref) is Wait.UNSETTLED_HERE
+
+
+def test_a_browser_does_not_wait_for_the_single_active_consumer() -> None:
+    """It is never that one: it waits for what it has not seen."""
+    machine = QuorumQueue("q", settings=QueueSettings(single_active_consumer=True), now_ms=0)
+    queue = DeclaredQueue("q", "/", "quorum", True, None, False, {}, Handle(machine))
+    active, browser = AWAY.consumer(), AWAY.consumer()
+    asked = [
+        Subscribe(active, False),
+        Publish(AWAY.publisher(), [1], [message("a")], False),
+        Subscribe(browser, False, counted=False, browse=True),
+        Credit(browser, 0, 5, False, 0),
+    ]
+    for command in machine.browsers.marked(asked):
+        machine.apply(command, 0)
+    assert machine.outlook().active == active
+    assert idle_wait(queue, browser) is Wait.NO_MESSAGE_MATCHES
