@@ -76,6 +76,7 @@ class AutoLimit:
 
     Attributes:
         limit: now.
+        highest: that it has been.
         why: it is that.
         since_ms: since when it is that.
     """
@@ -97,6 +98,7 @@ class AutoLimit:
         "_settled_ms",
         "_size",
         "_usual_ms",
+        "highest",
         "limit",
         "since_ms",
         "why",
@@ -112,7 +114,7 @@ class AutoLimit:
         """
         self._bounds = bounds
         self._is_tight = is_tight
-        self.limit = bounds.base
+        self.limit = self.highest = bounds.base
         self.why = Why.DEFAULT
         self.since_ms = now_ms
         # What was there before a try; None: there is none.
@@ -237,6 +239,7 @@ class AutoLimit:
     def _change(self, limit: int, why: Why, now_ms: int, loop_ms: int) -> None:
         """Another limit from now on, whose effect is there a round trip later."""
         self.limit = limit
+        self.highest = max(self.highest, limit)
         self._before = None
         self._tell(why, now_ms)
         self._restart(now_ms, now_ms + loop_ms)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from amqp10broker.amqp10.resumption import UNSETTLED_ENTRIES_MAX
 from amqp10broker.routing.bindings import Destination
 from amqp10broker.routing.exchange import Binding
 from tests.support.declaring import bind
@@ -316,3 +317,41 @@ def test_a_client_that_never_settles_is_detached(script: ScriptRunner) -> None:
             break
     assert any("closed=true error=amqp:resource-limit-exceeded " in line for line in lines)
     assert ready(script) == 4_400
+
+
+def grown(script: ScriptRunner, turns: int) -> tuple[int, int]:
+    """A kept link that automatic credit alone holds up: how many came, and its credit's limit."""
+    script.do(f"C> ATTACH h=1 {LINK}")
+    service = script.world.clients["C"].sessions[0].service
+    (publisher,) = service.publishers
+    sent = 0
+    for _ in range(turns):
+        service.moment.ms += 50
+        credit = publisher.link.credit.link_credit
+        script.do(f"C> TRANSFER h=1 did={sent}..{sent + credit - 1}")
+        sent += credit
+    return sent, publisher.link.credit.limit
+
+
+def test_outcomes_of_as_many_as_were_granted_are_kept_when_automatic_credit_has_shrunk() -> None:
+    """The client may not have heard of them: it got its credit before."""
+    script = begun("set max_link_credit auto", "set max_incoming_window auto")
+    sent, limit = grown(script, 12)
+    assert limit >= 680
+    script.do("alarm memory on")
+    script.do("alarm memory off")
+    (publisher,) = script.world.clients["C"].sessions[0].service.publishers
+    assert publisher.link.credit.limit == 170
+    script.do(f"C> TRANSFER h=1 did={sent}")
+    script.do("lose C")
+    old = sent - limit
+    answer = again(script, f"{LINK} unsettled={{#{old}:null}}")
+    assert f"unsettled={{#{old}:accepted}}" in answer
+
+
+def test_automatic_credit_of_a_kept_link_stays_below_what_an_unsettled_map_may_have() -> None:
+    """A client that has sent all that was granted can always come back with it."""
+    script = begun("set max_link_credit auto", "set max_incoming_window auto")
+    _, limit = grown(script, 60)
+    assert limit + limit // 2 <= UNSETTLED_ENTRIES_MAX
+    assert limit >= 2_000

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from amqp10broker.amqp10.delivery import Parts
 from amqp10broker.amqp10.errors import AmqpLinkError, Condition
@@ -19,7 +19,7 @@ from amqp10broker.amqp10.performatives import (
     TerminusDurability,
     TerminusExpiryPolicy,
 )
-from amqp10broker.amqp10.resumption import State, resume_as_sender, unsettled_map
+from amqp10broker.amqp10.resumption import UNSETTLED_ENTRIES_MAX, State, resume_as_sender, unsettled_map
 from amqp10broker.amqp10.session import Session
 from amqp10broker.catalog.catalog import Request
 from amqp10broker.catalog.proposing import LATER, Decided
@@ -57,6 +57,9 @@ from amqp10broker.service.sessions.publisher import Publisher
 from amqp10broker.service.sessions.topics import plan_receiver
 
 TakeMail = Callable[[], list[tuple[QueueHandle, Command]]]
+KEPT_CREDIT_MAX: Final = UNSETTLED_ENTRIES_MAX * 2 // 3
+"""Automatic credit of a link that may be resumed: all that can be unconfirmed, half as much again, fits into
+the unsettled map with which its client comes back."""
 
 
 class Waiting(NamedTuple):
@@ -482,7 +485,10 @@ class ClientLinks:
         if settings.max_link_credit != AUTO:
             publisher.auto = None
         elif publisher.auto is None:
-            limit = self._new_limit(settings.link_credit)
+            most = self._context.config.auto_credit_max
+            if publisher.kept is not None:
+                most = min(most, KEPT_CREDIT_MAX)
+            limit = self._new_limit(settings.link_credit, most)
             publisher.auto = AutoCredit(credit, limit, partial(self._top_up, publisher))
         credit.limit = settings.link_credit if publisher.auto is None else publisher.auto.auto.limit
 
@@ -492,14 +498,13 @@ class ClientLinks:
         if settings.max_queue_credit != AUTO:
             consumer.auto = None
         elif consumer.auto is None:
-            times = consumer.queue.kind.asked_times
-            consumer.auto = AutoQueueCredit(self._new_limit(settings.queue_credit, times))
+            most = self._context.config.auto_credit_max // consumer.queue.kind.asked_times
+            consumer.auto = AutoQueueCredit(self._new_limit(settings.queue_credit, most))
         consumer.queue_credit = settings.queue_credit if consumer.auto is None else consumer.auto.auto.limit
 
-    def _new_limit(self, base: int, times: int = 1) -> AutoLimit:
-        """One that begins with `base`; up to so many times of it are asked for at once."""
-        context, config = self._context, self._context.config
-        bounds = Bounds(base, config.auto_credit_max // times, config.auto_credit_max_bytes)
+    def _new_limit(self, base: int, most: int) -> AutoLimit:
+        context = self._context
+        bounds = Bounds(base, most, context.config.auto_credit_max_bytes)
         return AutoLimit(bounds, context.moment.ms, context.is_memory_tight)
 
     def _top_up(self, publisher: Publisher) -> None:

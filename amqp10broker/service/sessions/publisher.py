@@ -246,7 +246,7 @@ class Publisher:
         if self.auto is not None:
             self._count_in(self.auto, event)
         if self.kept is not None and not event.settled and event.txn_id is None:
-            credit = self.link.credit.limit
+            credit = self._credit_max
             ids, tags = event.delivery_ids, event.tags
             self.kept.began(self.ref, ids, tags, second=self._second, credit=credit)
         if self._held:
@@ -637,12 +637,17 @@ class Publisher:
             second = self._second
             self._session.settling.settle_received(ids, state, settled=not second)
             if self.kept is not None:
-                most = 2 * self.link.credit.limit
+                most = 2 * self._credit_max
                 self.kept.decided(self.ref, ids, outcome, second=second, most=most)
         self._session.inbound.finish(self.link, len(ids))
         self.times.answered(self.link.credit, outcome)
         if self.auto is not None:
             self.auto.answered(self._context.moment.ms, len(ids))
+
+    @property
+    def _credit_max(self) -> int:
+        """The most that may have been granted at a time; what was granted is not taken back."""
+        return self.link.credit.limit if self.auto is None else self.auto.auto.highest
 
     @property
     def _second(self) -> bool:
