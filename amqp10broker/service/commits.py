@@ -35,6 +35,10 @@ class NoRoom(str):
 class Commits(Protocol):
     """Carries commits out."""
 
+    @property
+    def safe(self) -> bool:
+        """Whether the last commit is as safe as it will be: nothing of it is kept on disk."""
+
     def takes(self, handle: QueueHandle) -> bool:
         """Whether a queue may have a part in one: it is on this node, and nobody else has it."""
 
@@ -53,7 +57,8 @@ class Commits(Protocol):
         Args:
             mail: letters to queues, in order; they are told in any case.
             parts: those of one queue in their order.
-            ref: `Committed` follows with it when everything is as safe as it will be; None: nobody waits.
+            ref: `Committed` follows with it when everything is as safe as it will be, unless it is `safe` at
+                once; None: nobody waits.
             also: appends further records to what is kept on disk; not called where none of it is.
 
         Returns:

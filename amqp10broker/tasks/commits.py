@@ -30,7 +30,7 @@ MESSAGE_BYTES: Final = 64
 class SessionCommits:
     """Of one session or channel; see `service.commits.Commits`."""
 
-    __slots__ = ("_inbox", "_journal_task")
+    __slots__ = ("_inbox", "_journal_task", "safe")
 
     def __init__(self, inbox: Mailbox[SessionLetter], journal_task: JournalTask | None) -> None:
         """Begin.
@@ -41,6 +41,7 @@ class SessionCommits:
         """
         self._inbox = inbox
         self._journal_task = journal_task
+        self.safe = True
 
     def takes(self, handle: QueueHandle) -> bool:
         """See `Commits`."""
@@ -74,13 +75,9 @@ class SessionCommits:
                 also()
         for task in there:
             task.tell_decided()
-        if ref is None:
-            return None
-        done = Committed(ref)
-        if journal is None or self._journal_task is None:
-            self._tell(done)
-        else:
-            self._journal_task.when_durable(journal.ticket, partial(self._tell, done))
+        self.safe = journal is None
+        if ref is not None and journal is not None and self._journal_task is not None:
+            self._journal_task.when_durable(journal.ticket, partial(self._tell, Committed(ref)))
         return None
 
     def _tell(self, done: Committed) -> None:

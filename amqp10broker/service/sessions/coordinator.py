@@ -182,7 +182,9 @@ class Coordinator:
             why = self._commits.commit(self._take_mail(), parts, ref)
             if why is None:
                 self._transactions.committed(transaction)
-                self._waiting.append((delivery_id, ref, ACCEPTED, transaction))
+                waits_for = None if self._commits.safe else ref
+                self._waiting.append((delivery_id, waits_for, ACCEPTED, transaction))
+                self._tell()
                 return
         aborting = self._roll_back(transaction)
         fault = AmqpLinkError(Condition.TRANSACTION_ROLLBACK, f"the transaction was rolled back: {why}")
