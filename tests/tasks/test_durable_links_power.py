@@ -40,6 +40,8 @@ from tests.support.trioclient import Client, connect, settle_down
 LIVES = 200 if LONG else 6
 SEEDS = range(1, 11 if LONG else 2)
 ALL = 10_000
+ARGUMENTS = {"quorum": {"x-delivery-limit": 1_000_000}}
+"""Looking at everything in each life must not be what ends a message."""
 FIRST = {Symbol("rabbitmq:stream-offset-spec"): Described(Symbol("rabbitmq:stream-offset-spec"), "first")}
 
 
@@ -70,7 +72,9 @@ class PublishingNode(Node):
         vhost = broker.catalog.lookup_vhost("/")
         for name, kind in self.names.items():
             if vhost.find(name) is None:
-                declare(broker.catalog, "/", name, arguments={"x-queue-type": kind})
+                declare(
+                    broker.catalog, "/", name, arguments={"x-queue-type": kind, **ARGUMENTS.get(kind, {})}
+                )
             bind(broker.catalog, "/", Binding("amq.fanout", Destination("queue", name)))
         await settle_down()
         for name, kind in self.names.items():
@@ -192,6 +196,6 @@ def test_each_message_of_a_durable_link_is_there_once_after_a_loss_of_power(
         ended_early += len(node.disk.calls) > node.disk.lose_power_at
         node.disk = node.disk.after_power_loss(rng.randrange(1 << 30))
     node.live(rng, 0)
-    assert ended_early >= LIVES // 3
+    assert ended_early >= LIVES // 5
     assert node.restored
     assert len(node.done) > LIVES // 2
