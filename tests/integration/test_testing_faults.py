@@ -293,6 +293,7 @@ def test_the_window_of_sessions_is_closed(broker: AmqpBroker, proton: Any) -> No
     early = proton.create_sender("/queues/q")
     with broker.faults.close_window() as fault:
         until(proton, lambda: fault.hits == 1)
+        proton.create_receiver("/queues/q", credit=0)  # behind whose attach proton knows
         with broker.client() as client:
             late = client.sender("/queues/q")
             delivery = early.link.send(Message(body="waits"))
@@ -396,7 +397,7 @@ def test_frames_come_in_parts_and_slowly(broker: AmqpBroker, channel: Any, proto
         receiver.flow(1)
         assert bytes(receiver.receive(timeout=TIMEOUT_S).body) == body
         receiver.accept()
-    assert fault.hits >= 4 * len(body) / 200
+    assert fault.hits >= 2 * len(body) / 200  # what was sent, for a read may have been under way
 
 
 def test_connections_are_reset_after_some_frames(broker: AmqpBroker, channel: Any, proton: Any) -> None:
