@@ -31,7 +31,7 @@ _MODULES: Final = (
     *("protocols", "durability", "millions", "topic", "filters", "selectors", "storage"),
     *("spark_stream", "spark_queue"),
     *("connection_setup", "article", "sweep", "recommendation", "adaptive"),
-    *("recording_cost", "http_cost", "websocket", "transactions", "versus", "analyse", "cluster"),
+    *("recording_cost", "http_cost", "websocket", "transactions", "versus", "analyse", "cluster", "what_if"),
 )
 BENCHMARKS: Final[dict[str, Benchmark]] = {
     one.name: one for one in (*QUESTIONS, *chain.from_iterable(map(_questions_of, _MODULES)))

@@ -62,6 +62,8 @@ HEADINGS: Final[dict[str, tuple[str, str]]] = {
     "confirm_syncs": ("confirm p50 / fdatasync p50", ".2f"),
     "cost_ratio": ("CPU / transient in memory", ".2f"),
     "ratio_before": ("CPU now / before", ".2f"),
+    "forecast_per_s": ("forecast messages/s", ",.0f"),
+    "forecast_ratio": ("forecast / measured", ".2f"),
     "cpu_ratio": ("CPU on / off", ".3f"),
     "rate_ratio": ("rate on / off", ".3f"),
     "start_cpu_s": ("CPU s to first open", ".3f"),

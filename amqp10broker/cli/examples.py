@@ -18,6 +18,7 @@ EXAMPLES: Final[Mapping[str, str]] = {
     "lint": "amqp10broker lint 3 --for 30",
     "frames": "amqp10broker frames frames.jsonl --connection 3",
     "replay": "amqp10broker replay frames.jsonl --url amqp://guest:guest@localhost --fast",
+    "what-if": "amqp10broker what-if frames.jsonl --max-link-credit 1000 --round-trip-ms 20",
     "record": "amqp10broker record start recording",
     "record start": "amqp10broker record start recording --every 100",
     "record stop": "amqp10broker record stop",

@@ -64,6 +64,9 @@ HOMES: Final[Mapping[str, Mapping[str, str]]] = {
     "replaying": {
         "replay": "play the clients of a recording of frames again, and say what came otherwise",
     },
+    "forecasting": {
+        "what-if": "say what another credit, window or round trip would have done to recorded publishers",
+    },
     "linting": {
         "lint": "look for habits of clients that hurt them or others",
     },

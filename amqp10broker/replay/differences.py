@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import TypeVar
+
+K = TypeVar("K", bound=Hashable)
 
 
 class Kind(Enum):
@@ -41,7 +44,7 @@ class Difference:
         return f"{self.kind.value}: connection {self.connection}{where}: {self.said}"
 
 
-def otherwise(recorded: Mapping[Hashable, str], now: Mapping[Hashable, str], noun: str) -> Iterator[str]:
+def otherwise(recorded: Mapping[K, str], now: Mapping[K, str], noun: str) -> Iterator[str]:
     """What was answered to each of several things, and is answered now: one clause for each pair of answers.
 
     Things that got no answer now are not among them.
@@ -50,8 +53,8 @@ def otherwise(recorded: Mapping[Hashable, str], now: Mapping[Hashable, str], nou
         recorded, now: answers by the thing's number.
         noun: what one is called: "message".
     """
-    places: dict[Hashable, int] = {thing: place for place, thing in enumerate(recorded, 1)}
-    found: dict[tuple[str, str], list[Hashable]] = {}
+    places: dict[K, int] = {thing: place for place, thing in enumerate(recorded, 1)}
+    found: dict[tuple[str, str], list[K]] = {}
     for thing, was in recorded.items():
         is_now = now.get(thing, was)
         if is_now != was:

@@ -166,6 +166,10 @@ class Ledger10:
         """Bytes, the largest frame that the broker takes."""
         return MIN_MAX_FRAME_SIZE if self.opened is None else self.opened.max_frame_size
 
+    def remote(self, channel: int) -> Session | None:
+        """The session of a channel of the broker's."""
+        return self._remote.get(channel)
+
     def sent(self, channel: int, body: Any) -> Session | Link | None:
         """The client sends a frame; what it begins, if it begins something."""
         if isinstance(body, Begin):

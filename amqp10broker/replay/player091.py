@@ -331,9 +331,9 @@ class Player091(Player):
     def _of_channel(self, was: Channel, now: Channel) -> Iterator[Difference]:
         if said := other_end(was.error, now.error):
             yield self.difference(Kind.ERROR, was, said)
-        for said in otherwise(was.outcomes, now.outcomes, "message"):  # type: ignore[arg-type]
+        for said in otherwise(was.outcomes, now.outcomes, "message"):
             yield self.difference(Kind.OUTCOME, was, said)
-        for said in otherwise(was.gets, now.gets, "basic.get"):  # type: ignore[arg-type]
+        for said in otherwise(was.gets, now.gets, "basic.get"):
             yield self.difference(Kind.OUTCOME, was, said)
         for reply in sorted(was.returned.keys() | now.returned.keys()):
             before, after = was.returned.get(reply, 0), now.returned.get(reply, 0)

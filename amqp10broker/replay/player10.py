@@ -435,7 +435,7 @@ class Player10(Player):
         if None not in (was.first_credit, now.first_credit) and was.first_credit != now.first_credit:
             said = f"credit {was.first_credit} at first in the recording, {now.first_credit} now"
             yield self.difference(Kind.CREDIT, was, said)
-        for said in otherwise(was.outcomes, now.outcomes, "message"):  # type: ignore[arg-type]
+        for said in otherwise(was.outcomes, now.outcomes, "message"):
             yield self.difference(Kind.OUTCOME, was, said)
         if self.over is not None or now.error is not None:
             return  # what did not come did not because of that

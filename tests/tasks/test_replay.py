@@ -280,7 +280,7 @@ async def test_requests_to_management_are_left_out_and_said(autojump_clock: obje
 
     async def scene(broker: Broker) -> None:
         client = await connect(broker).open()
-        paired = {"name": "pair", "properties": {Symbol("paired"): True}}
+        paired: dict[str, Any] = {"name": "pair", "properties": {Symbol("paired"): True}}
         await client.send(
             attach_sender(5, "/management", **paired), attach_receiver(6, "/management", **paired)
         )

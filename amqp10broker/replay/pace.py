@@ -1,0 +1,287 @@
+"""What a recording of frames tells of how fast its publishers are, and what they waited for.
+
+The recording was made at the broker. There a message that uses a grant comes no earlier than one round trip
+after the grant went; so the shortest such time is the round trip, or more than it, and of every gap between
+two messages it can be said how much of it the client could not have filled. What is left is the client's own
+pace.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import pairwise
+from statistics import fmean, median
+from typing import Final
+
+from amqp10broker.amqp10.performatives import Disposition, Flow, Role, Transfer
+from amqp10broker.greeting import Protocol
+from amqp10broker.replay.ledger10 import Ledger10, Link, Session, within
+from amqp10broker.replay.script import Part
+
+MESSAGES_MIN: Final = 50
+"""Of fewer nothing is said."""
+FREE_MIN: Final = 0.1
+"""Such a part of the messages must have waited for nothing, for the client's own pace to be known."""
+_AT_ONCE: Final = 0.25
+"""Who sends within such a part of the time between two messages after an outcome has waited for it."""
+_HABIT: Final = 0.5
+"""Of the gaps are explained by something before it is taken for a habit."""
+_NS: Final = 1e9
+
+
+class Reason(Enum):
+    """What a publisher waits for."""
+
+    CREDIT = "link-credit"
+    WINDOW = "incoming-window"
+    OWN_LIMIT = "outcomes, by its own limit"
+    ITSELF = "itself"
+
+
+@dataclass(eq=False, slots=True)
+class Publisher:
+    """A link on which a client sends, as it was recorded. Times are seconds.
+
+    Attributes:
+        link, session: as they were spoken of.
+        arrivals: when the last frame of each message came.
+        sizes: payload bytes of each message.
+        frames: transfers of each.
+        grants: when the broker granted credit, and how many messages it allowed since the attach.
+        confirms: when outcomes went, and how many messages had one then.
+        confirm_s: how long after its arrival the outcome of each message went, as far as it did.
+        settled: the client sends settled, and gets no outcomes.
+    """
+
+    link: Link
+    session: Recorded
+    arrivals: list[float] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    frames: list[int] = field(default_factory=list)
+    grants: list[tuple[float, int]] = field(default_factory=list)
+    confirms: list[tuple[float, int]] = field(default_factory=list)
+    confirm_s: list[float] = field(default_factory=list)
+    settled: bool = False
+    ends_at: list[int] = field(default_factory=list)
+    _places: dict[int, int] = field(default_factory=dict)
+    _size: int = 0
+    _frames: int = 0
+
+    @property
+    def rate(self) -> float:
+        """Messages a second, from the first to the last."""
+        return rate_of(self.arrivals)
+
+    def carry(self, at: float, size: int, transfer: Transfer, transfers: int) -> None:
+        """A transfer comes."""
+        self._size += size
+        self._frames += 1
+        self.settled = self.settled or bool(transfer.settled)
+        if transfer.more:
+            return
+        self._places[self.link.ids[-1]] = len(self.arrivals)
+        self.arrivals.append(at)
+        self.sizes.append(self._size)
+        self.frames.append(self._frames)
+        self.ends_at.append(transfers)
+        self._size = self._frames = 0
+
+    def confirm(self, at: float, numbers: Sequence[int]) -> None:
+        """Outcomes go."""
+        places = [self._places.pop(number) for number in numbers if number in self._places]
+        if places:
+            self.confirm_s += [at - self.arrivals[place] for place in places]
+            before = self.confirms[-1][1] if self.confirms else 0
+            self.confirms.append((at, before + len(places)))
+
+
+@dataclass(eq=False, slots=True)
+class Recorded:
+    """A session of a recording with what is sent on it.
+
+    Attributes:
+        session: as it was spoken of.
+        publishers: its links on which the client sends.
+        transfers: that came.
+        windows: when the broker opened its window, and how many transfers it allowed since the begin.
+    """
+
+    session: Session
+    publishers: list[Publisher] = field(default_factory=list)
+    transfers: int = 0
+    windows: list[tuple[float, int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What is known of a publisher.
+
+    Attributes:
+        round_trip_s: of its connection, or somewhat more.
+        own_s: seconds that the client takes for a message when it waits for nothing.
+        reaction_s: seconds, beyond the round trip, from what it waited for to the next message.
+        limit: as many messages without outcome as it has at most by its own decision; None: none is seen.
+        waits: seconds of the recording by what it waited for.
+        seen: how fast the client is by itself can be seen.
+    """
+
+    round_trip_s: float
+    own_s: float
+    reaction_s: float
+    limit: int | None
+    waits: dict[Reason, float]
+    seen: bool
+
+
+def rate_of(arrivals: Sequence[float]) -> float:
+    """Messages a second behind those that came first: a burst belongs to the time before it."""
+    if not arrivals:
+        return 0.0
+    took = arrivals[-1] - arrivals[0]
+    return (len(arrivals) - bisect_right(arrivals, arrivals[0])) / took if took > 0 else float("inf")
+
+
+def publishers(part: Part) -> list[Recorded]:
+    """The sessions of a recorded connection on which something is sent that can be predicted."""
+    if part.protocol is not Protocol.AMQP_10:
+        return []
+    ledger = Ledger10()
+    sessions: dict[Session, Recorded] = {}
+    links: dict[Link, Publisher] = {}
+    for step in part.steps:
+        body, channel, at = step.frame.body, step.frame.channel, step.at_ns / _NS
+        if step.sent:
+            ledger.sent(channel, body)
+            session = ledger.sessions.get(channel)
+            if not isinstance(body, Transfer) or session is None:
+                continue
+            recorded = sessions.setdefault(session, Recorded(session))
+            recorded.transfers += 1
+            link = session.links.get(body.handle)
+            if link is not None and link.sends and not link.left_out:
+                if link not in links:
+                    links[link] = Publisher(link, recorded)
+                    recorded.publishers.append(links[link])
+                links[link].carry(at, step.frame.payload_bytes, body, recorded.transfers)
+            continue
+        before = {link: link.limit for link in links} if isinstance(body, Flow) else {}
+        ledger.came(channel, body)
+        session = ledger.remote(channel)
+        if session is None:
+            continue
+        recorded = sessions.setdefault(session, Recorded(session))
+        recorded.windows.append((at, recorded.transfers + session.window_left))
+        if isinstance(body, Flow):
+            for link in session.all_links:
+                if link.sends and link.attached and not link.left_out:
+                    if link not in links:
+                        links[link] = Publisher(link, recorded)
+                        recorded.publishers.append(links[link])
+                    if link.limit > before.get(link, 0):
+                        links[link].grants.append((at, link.limit))
+        elif isinstance(body, Disposition) and body.role is Role.RECEIVER:
+            numbers: dict[Link, list[int]] = {}
+            for number in within(session.own, body.first, body.last):
+                numbers.setdefault(session.own[number], []).append(number)
+            for link, ids in numbers.items():
+                if link in links:
+                    links[link].confirm(at, ids)
+    return list(sessions.values())
+
+
+def round_trip_s(recorded: Sequence[Publisher]) -> float | None:
+    """The shortest time between a grant and the first message that needed it; None if there is none."""
+    times = [
+        publisher.arrivals[needed] - at
+        for publisher in recorded
+        for needed, at in _needed(publisher)
+        if needed < len(publisher.arrivals)
+    ]
+    return max(0.0, min(times)) if times else None
+
+
+def _needed(publisher: Publisher) -> list[tuple[int, float]]:
+    """The first message that needs each grant, and when that went."""
+    limits = [(0.0, 0), *publisher.grants]
+    return [(before, at) for (_, before), (at, now) in pairwise(limits) if now > before]
+
+
+def pace_of(publisher: Publisher, round_trip: float) -> Pace:
+    """What a publisher waited for, and how fast it is by itself.
+
+    Args:
+        publisher: with at least two messages.
+        round_trip: seconds.
+    """
+    arrivals = publisher.arrivals
+    waits = dict.fromkeys(Reason, 0.0)
+    free: list[float] = []
+    held_up: list[float] = []
+    credit = _allowed_at(publisher.grants, [place + 1 for place in range(len(arrivals))])
+    window = _allowed_at(publisher.session.windows, publisher.ends_at)
+    limit = _own_limit(publisher, round_trip)
+    answered = (
+        []
+        if limit is None
+        else _allowed_at(publisher.confirms, [each + 1 - limit for each in range(len(arrivals))])
+    )
+    for place in range(1, len(arrivals)):
+        gap = arrivals[place] - arrivals[place - 1]
+        known = {Reason.CREDIT: credit[place], Reason.WINDOW: window[place]}
+        if limit is not None:
+            known[Reason.OWN_LIMIT] = answered[place]
+        late = {
+            reason: min(gap, max(0.0, at + round_trip - arrivals[place - 1]))
+            for reason, at in known.items()
+            if at is not None
+        }
+        reason, wait = max(late.items(), key=lambda each: each[1], default=(Reason.ITSELF, 0.0))
+        waits[reason] += wait
+        waits[Reason.ITSELF] += gap - wait
+        (held_up if wait else free).append(gap - wait)
+    # Where every message waited, it is not seen how fast the client is when it does not.
+    seen = len(free) >= FREE_MIN * len(arrivals)
+    own_s = fmean(free) if seen else 0.0
+    return Pace(round_trip, own_s, fmean(held_up) if held_up else 0.0, limit, waits, seen)
+
+
+def _allowed_at(allowances: Sequence[tuple[float, int]], numbers: Sequence[int]) -> list[float | None]:
+    """When each number of messages, which only grows, was allowed; None if it always was, or never."""
+    found: list[float | None] = []
+    place = 0
+    for number in numbers:
+        while place < len(allowances) and allowances[place][1] < number:
+            place += 1
+        found.append(allowances[place][0] if number > 0 and place < len(allowances) else None)
+    return found
+
+
+def _own_limit(publisher: Publisher, round_trip: float) -> int | None:
+    """How many messages without outcome the client has at most, if it is this what it mostly waits for."""
+    if publisher.settled or not publisher.confirms:
+        return None
+    times = [at for at, _ in publisher.confirms]
+    arrivals = publisher.arrivals
+    under_way = []
+    for place, at in enumerate(arrivals):
+        known = bisect_right(times, at - round_trip + 1e-9)
+        under_way.append(place + 1 - (publisher.confirms[known - 1][1] if known else 0))
+    limit = max(under_way)
+    allowed = _allowed_at(publisher.grants, [place + 1 for place in range(len(arrivals))])
+    by_credit = sum(
+        at is not None and at + round_trip > arrivals[place - 1] for place, at in enumerate(allowed) if place
+    )
+    if by_credit > 0.05 * len(arrivals) or sum(each == limit for each in under_way) < _HABIT * len(arrivals):
+        return None
+    # A client that sends seldom has one under way as well; one that waits sends as soon as the outcome comes.
+    answered = _allowed_at(publisher.confirms, [place + 1 - limit for place in range(len(arrivals))])
+    late, whole = [], []
+    for place in range(1, len(arrivals)):
+        answer = answered[place]
+        if answer is not None:
+            late.append(arrivals[place] - answer - round_trip)
+            whole.append(arrivals[place] - arrivals[place - 1])
+    return limit if late and median(late) < _AT_ONCE * median(whole) else None

@@ -1,0 +1,237 @@
+"""Forecasts: the simulation does what engines do, and what a recording tells is what was so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from amqp10broker.amqp091 import methods
+from amqp10broker.amqp091.framing import method_frame
+from amqp10broker.amqp10.performatives import Accepted, Attach, Begin, Disposition, Open, Role, Target
+from amqp10broker.cli.main import main
+from amqp10broker.frames.records import Listening, Recorded, first_line, frame_line, listening_line
+from amqp10broker.greeting import Protocol
+from amqp10broker.replay.forecast import Forecast, Settings, forecasts
+from amqp10broker.replay.pace import Reason
+from amqp10broker.replay.script import read_script
+from amqp10broker.replay.simulation import Habits, Run, Simulation, simulate
+from tests.support.rawframes import attach_sender, begin, flow, frame, open_frame, transfer
+from tests.support.tape import Tape
+
+BUSY = Habits(0.0, None, (0.001,), (1,), (100,))
+"""A publisher that sends as fast as it may."""
+
+
+def one(
+    habits: Habits = BUSY, *, credit: int = 50, window: int = 400, trip_s: float = 0.1, messages: int = 2000
+) -> Run:
+    """The run of one publisher."""
+    (run,) = simulate([habits], max_link_credit=credit, window=window, round_trip_s=trip_s, messages=messages)
+    return run
+
+
+class Taped(Simulation):
+    """A simulation whose broker records the frames of link 0."""
+
+    def __init__(self, habits: Habits, credit: int, window: int, trip_s: float) -> None:
+        super().__init__([habits], credit, window, trip_s / 2)
+        self.tape = Tape(number=1)
+        self.tape.came(open_frame(), begin(), attach_sender(0, "/queues/q"))
+        self.tape.went(
+            frame(0, Open(container_id="b")),
+            frame(0, Begin(remote_channel=0, next_outgoing_id=0, incoming_window=window, outgoing_window=1)),
+            frame(
+                0, Attach(name="out-0-0-/queues/q", handle=0, role=True, target=Target(address="/queues/q"))
+            ),
+        )
+        self._next = self._came = self._confirmed = 0
+        self._window = window
+
+    def told(self, at: float, kind: str, number: int, content: tuple[int, int]) -> None:
+        self.tape.now_s = 1000 + at
+        # What the broker believes to have, counted from what came.
+        given = {"next_incoming_id": self._came, "incoming_window": self._incoming.left}
+        match kind:
+            case "transfer":
+                for piece in range(content[0]):
+                    more = piece + 1 < content[0]
+                    self.tape.came(transfer(0, self._next, b"x" * 10, more=more))
+                    self._came += 1
+                self._next += 1
+            case "credit":
+                count, credit = content
+                self.tape.went(flow(handle=0, delivery_count=count, link_credit=credit, **given))
+            case "window":
+                self.tape.went(flow(next_incoming_id=content[0], incoming_window=content[1]))
+            case _:
+                outcome = Disposition(
+                    role=Role.RECEIVER, first=self._confirmed, settled=True, state=Accepted()
+                )
+                self.tape.went(frame(0, outcome))
+                self._confirmed += 1
+
+
+def taped(habits: Habits, *, credit: int, window: int, trip_s: float, messages: int) -> Tape:
+    """A recording of a publisher."""
+    simulation = Taped(habits, credit, window, trip_s)
+    simulation.run(messages)
+    return simulation.tape
+
+
+def forecast(tape: Tape, asked: Settings) -> Forecast:
+    """That of the one publisher of a recording."""
+    (found,), _ = forecasts(read_script(tape.records), asked)
+    return found
+
+
+def test_credit_and_round_trip_give_the_rate() -> None:
+    """As many messages a round trip as the credit has."""
+    assert one(credit=50, trip_s=0.1).rate == pytest.approx(500, rel=0.05)
+    assert one(credit=200, trip_s=0.1).rate == pytest.approx(2000, rel=0.05)
+    assert one(credit=50, trip_s=0.02).rate == pytest.approx(2500, rel=0.05)
+
+
+def test_a_window_that_is_smaller_gives_it_instead() -> None:
+    """Of transfers: a message of two has half."""
+    assert one(credit=400, window=20).rate == pytest.approx(200, rel=0.05)
+    halves = Habits(0.0, None, (), (2,), (100,))
+    assert one(halves, credit=400, window=20).rate == pytest.approx(100, rel=0.05)
+    assert max(one(credit=400, window=20).waits.items(), key=lambda each: each[1])[0] is Reason.WINDOW
+
+
+def test_a_client_that_waits_for_each_outcome_has_one_a_round_trip() -> None:
+    """And the time of the outcome."""
+    run = one(Habits(0.0, 1, (0.05,), (1,), (100,)), trip_s=0.1)
+    assert run.rate == pytest.approx(1 / 0.15, rel=0.01)
+    assert run.held == 1
+    assert run.waits[Reason.OWN_LIMIT] > 0
+
+
+def test_slow_outcomes_withhold_credit() -> None:
+    """A grant wants fewer without outcome than the credit is."""
+    slow = one(Habits(0.0, None, (1.0,), (1,), (100,)), credit=50, trip_s=0.01)
+    assert slow.rate < 110
+    assert 50 <= slow.held <= 100
+    assert slow.held_bytes == 100 * slow.held
+
+
+@given(
+    credit=st.integers(1, 300),
+    window=st.integers(2, 300),
+    trip_ms=st.integers(1, 100),
+    own_ms=st.sampled_from([0.0, 0.1, 3.0]),
+    confirm_ms=st.sampled_from([0.0, 2.0, 40.0]),
+)
+@settings(max_examples=12)
+def test_no_run_breaks_its_bounds(
+    credit: int, window: int, trip_ms: int, own_ms: float, confirm_ms: float
+) -> None:
+    """Not faster than the client; no more without outcome than twice the credit; more never slows down."""
+    habits = Habits(own_ms / 1000, None, (confirm_ms / 1000,), (1,), (1,))
+
+    def rate(credit: int, window: int) -> Run:
+        return one(habits, credit=credit, window=window, trip_s=trip_ms / 1000, messages=400)
+
+    run = rate(credit, window)
+    assert run.held <= 2 * credit
+    if own_ms:
+        assert run.rate <= 1000 / own_ms * 1.001
+    if run.rate < float("inf"):
+        assert rate(3 * credit, 3 * window).rate >= 0.95 * run.rate
+
+
+@given(
+    credit=st.integers(5, 40),
+    asked=st.integers(5, 40),
+    trip_ms=st.integers(5, 100),
+    asked_ms=st.integers(5, 100),
+    window=st.sampled_from([20, 400]),
+    frames=st.sampled_from([1, 2]),
+)
+@settings(max_examples=6)
+def test_a_forecast_from_a_recording_is_the_run_of_who_was_recorded(
+    credit: int, asked: int, trip_ms: int, asked_ms: int, window: int, frames: int
+) -> None:
+    """Whatever the credit and round trip of the recording were."""
+    habits = Habits(0.0, None, (0.001,), (frames,), (100,))
+    tape = taped(habits, credit=credit, window=window, trip_s=trip_ms / 1000, messages=300)
+    found = forecast(tape, Settings(asked, window, asked_ms))
+    assert (found.credit, found.window) == (credit, window)
+    assert found.round_trip_s == pytest.approx(trip_ms / 1000, rel=0.01)
+    truth = one(habits, credit=asked, window=window, trip_s=asked_ms / 1000, messages=40 * asked + 1000)
+    assert found.run.rate == pytest.approx(truth.rate, rel=0.1)
+
+
+def test_a_client_with_a_pace_of_its_own_keeps_it() -> None:
+    """More credit brings nothing then; and the recording does not tell why it is so slow."""
+    tape = taped(Habits(0.02, None, (0.001,), (1,), (10,)), credit=100, window=400, trip_s=0.01, messages=300)
+    found = forecast(tape, Settings(200, None, 1))
+    assert found.rate == pytest.approx(50, rel=0.05)
+    assert found.run.rate == pytest.approx(50, rel=0.05)
+    assert any("the client hardly waited" in each for each in found.unknown)
+    assert found.waits[Reason.ITSELF] > 0.95
+
+
+def test_a_client_that_waits_for_each_outcome_is_seen_to() -> None:
+    """Credit brings it nothing; a shorter round trip does."""
+    tape = taped(Habits(0.0, 1, (0.004,), (1,), (10,)), credit=100, window=400, trip_s=0.02, messages=200)
+    assert forecast(tape, Settings(200)).run.rate == pytest.approx(1 / 0.024, rel=0.02)
+    found = forecast(tape, Settings(200, None, 2))
+    assert found.run.rate == pytest.approx(1 / 0.006, rel=0.02)
+    assert found.waits[Reason.OWN_LIMIT] > 0.9
+
+
+def test_what_cannot_be_known_is_said() -> None:
+    """One sentence each."""
+    tape = taped(BUSY, credit=10, window=400, trip_s=0.05, messages=300)
+    found = forecast(tape, Settings(300, 4000, 50))
+    said = " ".join(found.unknown)
+    assert "whether it has a limit of its own above that" in said
+    assert "faster than the fastest 25 messages of the recording" in said
+    assert "outcomes took 1.0 ms (median)" in said
+    assert "do not believe" not in said
+
+
+def test_of_whom_there_is_no_forecast_is_said() -> None:
+    """Few messages, no publisher, AMQP 0-9-1."""
+    few = taped(BUSY, credit=10, window=400, trip_s=0.05, messages=20)
+    none = Tape(number=2)
+    none.came(open_frame())
+    other = Tape(Protocol.AMQP_091, number=3)
+    other.came(method_frame(0, methods.ConnectionOpen("/")))
+    found, without = forecasts(read_script([*few.records, *none.records, *other.records]), Settings())
+    assert not found
+    assert len(without) == 3
+    assert "50 are needed to know its pace" in without[0]
+    assert "connection 2 sends nothing" in without[1]
+    assert "connection 3 speaks AMQP 0-9-1" in without[2]
+
+
+def test_the_command_prints_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In words and as JSON; with 1 if there is nothing to say."""
+    tape = taped(BUSY, credit=10, window=400, trip_s=0.05, messages=300)
+    lines = [first_line()]
+    for record in tape.records:
+        if isinstance(record, Listening):
+            lines.append(listening_line(record))
+        elif isinstance(record, Recorded):
+            lines.append(frame_line(1, record.at_ns, record.direction, record.frame))
+    path = tmp_path / "f"
+    path.write_text("".join(f"{line}\n" for line in lines))
+    assert main(["what-if", str(path), "--max-link-credit", "100", "--round-trip-ms", "50"]) == 0
+    said = capsys.readouterr().out
+    assert "to /queues/q: 300 messages\n  recorded: 2" in said
+    assert " messages/s at credit 10, incoming-window 400, round trip at most 50.0 ms" in said
+    assert "\n  what if:  " in said
+    assert main(["what-if", str(path), "--max-link-credit", "100", "--format", "json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["forecasts"]
+    assert found["forecast"]["rate"] == pytest.approx(10 * found["recorded"]["rate"], rel=0.15)
+    assert main(["what-if", str(path), "--connection", "7"]) == 1
+    assert "there is no publisher of AMQP 1.0 in " in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["what-if", str(path), "--round-trip-ms", "soon"])
+    assert "'soon' must be 0 to 60000 milliseconds" in capsys.readouterr().err
