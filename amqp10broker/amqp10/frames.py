@@ -231,10 +231,13 @@ class FrameReader:
     def _transfer(
         self, item: Transfer, payload: bytes, learned: Mapping[bytes, TransferLayout] | None
     ) -> TransferRun | TransferFrame:
-        """A transfer that is of no layout known before; one of a new layout begins a run of it."""
-        if learned is None:
+        """A transfer that is of no layout known before.
+
+        Each transaction has a layout of its own: its first transfer begins the run of those behind it.
+        """
+        layout = None if learned is None else next(iter(learned.values()))
+        if layout is None or layout.txn_id is None:
             return TransferFrame(item, payload)
-        layout = next(iter(learned.values()))
         run = TransferRun(layout.handle, layout.message_format, layout.settled, layout.txn_id)
         assert item.delivery_id is not None, "else there is no layout"
         assert item.delivery_tag is not None, "else there is no layout"

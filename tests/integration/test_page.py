@@ -345,7 +345,7 @@ def test_it_is_served_below_a_prefix_over_tls(pages: Pages, tmp_path: Path) -> N
     process = BrokerProcess(
         tmp_path,
         *("--http-port", "0", "--http-tls", "--http-path-prefix", "/broker/one"),
-        *("--tls-certificate", certificates.server, "--tls-key", certificates.server_key),
+        *("--tls-port", "0", "--tls-certificate", certificates.server, "--tls-key", certificates.server_key),
     )
     address = address_of(process)
     assert address.startswith("https://")

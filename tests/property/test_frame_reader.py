@@ -249,8 +249,9 @@ def test_examples_are_learned_at_all() -> None:
         for number in range(10)
     )
     ((_, items),) = reader.read(raw)
-    assert [type(item) for item in items] == [TransferFrame, TransferRun] * 2
-    assert [item.txn_id for item in items[1::2]] == [b"0", b"1"]
+    assert [type(item) for item in items] == [TransferRun] * 2
+    assert [item.txn_id for item in items] == [b"0", b"1"]
+    assert [len(item.delivery_ids) for item in items] == [5, 5]
     raw = b"".join(
         frame(0, Disposition(role=True, first=70_000 + number, settled=True, state=Accepted()))
         for number in range(10)
