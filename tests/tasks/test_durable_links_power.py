@@ -196,6 +196,7 @@ def test_each_message_of_a_durable_link_is_there_once_after_a_loss_of_power(
         ended_early += len(node.disk.calls) > node.disk.lose_power_at
         node.disk = node.disk.after_power_loss(rng.randrange(1 << 30))
     node.live(rng, 0)
-    assert ended_early >= LIVES // 5
-    assert node.restored
-    assert len(node.done) > LIVES // 2
+    if LONG:  # that these lives had in them what is looked for; in six of them chance may leave it out
+        assert ended_early >= LIVES // 5
+        assert node.restored
+        assert len(node.done) > LIVES // 2
