@@ -14,7 +14,10 @@ RECORD: Final = Path(".pytest_cache/v/cache/lastfailed")
 """What pytest keeps of each run: the failed tests as keys."""
 
 PLACES: Final = ("tests/integration/", "tests/spark/", "tests/tasks/")
-"""Tests of real processes, and of tasks, which Trio takes in an order by chance. All others are the same each time."""
+"""Tests of real processes, and of tasks, which Trio takes in an order by chance.
+
+All others are the same each time.
+"""
 
 MOST: Final = 5
 """More failures than this are no accident."""

@@ -87,7 +87,10 @@ REAL = "tests/integration/test_pika_publish.py::test_a"
     ("failed", "answer"),
     [
         ([REAL, "tests/spark/test_demo.py::test_b[1, 2]"], f"{REAL}, tests/spark/test_demo.py::test_b[1, 2]"),
-        ([REAL, "tests/unit/test_alarms.py::test_c"], "tests/unit/test_alarms.py::test_c is the same each time"),
+        (
+            [REAL, "tests/unit/test_alarms.py::test_c"],
+            "tests/unit/test_alarms.py::test_c is the same each time",
+        ),
         (["tests/integration/test_pika_publish.py"], "test_pika_publish.py is the same each time"),
         ([f"{REAL}{number}" for number in range(6)], "6 tests failed: at most 5 have a second try"),
         ([], "the run itself broke off"),
