@@ -77,7 +77,8 @@ class FlowSettings:
         QUEUE_CREDIT,
         1,
         UINT_MAX,
-        "messages a session asks of a queue at one time for one consumer",
+        "messages a session asks of a queue at one time for one consumer; of a quorum queue "
+        "up to 8 times as many, if it reads",
         word=AUTO,
     )
 
