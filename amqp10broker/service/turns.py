@@ -14,6 +14,13 @@ from amqp10broker.service.mail import SessionLetter
 WRITES_MAX: Final = 4
 """Buffers of transfers that one session writes in a turn, while the socket takes them."""
 
+LARGE_WRITES_MAX: Final = 16
+"""The same of large messages, which cost a turn little: more bytes than a read of them brings, so that who
+consumes keeps up with who publishes."""
+
+LARGE_PIECE_BYTES: Final = 4096
+"""Pieces of so many bytes on average are large: nobody copies them to join them."""
+
 
 class Outlet(Protocol):
     """The way of one session or channel to its connection's writer."""
@@ -57,12 +64,14 @@ class Turning(Protocol):
 def write(side: Turning, outlet: Outlet) -> None:
     """Write answers, and deliveries as far as credit, window and the writer's buffer allow."""
     spent = 0
-    for _ in range(WRITES_MAX):
+    for writes in range(1, LARGE_WRITES_MAX + 1):
         spent = side.pump(outlet.room)
         pieces = side.take_output()
         if pieces:
             outlet.put(pieces, spent)
         if not spent or outlet.room <= 0:
+            break
+        if writes >= WRITES_MAX and len(pieces) * LARGE_PIECE_BYTES > spent:
             break
     if side.has_unsent and (spent or outlet.room <= 0):
         outlet.want()

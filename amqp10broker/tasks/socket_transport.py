@@ -14,9 +14,18 @@ from typing import Final, Protocol
 
 import trio
 
-NOTSENT_LOWAT_BYTES: Final = 131_072
+UNSENT_BYTES: Final = 131_072
 """What the kernel may hold that was not sent yet. A frame waits behind no more than this in the
 kernel, where Linux would otherwise let several megabytes pile up."""
+
+UNSENT_BYTES_MAX: Final = 1024 * 1024
+"""The same where the peer takes them fast, so that a socket has something to send for the turns of others."""
+
+UNSENT_FAST_S: Final = 0.005
+"""A full socket that takes bytes again within this may have twice as many of them."""
+
+UNSENT_SLOW_S: Final = 0.02
+"""One that takes longer may have half."""
 
 PIECES_MAX: Final = 1024
 """Buffers that the system takes in one call (IOV_MAX)."""
@@ -40,16 +49,16 @@ class SocketTransport:
 
     Attributes:
         moved_at: when it took a part of what `send_all` had to wait with, last, by Trio's clock.
+        unsent_max: bytes that the kernel may hold unsent, where it can be told.
     """
 
-    __slots__ = ("_closed", "_socket", "moved_at")
+    __slots__ = ("_closed", "_socket", "moved_at", "unsent_max")
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if hasattr(socket, "TCP_NOTSENT_LOWAT"):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, NOTSENT_LOWAT_BYTES)
         self._socket = sock
+        self._hold_unsent(UNSENT_BYTES)
         self.moved_at = 0.0
         self._closed = False
 
@@ -81,9 +90,7 @@ class SocketTransport:
             sent = self.try_send_pieces(left)
             left = unsent(left, sent)
             if left:
-                if sent:
-                    self.moved_at = trio.current_time()
-                await trio.lowlevel.wait_writable(self._socket)
+                await self._wait_writable(moved=sent > 0)
 
     def try_send_pieces(self, pieces: Sequence[bytes | memoryview]) -> int:
         """As `try_send`, of several buffers that are not joined; of very many only the first."""
@@ -105,9 +112,24 @@ class SocketTransport:
             sent = self.try_send(view)
             view = view[sent:]
             if len(view):
-                if sent:
-                    self.moved_at = trio.current_time()
-                await trio.lowlevel.wait_writable(self._socket)
+                await self._wait_writable(moved=sent > 0)
+
+    async def _wait_writable(self, *, moved: bool) -> None:
+        """Wait until a full socket takes bytes again; how long that takes says how many it may hold."""
+        began = trio.current_time()
+        if moved:
+            self.moved_at = began
+        await trio.lowlevel.wait_writable(self._socket)
+        took_s = trio.current_time() - began
+        if took_s < UNSENT_FAST_S and self.unsent_max < UNSENT_BYTES_MAX:
+            self._hold_unsent(2 * self.unsent_max)
+        elif took_s > UNSENT_SLOW_S and self.unsent_max > UNSENT_BYTES:
+            self._hold_unsent(self.unsent_max // 2)
+
+    def _hold_unsent(self, most: int) -> None:
+        self.unsent_max = most
+        if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, most)
 
     def try_send(self, data: bytes | bytearray | memoryview) -> int:
         """Send what goes without waiting; returns the number of bytes.

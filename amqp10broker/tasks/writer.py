@@ -14,6 +14,7 @@ from typing import Final
 import trio
 
 from amqp10broker.service.mail import WRITER_READY, SessionLetter
+from amqp10broker.service.turns import LARGE_PIECE_BYTES
 from amqp10broker.tasks.mailbox import Mailbox
 from amqp10broker.tasks.socket_transport import SocketTransport, Stream, unsent
 from amqp10broker.tasks.websocket_transport import WebSocketTransport
@@ -21,9 +22,6 @@ from amqp10broker.tasks.websocket_transport import WebSocketTransport
 CONTROL_BYTES_MAX: Final = 262_144
 """Answers (flows, dispositions, attaches) that one session may have waiting before it stops
 listening to its client."""
-
-LARGE_PIECE_BYTES: Final = 4096
-"""Pieces of so many bytes on average are not joined before they are sent."""
 
 
 class Write:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import pytest
@@ -12,7 +14,15 @@ from amqp10broker.amqp091.framing import body_frames, body_pieces
 from amqp10broker.amqp10.delivery import OutgoingDelivery
 from amqp10broker.amqp10.performatives import Attach, Disposition, Flow, Transfer
 from amqp10broker.tasks.connection_lifecycle import READ_BYTES, READ_BYTES_MAX, ConnectionLifecycle
-from amqp10broker.tasks.socket_transport import PIECES_MAX, SocketTransport, unsent
+from amqp10broker.tasks.socket_transport import (
+    PIECES_MAX,
+    UNSENT_BYTES,
+    UNSENT_BYTES_MAX,
+    UNSENT_FAST_S,
+    UNSENT_SLOW_S,
+    SocketTransport,
+    unsent,
+)
 from tests.support.rawframes import attach_receiver, attach_sender, credit, pieces, transfer
 from tests.support.trioclient import connect, pipe_pair, running_broker, settle_down
 
@@ -55,7 +65,7 @@ async def test_reads_grow_while_large_frames_fill_them_and_are_small_again_for_s
         READ_BYTES,
         2 * READ_BYTES,
         4 * READ_BYTES,
-        8 * READ_BYTES,
+        READ_BYTES_MAX,
         READ_BYTES_MAX,
         READ_BYTES_MAX,
     ]
@@ -67,7 +77,14 @@ async def test_reads_grow_while_large_frames_fill_them_and_are_small_again_for_s
 
 
 @pytest.mark.parametrize(
-    ("parts", "most"), [(0, MIB), (1, MIB), (4, MIB // 4), (16, READ_BYTES), (255, READ_BYTES)]
+    ("parts", "most"),
+    [
+        (0, READ_BYTES_MAX),
+        (1, READ_BYTES_MAX),
+        (4, READ_BYTES_MAX // 4),
+        (8, READ_BYTES),
+        (255, READ_BYTES),
+    ],
 )
 async def test_what_is_read_at_once_is_shared_by_the_sessions_of_a_client(parts: int, most: int) -> None:
     """Each may have reads waiting for it, so many with large ones would be a large memory."""
@@ -82,30 +99,62 @@ def test_what_is_left_of_several_buffers_begins_behind_what_was_sent() -> None:
         assert b"".join(unsent(buffers, sent)) == b"abcdefgh"[sent:]
 
 
+@pytest.mark.parametrize(
+    ("waits_s", "most"),
+    [
+        ([UNSENT_FAST_S / 2], 2 * UNSENT_BYTES),
+        ([UNSENT_FAST_S / 2] * 9, UNSENT_BYTES_MAX),
+        ([UNSENT_SLOW_S * 2], UNSENT_BYTES),
+        ([UNSENT_FAST_S / 2] * 9 + [(UNSENT_FAST_S + UNSENT_SLOW_S) / 2] * 9, UNSENT_BYTES_MAX),
+        ([UNSENT_FAST_S / 2] * 9 + [UNSENT_SLOW_S * 2] * 2, UNSENT_BYTES_MAX // 4),
+        ([UNSENT_FAST_S / 2] * 9 + [UNSENT_SLOW_S * 2] * 9, UNSENT_BYTES),
+    ],
+    ids=["fast", "fast for long", "slow", "neither", "less fast", "slow again"],
+)
+async def test_the_system_holds_more_unsent_for_a_peer_that_takes_it_fast(
+    mock_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, waits_s: list[float], most: int
+) -> None:
+    """What is unsent waits some milliseconds at most, so a frame behind it does."""
+    waits = iter(waits_s)
+
+    async def writable(_: socket.socket) -> None:
+        mock_clock.jump(next(waits))
+
+    monkeypatch.setattr(trio.lowlevel, "wait_writable", writable)
+    with _tcp_pair() as (ours, _):
+        transport = SocketTransport(ours)
+        takes = iter([0] * len(waits_s) + [1])
+        monkeypatch.setattr(SocketTransport, "try_send", lambda _, data: next(takes))
+        await transport.send_all(b"x")
+        assert next(takes, None) is None
+        assert transport.unsent_max == most
+        assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) == most
+
+
 async def test_many_buffers_go_through_a_socket_that_takes_little(nursery: trio.Nursery) -> None:
     """More than one call of the system takes, and each call takes a part of them."""
-    ours, theirs = socket.socketpair()
-    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-    sent = [b"%d," % number * (number % 50) for number in range(3 * PIECES_MAX)] + [BODY, b"end"]
-    transport = _over(ours)
-    nursery.start_soon(transport.send_pieces, sent)
-    theirs.setblocking(False)
-    got = b""
-    whole = b"".join(sent)
-    while len(got) < len(whole):
-        await trio.lowlevel.wait_readable(theirs)
-        got += theirs.recv(30_000)
-    assert got == whole
-    await transport.aclose()
-    theirs.close()
+    with _tcp_pair() as (ours, theirs):
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        sent = [b"%d," % number * (number % 50) for number in range(3 * PIECES_MAX)] + [BODY, b"end"]
+        transport = SocketTransport(ours)
+        nursery.start_soon(transport.send_pieces, sent)
+        theirs.setblocking(False)
+        got = b""
+        whole = b"".join(sent)
+        while len(got) < len(whole):
+            await trio.lowlevel.wait_readable(theirs)
+            got += theirs.recv(30_000)
+        assert got == whole
+        await transport.aclose()
 
 
-def _over(sock: socket.socket) -> SocketTransport:
-    """A transport of a socket that is none of TCP."""
-    transport = SocketTransport.__new__(SocketTransport)
-    sock.setblocking(False)
-    transport._socket, transport._closed, transport.moved_at = sock, False, 0.0
-    return transport
+@contextmanager
+def _tcp_pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        theirs = socket.create_connection(server.getsockname())
+        ours = server.accept()[0]
+    with ours, theirs:
+        yield ours, theirs
 
 
 @pytest.mark.parametrize("room", [1, 2, 3, 7, 100])
