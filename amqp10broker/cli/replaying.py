@@ -76,8 +76,14 @@ def _run(arguments: argparse.Namespace) -> int:
         if player.refused:
             raise Failed(f"{player.over}; give another user in --url")
     if not any(player.received_bytes for player in replay.players):
-        raise Unreachable(f"{replay.players[0].over}: start the broker, or correct --url")
+        raise Unreachable(f"{replay.players[0].over}: {_what_helps(url)}")
     return _tell(replay, script, took_s, as_json=arguments.format == "json")
+
+
+def _what_helps(url: BrokerUrl) -> str:
+    """What to do if no broker answers there."""
+    helps = "start the broker, or correct --url"
+    return f"{helps}; SSL_CERT_FILE names a file of authorities that are trusted" if url.tls else helps
 
 
 def _url(written: str | None) -> BrokerUrl:

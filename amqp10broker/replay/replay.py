@@ -157,6 +157,10 @@ class Replay:
                 wake = min(wake, at)
         return None if self.done else max(wake, now)
 
+    def is_full(self, player: Player) -> bool:
+        """Whether so much is to be written that no more is played before it is."""
+        return len(player.unsent) >= _AHEAD_BYTES
+
     def differences(self) -> Iterator[Difference]:
         """What came otherwise, connection by connection."""
         for player in self.players:
@@ -175,7 +179,7 @@ class Replay:
             if now >= self._closing[player]:
                 self._leave(player, now, at_once=True)
             return False, min(at, self._closing.get(player, at))
-        while len(player.unsent) < _AHEAD_BYTES:
+        while not self.is_full(player):
             step = player.next_step
             if step is None:
                 owed = player.still_owed()

@@ -17,6 +17,7 @@ class Certificates:
 
     Attributes:
         ca: the authority's certificate.
+        strangers: that of another authority.
         server, server_key: for ``localhost`` and ``127.0.0.1``.
     """
 
@@ -26,6 +27,8 @@ class Certificates:
         self._stranger = trustme.CA()
         self.ca = str(folder / "ca.pem")
         self._authority.cert_pem.write_to_path(self.ca)
+        self.strangers = str(folder / "strangers.pem")
+        self._stranger.cert_pem.write_to_path(self.strangers)
         issued = self._authority.issue_cert(SERVER_NAME, "127.0.0.1")
         self.server, self.server_key = self._write("server", issued)
 

@@ -18,13 +18,14 @@ export class History {
   /**
    * Begin with the samples that the API has kept.
    *
-   * @param {Object<string, any>} details objects with `samples`, by key of the curve
+   * @param {Object<string, any> | undefined} values has objects with `samples`, as `KEY_details`
+   * @param {{key: string}[]} curves
    * @param {boolean} counters they are counters, of which the change per second is shown
    */
-  seed(details, counters) {
+  seed(values, curves, counters) {
     const found = new Map();
-    for (const [key, each] of Object.entries(details)) {
-      const samples = [...(each?.samples ?? [])].reverse();
+    for (const { key } of curves) {
+      const samples = [...(values?.[`${key}_details`]?.samples ?? [])].reverse();
       for (let place = counters ? 1 : 0; place < samples.length; place += 1) {
         const { sample, timestamp } = samples[place];
         const before = samples[place - 1];

@@ -5,6 +5,12 @@ import { brief, duration } from "./format.js";
 
 /** @typedef {import("./dom.js").Child} Child */
 
+/** Curves of how many messages queues hold. */
+export const LENGTHS = [
+  { key: "messages_ready", label: "ready" },
+  { key: "messages_unacknowledged", label: "unacknowledged" },
+];
+
 /**
  * The head of a view: its title, what belongs beside it, and what can be done.
  *

@@ -8,18 +8,28 @@ from pathlib import Path
 
 import pytest
 
+from amqp10broker.cli import replay_sockets
 from amqp10broker.cli.main import main
 from amqp10broker.client.blocking import connect
 from amqp10broker.config import Config
 from amqp10broker.frames.records import first_line
+from amqp10broker.replay import replay
 from amqp10broker.testing.in_process import InProcess
+from tests.support.certificates import Certificates, certificates
+from tests.support.deadline import deadline
 from tests.support.rawframes import message
+
+__all__ = ["certificates", "deadline"]
+
+LARGE = 3_000_000
+"""More than sockets take at once."""
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[InProcess]:
+def broker(certificates: Certificates) -> Iterator[InProcess]:
     """One for all tests of the file."""
-    server = InProcess(Config(port=0, admin_socket=""), 0)
+    files = {"tls_certificate": certificates.server, "tls_key": certificates.server_key}
+    server = InProcess(Config.load(flags={**files, "port": 0, "tls_port": 0, "admin_socket": ""}), 0)
     yield server
     server.stop()
 
@@ -31,7 +41,7 @@ def path(broker: InProcess, tmp_path_factory: pytest.TempPathFactory) -> str:
     broker.ask("declare-queue", {"name": "q"}, None)
     broker.ask("trace", {"what": "everything", "on": True, "file": path, "frames": True}, None)
     with connect(broker.host, broker.port, user="guest", password="guest") as client:
-        client.sender("/queues/q").send(message(b"x" * 1000))
+        client.sender("/queues/q").send(message(bytes(LARGE)))
         receiver = client.receiver("/queues/q", credit=1)
         receiver.accept(receiver.receive())
     broker.ask("trace", {"what": "everything", "on": False}, None)
@@ -71,6 +81,39 @@ def test_where_nobody_listens_it_ends_with_3(path: str, capsys: pytest.CaptureFi
     """And says what to do."""
     assert main(["replay", path, "--url", "amqp://127.0.0.1:1"]) == 3
     assert "no connection to 127.0.0.1:1: " in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("deadline")
+def test_what_waited_for_the_socket_goes_on_when_it_has_written(
+    broker: InProcess, path: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not when somebody looks again: each step fills it, and looks are further apart than the deadline."""
+    monkeypatch.setattr(replay, "_AHEAD_BYTES", 1)
+    monkeypatch.setattr(replay_sockets, "_LOOK_AGAIN_S", 1_000.0)
+    assert main(["replay", path, "--url", url(broker), "--fast", "--patience", "1000"]) == 0
+    assert capsys.readouterr().out.startswith("0 differences; played ")
+
+
+def test_it_is_played_over_tls(
+    broker: InProcess,
+    path: str,
+    certificates: Certificates,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where the broker's authority is trusted; else it ends with 3, and says what is wrong and what helps."""
+    (address,) = broker.ask("status", {}, None)["broker"]["tls_listeners"]
+    port = int(address.rpartition(":")[2])
+    monkeypatch.setenv("SSL_CERT_FILE", certificates.ca)
+    assert main(["replay", path, "--url", f"amqps://localhost:{port}", "--fast"]) == 0
+    assert capsys.readouterr().out.startswith("0 differences; played ")
+    assert main(["replay", path, "--url", f"amqps://{broker.host}:{broker.port}"]) == 3
+    assert f"no TLS with {broker.host}:{broker.port}: " in capsys.readouterr().err
+    monkeypatch.setenv("SSL_CERT_FILE", certificates.strangers)
+    assert main(["replay", path, "--url", f"amqps://localhost:{port}"]) == 3
+    said = capsys.readouterr().err
+    assert f"the certificate of localhost:{port} is not trusted: unable to get local issuer" in said
+    assert "SSL_CERT_FILE names a file of authorities that are trusted" in said
 
 
 def test_a_connection_that_is_not_in_it(

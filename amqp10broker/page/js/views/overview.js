@@ -4,15 +4,11 @@ import { History, chart, sparkline } from "../chart.js";
 import { ask } from "../dialogs.js";
 import { h, name, put } from "../dom.js";
 import { bytes, count, duration, rate } from "../format.js";
-import { badge, button, figure, heading, meter, panel, refresh, stateBadge } from "../parts.js";
+import { LENGTHS, badge, button, figure, heading, meter, panel, refresh, stateBadge } from "../parts.js";
 import { href } from "../router.js";
 
 const SPAN = { age: 600, incr: 10 };
 const ALWAYS = { always: true };
-const LENGTHS = [
-  { key: "messages_ready", label: "ready" },
-  { key: "messages_unacknowledged", label: "unacknowledged" },
-];
 const RATES = [
   { key: "publish", label: "publish" },
   { key: "deliver_get", label: "deliver and get" },
@@ -61,8 +57,8 @@ export const view = {
       const query = `lengths_age=${SPAN.age}&lengths_incr=${SPAN.incr}&msg_rates_age=${SPAN.age}&msg_rates_incr=${SPAN.incr}`;
       const kept = await context.api.get(`/overview?columns=queue_totals,message_stats&${query}`);
       if (ended) return;
-      lengths.seed(detailsOf(kept.queue_totals, [{ key: "messages" }, ...LENGTHS]), false);
-      rates.seed(detailsOf(kept.message_stats, RATES), true);
+      lengths.seed(kept.queue_totals, [{ key: "messages" }, ...LENGTHS], false);
+      rates.seed(kept.message_stats, RATES, true);
       drawAll();
     };
     let known = null;
@@ -107,10 +103,6 @@ async function rename(context) {
     run: (values) => context.api.put("/cluster-name", values),
   });
   if (done) location.reload();
-}
-
-function detailsOf(values, curves) {
-  return Object.fromEntries(curves.map(({ key }) => [key, values?.[`${key}_details`]]));
 }
 
 function setCards(cards, value, lengths, rates) {

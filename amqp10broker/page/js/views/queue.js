@@ -5,7 +5,7 @@ import { History, chart } from "../chart.js";
 import { ask } from "../dialogs.js";
 import { h, name, put } from "../dom.js";
 import { count, rate } from "../format.js";
-import { badge, button, facts, heading, missing, pairs, panel, refresh, stateBadge } from "../parts.js";
+import { LENGTHS, badge, button, facts, heading, missing, pairs, panel, refresh, stateBadge } from "../parts.js";
 import { href } from "../router.js";
 import { table } from "../table.js";
 import { addBinding, bindingColumns, bindingKey } from "./bindings.js";
@@ -14,10 +14,6 @@ import { deleteQueue, getMessages, publish, purge } from "./queueactions.js";
 
 /** One queue is little: it is looked at more often than lists are. */
 const FOLLOWED = { interval: 1000, always: true };
-const LENGTHS = [
-  { key: "messages_ready", label: "ready" },
-  { key: "messages_unacknowledged", label: "unacknowledged" },
-];
 const RATES = [
   { key: "publish", label: "publish" },
   { key: "deliver_get", label: "deliver and get" },
@@ -82,8 +78,8 @@ export function drawQueue(host, vhost, queue, context) {
     .get(`${where}?columns=${[...LENGTHS.map(({ key }) => `${key}_details`), "message_stats"].join(",")}&${seeding}`)
     .then((kept) => {
       if (ended) return;
-      lengths.seed(detailsOf(kept, LENGTHS), false);
-      rates.seed(detailsOf(kept.message_stats, RATES), true);
+      lengths.seed(kept, LENGTHS, false);
+      rates.seed(kept.message_stats, RATES, true);
       lengthChart.draw();
       rateChart.draw();
     })
@@ -118,10 +114,6 @@ export function drawQueue(host, vhost, queue, context) {
   return () => {
     ended = true;
   };
-}
-
-function detailsOf(values, curves) {
-  return Object.fromEntries(curves.map(({ key }) => [key, values?.[`${key}_details`]]));
 }
 
 function headOf(value, context) {
