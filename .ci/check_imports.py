@@ -127,7 +127,8 @@ ROOMS: Final[Mapping[str, Room]] = {
         pure=False,
     ),
     "analysis": _room(
-        "flowevents", "recording", "spark", "errors", why="reads recordings; knows no broker", pure=False
+        "flowevents", "recording", "frames", "replay", "spark", "errors",
+        why="reads recordings; knows no broker", pure=False,
     ),
     "cli": _room(
         "tasks", "client", "storage", "flowevents", "recording", "analysis", "frames", "lint", "replay",

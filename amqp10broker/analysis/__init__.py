@@ -14,6 +14,7 @@
 `messages`        the recommendations for a terminal
 `job`             all of it, in order
 `follow`          the same cells by seconds of a recording that grows: Structured Streaming
+`what_if`         forecasts of `replay` over many files of recorded frames, a file a task
 `session`         the Spark session; `progress` and `errors` serve all
 ================  =======================================================================================
 

@@ -45,16 +45,38 @@ def _arguments(parser: Parser) -> None:
         help="with --follow: wait so long for files that come late; a window is told that much later "
         "(default: 15)",
     )  # fmt: skip
-    spark = parser.add_argument_group("Spark")
+    add_spark(parser, "Spark", "local[*]")
+    parser.add_argument("--quiet", action="store_true", help="tell no progress")
+
+
+def add_spark(parser: Parser, title: str, master: str | None) -> None:
+    """Where Spark runs; `check_spark` looks at it.
+
+    Args:
+        parser: gets the options.
+        title: of them in the help.
+        master: what ``--master`` is if it is not given; None: no Spark then.
+    """
+    spark = parser.add_argument_group(title)
+    default = "no Spark" if master is None else master
     spark.add_argument(
-        "--master",
-        default="local[*]",
-        help="local[N], local[*] or spark://127.0.0.1:PORT (default: local[*])",
+        "--master", default=master, help=f"local[N], local[*] or spark://127.0.0.1:PORT (default: {default})"
     )
     spark.add_argument(
         "--memory", default="2g", metavar="SIZE", help="of the JVM, such as 512m or 4g (default: 2g)"
     )
-    parser.add_argument("--quiet", action="store_true", help="tell no progress")
+
+
+def check_spark(arguments: argparse.Namespace) -> None:
+    """Refuse a master that is elsewhere, and a JVM that does not fit into this machine.
+
+    Raises:
+        ConfigError: an option of `add_spark` has a wrong value.
+    """
+    if arguments.master is not None and not _MASTER.fullmatch(arguments.master):
+        allowed = "must be local[N], local[*] or spark://127.0.0.1:PORT"
+        raise ConfigError("--master", f"is {arguments.master!r}", allowed)
+    _check_memory(arguments.memory)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -87,10 +109,7 @@ def _check(arguments: argparse.Namespace) -> None:
         raise ConfigError("--keep", f"is given with --aim {aim}", "it belongs to --aim memory")
     if keep is not None and not 0 < keep <= 1:
         raise ConfigError("--keep", f"is {keep:g}", "must be above 0, and 1 at most")
-    if not _MASTER.fullmatch(arguments.master):
-        allowed = "must be local[N], local[*] or spark://127.0.0.1:PORT"
-        raise ConfigError("--master", f"is {arguments.master!r}", allowed)
-    _check_memory(arguments.memory)
+    check_spark(arguments)
     if arguments.late is not None and not arguments.follow:
         raise ConfigError("--late", "is given without --follow", "it belongs to --follow")
     if arguments.late is not None and arguments.late < 0:

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
+import os
 import textwrap
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from amqp10broker.cli.commands import Command, Parser
+from amqp10broker.cli.analyse import add_spark, check_spark
+from amqp10broker.cli.commands import STANDARD, Command, Parser
 from amqp10broker.cli.connecting import positive
-from amqp10broker.cli.exits import EXIT_OK, Failed
+from amqp10broker.cli.exits import EXIT_OK, Failed, Unreachable
 from amqp10broker.cli.frames import recording
+from amqp10broker.cli.tables import render
+from amqp10broker.errors import ConfigError
 
 if TYPE_CHECKING:
-    from amqp10broker.replay.forecast import Forecast
+    from amqp10broker.replay.forecast import Forecast, Settings
+    from amqp10broker.replay.many import Answer
     from amqp10broker.replay.pace import Reason
-    from amqp10broker.replay.simulation import Run
 
 _WIDTH: Final = 110
 _ROUND_TRIP_MS_MAX: Final = 60_000.0
+_Value = TypeVar("_Value")
 
 
 def _milliseconds(written: str) -> float:
@@ -32,75 +39,165 @@ def _milliseconds(written: str) -> float:
     return number
 
 
+def _several(one: Callable[[str], _Value]) -> Callable[[str], list[_Value]]:
+    return lambda written: [one(each) for each in written.split(",")]
+
+
 def _arguments(parser: Parser) -> None:
-    parser.add_argument("file", metavar="FILE", help="the recording; - reads it from standard input")
     parser.add_argument(
-        "--max-link-credit", type=positive, metavar="MESSAGES", help="default: as it was recorded"
+        "recordings",
+        nargs="+",
+        metavar="FILE",
+        help="recordings; a folder stands for its *.jsonl; - alone reads one from standard input",
     )
     parser.add_argument(
-        "--max-incoming-window", type=positive, metavar="TRANSFERS", help="default: as it was recorded"
+        "--max-link-credit",
+        type=_several(positive),
+        default=[],
+        metavar="MESSAGES[,...]",
+        help="several are tried, each with each of the other options (default: as it was recorded)",
+    )
+    parser.add_argument(
+        "--max-incoming-window",
+        type=_several(positive),
+        default=[],
+        metavar="TRANSFERS[,...]",
+        help="default: as it was recorded",
     )
     parser.add_argument(
         "--round-trip-ms",
-        type=_milliseconds,
-        metavar="MILLISECONDS",
+        type=_several(_milliseconds),
+        default=[],
+        metavar="MILLISECONDS[,...]",
         help="between client and broker (default: as it was recorded)",
     )
     parser.add_argument(
         "--connection", type=int, metavar="NUMBER", help="look at this connection alone (default: all)"
     )
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+    parser.add_argument(
+        "--format", choices=("text", "json", "csv"), default="text", help="csv: a table (default: text)"
+    )
+    add_spark(parser, "Spark, for many recordings (without --master they are looked at in one process)", None)
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from amqp10broker.replay.forecast import Settings, forecasts
-    from amqp10broker.replay.script import read_script
+    from amqp10broker.replay.many import COLUMNS, grid, table_rows
 
-    with recording(arguments.file) as records:
-        script = read_script(records, arguments.connection)
-    asked = Settings(arguments.max_link_credit, arguments.max_incoming_window, arguments.round_trip_ms)
-    found, without = forecasts(script, asked)
+    settings = grid(arguments.max_link_credit, arguments.max_incoming_window, arguments.round_trip_ms)
+    found = _answers(arguments, settings)
+    alone = len(found) == 1
     if arguments.format == "json":
-        document = {"forecasts": [_document(each) for each in found], "without": without}
+        document = {
+            "forecasts": [_document(one.recording, *each) for one in found for each in one.forecasts],
+            "without": [each for one in found for each in _without(one, alone=alone)],
+        }
         print(json.dumps(document, indent=2))
+    elif arguments.format == "csv":
+        print(render(list(COLUMNS), [row for one in found for row in table_rows(one)], "csv"), end="")
     else:
-        for forecast in found:
-            print("\n".join(_page(forecast)))
-        for each in without:
-            print(f"no forecast: {each}")
-    if not found:
-        raise Failed(f"there is no publisher of AMQP 1.0 in {arguments.file} of which something can be said")
+        for one in found:
+            for line in _page(one, alone=alone, named=len(settings) > 1):
+                print(line)
+    return _judged(found)
+
+
+def _answers(arguments: argparse.Namespace, settings: list[Settings]) -> list[Answer]:
+    from amqp10broker.analysis.what_if import answer_of_file, files_of
+    from amqp10broker.replay.many import answer
+
+    check_spark(arguments)
+    if STANDARD in arguments.recordings:
+        if arguments.recordings != [STANDARD] or arguments.master is not None:
+            raise ConfigError(
+                "-", "is given beside files or --master", "one recording alone can come from there"
+            )
+        with recording(STANDARD) as records:
+            return [answer(STANDARD, records, settings, arguments.connection)]
+    # Before Java is started, which takes seconds.
+    paths = files_of(arguments.recordings)
+    if arguments.master is not None:
+        return _by_spark(arguments, paths, settings)
+    return [answer_of_file(path, settings, arguments.connection) for path in paths]
+
+
+def _by_spark(arguments: argparse.Namespace, paths: list[str], settings: list[Settings]) -> list[Answer]:
+    from amqp10broker.analysis.errors import CannotStart
+    from amqp10broker.analysis.failures import explained
+    from amqp10broker.analysis.session import command_session
+    from amqp10broker.analysis.what_if import answers
+
+    absolute = [os.path.abspath(path) for path in paths]
+    try:
+        with command_session(arguments.master, arguments.memory) as spark, explained(Path(paths[0])):
+            found = answers(spark, absolute, settings, arguments.connection)
+    except CannotStart as error:
+        raise Unreachable(str(error)) from error
+    return [replace(one, recording=path) for one, path in zip(found, paths, strict=True)]
+
+
+def _judged(found: list[Answer]) -> int:
+    """The exit code.
+
+    Raises:
+        Failed: there are files of which nothing can be said, or nothing is said of any.
+    """
+    bad = [f"{one.recording}: {one.problem}" for one in found if one.problem is not None]
+    if bad:
+        others = f"; the other {len(found) - len(bad)} were looked at" if len(found) > len(bad) else ""
+        raise Failed("; ".join(bad) + others)
+    if not any(one.forecasts for one in found):
+        names = found[0].recording if len(found) == 1 else f"{len(found)} recordings"
+        raise Failed(f"there is no publisher of AMQP 1.0 in {names} of which something can be said")
     return EXIT_OK
 
 
-def _page(forecast: Forecast) -> list[str]:
-    round_trip = 1000 * forecast.round_trip_s
-    run = forecast.run
-    was = (
+def _without(one: Answer, *, alone: bool) -> list[str]:
+    said = one.without if one.problem is None else [one.problem]
+    return said if alone else [f"{one.recording}: {each}" for each in said]
+
+
+def _page(one: Answer, *, alone: bool, named: bool) -> Iterator[str]:
+    if not alone:
+        yield f"{one.recording}:"
+    last = None
+    for asked, forecast in one.forecasts:
+        if (forecast.connection, forecast.link) != last:
+            yield f"connection {forecast.connection}, {forecast.link}: {forecast.messages} messages"
+            yield from _wrapped("  recorded: ", _recorded(forecast))
+        last = forecast.connection, forecast.link
+        yield from _wrapped("  what if:  ", _what_if(asked if named else None, forecast))
+        for unknown in forecast.unknown:
+            yield from _wrapped("  cannot know: ", unknown)
+    for each in [*one.without, *([one.problem] if one.problem is not None else [])]:
+        yield f"no forecast: {each}"
+
+
+def _wrapped(title: str, text: str) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, initial_indent=title, subsequent_indent=" " * len(title))
+
+
+def _recorded(forecast: Forecast) -> str:
+    return (
         f"{_rate(forecast.rate)} at credit {forecast.credit}, incoming-window {forecast.window}, round trip "
-        f"at most {round_trip:.1f} ms; waited for {_shares(forecast.waits)}"
+        f"at most {1000 * forecast.round_trip_s:.1f} ms; waited for {_shares(forecast.waits)}"
     )
-    would_be = (
-        f"{_rate(run.rate)}; waits for {_shares(_of(run))}; at most {run.held} messages without outcome, "
-        f"{run.held_bytes} bytes of them in the broker"
+
+
+def _what_if(asked: Settings | None, forecast: Forecast) -> str:
+    from amqp10broker.replay.many import shares
+
+    run = forecast.run
+    title = "" if asked is None else f"({asked}) "
+    return (
+        f"{title}{_rate(run.rate)}; waits for {_shares(shares(run))}; at most {run.held} messages without "
+        f"outcome, {run.held_bytes} bytes of them in the broker"
     )
-    lines = [f"connection {forecast.connection}, {forecast.link}: {forecast.messages} messages"]
-    lines += textwrap.wrap(was, _WIDTH, initial_indent="  recorded: ", subsequent_indent=" " * 12)
-    lines += textwrap.wrap(would_be, _WIDTH, initial_indent="  what if:  ", subsequent_indent=" " * 12)
-    for unknown in forecast.unknown:
-        lines += textwrap.wrap(
-            unknown, _WIDTH, initial_indent="  cannot know: ", subsequent_indent="               "
-        )
-    return lines
 
 
 def _rate(rate: float) -> str:
-    return f"{rate:.0f} messages/s" if math.isfinite(rate) else "as fast as client and broker are"
+    from amqp10broker.replay.many import finite
 
-
-def _of(run: Run) -> dict[Reason, float]:
-    whole = sum(run.waits.values()) or 1.0
-    return {reason: wait / whole for reason, wait in run.waits.items()}
+    return "as fast as client and broker are" if finite(rate) is None else f"{rate:.0f} messages/s"
 
 
 def _shares(waits: dict[Reason, float]) -> str:
@@ -108,22 +205,30 @@ def _shares(waits: dict[Reason, float]) -> str:
     return ", ".join(shown) or "nothing"
 
 
-def _document(forecast: Forecast) -> dict[str, Any]:
+def _document(name: str, asked: Settings, forecast: Forecast) -> dict[str, Any]:
+    from amqp10broker.replay.many import finite, shares
+
     return {
+        "recording": name,
         "connection": forecast.connection,
         "link": forecast.link,
         "messages": forecast.messages,
         "recorded": {
-            "rate": _number(forecast.rate),
+            "rate": finite(forecast.rate),
             "max_link_credit": forecast.credit,
             "max_incoming_window": forecast.window,
             "round_trip_ms": 1000 * forecast.round_trip_s,
             "waits": {reason.name.lower(): share for reason, share in forecast.waits.items()},
-            "rate_of_the_model": _number(forecast.check.rate),
+            "rate_of_the_model": finite(forecast.check.rate),
+        },
+        "asked": {
+            "max_link_credit": asked.max_link_credit,
+            "max_incoming_window": asked.max_incoming_window,
+            "round_trip_ms": asked.round_trip_ms,
         },
         "forecast": {
-            "rate": _number(forecast.run.rate),
-            "waits": {reason.name.lower(): share for reason, share in _of(forecast.run).items()},
+            "rate": finite(forecast.run.rate),
+            "waits": {reason.name.lower(): share for reason, share in shares(forecast.run).items()},
             "messages_held": forecast.run.held,
             "bytes_held": forecast.run.held_bytes,
         },
@@ -131,18 +236,14 @@ def _document(forecast: Forecast) -> dict[str, Any]:
     }
 
 
-def _number(rate: float) -> float | None:
-    """JSON has no infinity."""
-    return rate if math.isfinite(rate) else None
-
-
 COMMANDS: Final = (
     Command(
         "what-if",
         _arguments,
         _run,
-        "Say what another credit, incoming-window or round trip would have done to the publishers of a "
-        "recording of frames: their rate, what they would wait for, and memory, and what cannot be known. "
+        "Say what another credit, incoming-window or round trip would have done to the publishers of "
+        "recordings of frames: their rate, what they would wait for, and memory, and what cannot be known. "
+        "Many recordings and settings make one table, with --master by Spark, a recording a task. "
         "docs/what-if.md says how.",
     ),
 )

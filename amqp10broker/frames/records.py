@@ -45,6 +45,8 @@ class Listening:
         peer: its address.
         protocol: what is spoken, as far as it is known.
         begins: nothing has come yet; otherwise what was before is not known.
+        tls: it is encrypted.
+        transport: ``tcp`` or ``websocket``.
     """
 
     at_ns: int
@@ -52,6 +54,8 @@ class Listening:
     peer: str
     protocol: Protocol
     begins: bool
+    tls: bool = False
+    transport: str = "tcp"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +140,8 @@ def listening_line(record: Listening) -> str:
         peer=record.peer,
         protocol=_NAMES[record.protocol],
         begins=record.begins,
+        tls=record.tls,
+        transport=record.transport,
     )
 
 
@@ -229,7 +235,16 @@ class _Reading:
             protocol = _PROTOCOLS[fields["protocol"]]
             for direction in ("in", "out"):
                 self._readers[connection, direction] = FrameReader(protocol, logged_in=True)
-            return Listening(at_ns, connection, str(fields["peer"]), protocol, bool(fields["begins"]))
+            return Listening(
+                at_ns,
+                connection,
+                str(fields["peer"]),
+                protocol,
+                bool(fields["begins"]),
+                # Neither is in recordings of before they were written.
+                bool(fields.get("tls", False)),
+                str(fields.get("transport", "tcp")),
+            )
         return Known(
             at_ns,
             connection,

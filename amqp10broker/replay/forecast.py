@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Final
@@ -42,6 +42,14 @@ class Settings:
     max_incoming_window: int | None = None
     round_trip_ms: float | None = None
 
+    def __str__(self) -> str:
+        said = (
+            (self.max_link_credit, "credit {}"),
+            (self.max_incoming_window, "incoming-window {}"),
+            (self.round_trip_ms, "round trip {:g} ms"),
+        )
+        return ", ".join(text.format(each) for each, text in said if each is not None) or "as recorded"
+
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
@@ -72,23 +80,82 @@ class Forecast:
     unknown: tuple[str, ...]
 
 
-def forecasts(script: Script, asked: Settings) -> tuple[list[Forecast], list[str]]:
-    """A forecast for each publisher, and of whom there is none and why.
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a recording tells of the publishers of one session, before anything is asked.
+
+    Attributes:
+        connection: its number.
+        over: what carries it.
+        publishers, paces: in the same order, one at least.
+        window: the broker's incoming-window.
+        round_trip_s: of the connection.
+        checks: the model with the settings of the recording, for each publisher.
+    """
+
+    connection: int
+    over: str
+    publishers: tuple[Publisher, ...]
+    paces: tuple[Pace, ...]
+    window: int
+    round_trip_s: float
+    checks: tuple[Run, ...]
+
+    def forecasts(self, asked: Settings) -> Iterator[Forecast]:
+        """One for each publisher."""
+        credits = [_credit(publisher) for publisher in self.publishers]
+        runs = _simulated(
+            self.publishers,
+            self.paces,
+            asked.max_link_credit or max(credits),
+            asked.max_incoming_window or self.window,
+            self.round_trip_s if asked.round_trip_ms is None else asked.round_trip_ms / 1000,
+        )
+        for publisher, pace, credit, check, run in zip(
+            self.publishers, self.paces, credits, self.checks, runs, strict=True
+        ):
+            whole = sum(pace.waits.values()) or 1.0
+            yield Forecast(
+                self.connection,
+                str(publisher.link),
+                len(publisher.arrivals),
+                publisher.rate,
+                credit,
+                self.window,
+                self.round_trip_s,
+                {reason: wait / whole for reason, wait in pace.waits.items()},
+                check,
+                run,
+                (*_unknown(publisher, pace, check, run), *self._of_the_way()),
+            )
+
+    def _of_the_way(self) -> Iterator[str]:
+        if self.over != "TCP":
+            yield (
+                f"the connection was over {self.over}, which packs frames anew: what that costs is taken to "
+                "be as it was, and forecasts have been compared with rates over plain TCP alone"
+            )
+
+
+def known(script: Script) -> tuple[list[Known], list[str]]:
+    """What a recording tells of its publishers, and of whom there can be no forecast and why.
 
     Args:
         script: a recording.
-        asked: the settings.
     """
-    found: list[Forecast] = []
+    found: list[Known] = []
     without = list(script.left_out)
     for part in script.parts:
         if part.protocol is Protocol.AMQP_091:
-            without.append(f"connection {part.number} speaks AMQP 0-9-1, which has no credit for publishers")
+            without.append(
+                f"connection {part.number} speaks AMQP 0-9-1, which has no credit for publishers; "
+                "what another prefetch would do to its consumers is not told either"
+            )
             continue
         sessions = publishers(part)
-        known = round_trip_s([each for session in sessions for each in session.publishers])
+        round_trip = round_trip_s([each for session in sessions for each in session.publishers])
         for session in sessions:
-            found += _of_session(part, session, known, asked, without)
+            found += _of_session(part, session, round_trip, without)
         if not any(session.publishers for session in sessions):
             without.append(
                 f"connection {part.number} sends nothing: what a consumer is granted is its client's decision"
@@ -96,12 +163,23 @@ def forecasts(script: Script, asked: Settings) -> tuple[list[Forecast], list[str
     return found, without
 
 
+def forecasts(script: Script, asked: Settings) -> tuple[list[Forecast], list[str]]:
+    """A forecast for each publisher, and of whom there is none and why.
+
+    Args:
+        script: a recording.
+        asked: the settings.
+    """
+    found, without = known(script)
+    return [forecast for each in found for forecast in each.forecasts(asked)], without
+
+
 def _of_session(
-    part: Part, session: Recorded, known: float | None, asked: Settings, without: list[str]
-) -> Iterator[Forecast]:
+    part: Part, session: Recorded, round_trip: float | None, without: list[str]
+) -> Iterator[Known]:
     spoken = []
     for publisher in session.publishers:
-        if len(publisher.arrivals) >= MESSAGES_MIN and known is not None:
+        if len(publisher.arrivals) >= MESSAGES_MIN and round_trip is not None:
             spoken.append(publisher)
         else:
             sent = f"{len(publisher.arrivals)} messages"
@@ -109,47 +187,30 @@ def _of_session(
                 f"connection {part.number}, {publisher.link}: {sent}, and {MESSAGES_MIN} are needed to know "
                 "its pace"
             )
-    if not spoken or known is None:
+    if not spoken or round_trip is None:
         return
-    paces = [pace_of(publisher, known) for publisher in spoken]
-    habits = [_habits(publisher, pace) for publisher, pace in zip(spoken, paces, strict=True)]
-    credits = [publisher.link.first_credit or 1 for publisher in spoken]
-    window = session.session.window
+    paces = [pace_of(publisher, round_trip) for publisher in spoken]
+    credit, window = max(map(_credit, spoken)), session.session.window
+    checks = _simulated(spoken, paces, credit, window, round_trip)
+    yield Known(part.number, part.over, tuple(spoken), tuple(paces), window, round_trip, tuple(checks))
 
+
+def _credit(publisher: Publisher) -> int:
+    return publisher.link.first_credit or 1
+
+
+def _simulated(
+    spoken: Sequence[Publisher], paces: Sequence[Pace], credit: int, window: int, round_trip: float
+) -> list[Run]:
     # What waits for an answer waits for the other side to react as well, as long as that took on the average.
     reaction = fmean(pace.reaction_s for pace in paces)
-
-    def run(credit: int, window: int, round_trip: float) -> list[Run]:
-        messages = min(_MESSAGES_MAX, max(_MESSAGES_MIN, _ROUNDS * credit))
-        return simulate(
-            habits,
-            max_link_credit=credit,
-            window=window,
-            round_trip_s=round_trip + reaction,
-            messages=messages,
-        )
-
-    checks = run(max(credits), window, known)
-    runs = run(
-        asked.max_link_credit or max(credits),
-        asked.max_incoming_window or window,
-        known if asked.round_trip_ms is None else asked.round_trip_ms / 1000,
+    return simulate(
+        [_habits(publisher, pace) for publisher, pace in zip(spoken, paces, strict=True)],
+        max_link_credit=credit,
+        window=window,
+        round_trip_s=round_trip + reaction,
+        messages=min(_MESSAGES_MAX, max(_MESSAGES_MIN, _ROUNDS * credit)),
     )
-    for publisher, pace, credit, check, done in zip(spoken, paces, credits, checks, runs, strict=True):
-        whole = sum(pace.waits.values()) or 1.0
-        yield Forecast(
-            part.number,
-            str(publisher.link),
-            len(publisher.arrivals),
-            publisher.rate,
-            credit,
-            window,
-            known,
-            {reason: wait / whole for reason, wait in pace.waits.items()},
-            check,
-            done,
-            tuple(_unknown(publisher, pace, check, done)),
-        )
 
 
 def _habits(publisher: Publisher, pace: Pace) -> Habits:

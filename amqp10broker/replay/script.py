@@ -40,6 +40,7 @@ class Part:
             them.
         ended: the recording goes to the connection's end.
         unreadable: frames of the client that could not be decoded; they are not played.
+        over: what carries it: ``TCP``, ``TLS``, ``WebSocket`` or ``WebSocket over TLS``.
     """
 
     number: int
@@ -47,6 +48,7 @@ class Part:
     steps: list[Step] = field(default_factory=list)
     ended: bool = False
     unreadable: int = 0
+    over: str = "TCP"
 
 
 @dataclass(slots=True)
@@ -92,6 +94,7 @@ def read_script(records: Iterable[Record], connection: int | None = None) -> Scr
                 parts.pop(record.connection, None)
                 if record.begins:
                     part = parts[record.connection] = Part(record.connection, record.protocol)
+                    part.over = _over(record)
                     script.parts.append(part)
                 else:
                     script.left_out.append(
@@ -113,6 +116,12 @@ def read_script(records: Iterable[Record], connection: int | None = None) -> Scr
     ]
     script.parts = [part for part in script.parts if _opens(part)]
     return script
+
+
+def _over(record: Listening) -> str:
+    if record.transport == "websocket":
+        return "WebSocket over TLS" if record.tls else "WebSocket"
+    return "TLS" if record.tls else "TCP"
 
 
 def _take(part: Part | None, index: int, record: Recorded) -> None:

@@ -105,7 +105,16 @@ class ConnectionTap:
 
     def _begin_recording(self, trace: Trace, begins: bool) -> None:
         connection, at_ns = self._connection, time.time_ns()
-        listening = Listening(at_ns, connection.number, connection.peer, self._in.protocol, begins)
+        origin = connection.origin
+        listening = Listening(
+            at_ns,
+            connection.number,
+            connection.peer,
+            self._in.protocol,
+            begins,
+            origin.tls,
+            origin.transport,
+        )
         matches = trace.target.address
         trace.put(
             [

@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from amqp10broker.frames.reader import FrameReader
-from amqp10broker.frames.records import Direction, Ended, Known, Listening, Record, Recorded
+from amqp10broker.frames.records import (
+    Direction,
+    Ended,
+    Known,
+    Listening,
+    Record,
+    Recorded,
+    ended_line,
+    first_line,
+    frame_line,
+    known_line,
+    listening_line,
+)
 from amqp10broker.greeting import Protocol
 from amqp10broker.lint.findings import Finding
 from amqp10broker.lint.lint import Lint
@@ -77,3 +90,19 @@ def findings(*tapes: Tape) -> list[Finding]:
     for record in sorted((each for tape in tapes for each in tape.records), key=lambda each: each.at_ns):
         lint.take(record)
     return lint.finish(max(tape._now_ns for tape in tapes))
+
+
+def write_tape(path: Path, *tapes: Tape) -> None:
+    """A file of recorded frames, as `serve --record-frames` writes it."""
+    lines = [first_line()]
+    for record in (each for tape in tapes for each in tape.records):
+        match record:
+            case Listening():
+                lines.append(listening_line(record))
+            case Known():
+                lines.append(known_line(record))
+            case Recorded():
+                lines.append(frame_line(record.connection, record.at_ns, record.direction, record.frame))
+            case Ended():
+                lines.append(ended_line(record))
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")

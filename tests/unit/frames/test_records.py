@@ -90,6 +90,15 @@ def test_of_what_lets_somebody_in_there_are_words_alone() -> None:
         assert "response=(hidden)" in texts[1]
 
 
+def test_what_carries_the_connection_comes_back() -> None:
+    """A recording of before that was written is of TCP."""
+    over = Listening(5, 3, "127.0.0.1:4711", Protocol.AMQP_10, True, tls=True, transport="websocket")
+    assert list(read_lines([first_line(), listening_line(over)])) == [over]
+    old = json.loads(listening_line(LISTENING))
+    del old["tls"], old["transport"]
+    assert list(read_lines([first_line(), json.dumps(old)])) == [LISTENING]
+
+
 def test_a_link_that_was_there_before_is_a_line() -> None:
     """With the handles that frames call it by."""
     known = Known(6, 3, 1, "sender", "out", "/queues/q", 0, 4)
@@ -101,7 +110,15 @@ def test_lines_are_objects_with_the_documented_fields() -> None:
     lines = [json.loads(line) for line in recorded(AMQP_10_HEADER + transfer(0, 0, b"x" * 4))]
     assert lines[0] == {"format": "amqp10broker frames", "version": 1}
     peer = "127.0.0.1:4711"
-    assert lines[1] == {"connection": 3, "at_ns": 5, "peer": peer, "protocol": "AMQP 1.0", "begins": True}
+    assert lines[1] == {
+        "connection": 3,
+        "at_ns": 5,
+        "peer": peer,
+        "protocol": "AMQP 1.0",
+        "begins": True,
+        "tls": False,
+        "transport": "tcp",
+    }
     assert lines[2] == {
         "connection": 3,
         "at_ns": 7,

@@ -1,0 +1,131 @@
+"""Many recordings by several settings: what `forecast` says of each, and all of it as one table.
+
+A recording is looked at by itself, so that it makes no difference who looks at which, and in which process.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any, Final
+
+from amqp10broker.frames.records import Record
+from amqp10broker.replay.forecast import Forecast, Settings, known
+from amqp10broker.replay.pace import Reason
+from amqp10broker.replay.script import read_script
+from amqp10broker.replay.simulation import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is said of one recording.
+
+    Attributes:
+        recording: its name.
+        forecasts: of each publisher, with each setting that was asked about.
+        without: of whom there is none and why, one sentence each.
+        problem: why nothing can be said of it: it cannot be read, or is no recording; None: it can.
+    """
+
+    recording: str
+    forecasts: list[tuple[Settings, Forecast]] = field(default_factory=list)
+    without: list[str] = field(default_factory=list)
+    problem: str | None = None
+
+
+def answer(
+    recording: str, records: Iterable[Record], settings: Sequence[Settings], connection: int | None = None
+) -> Answer:
+    """Forecast one recording with each setting.
+
+    Args:
+        recording: its name.
+        records: of it.
+        settings: what is asked about.
+        connection: this one alone; None for all.
+
+    Raises:
+        NoFrames: it is no recording.
+    """
+    found, without = known(read_script(records, connection))
+    forecasts: list[tuple[Settings, Forecast]] = []
+    for each in found:
+        # By link, and of each link by setting.
+        for of_link in zip(*(each.forecasts(asked) for asked in settings), strict=True):
+            forecasts += zip(settings, of_link, strict=True)
+    return Answer(recording, forecasts, without)
+
+
+def grid(
+    credits: Sequence[int | None], windows: Sequence[int | None], round_trips_ms: Sequence[float | None]
+) -> list[Settings]:
+    """Each with each; None is as it was recorded, and so is an empty list."""
+    return [
+        Settings(*each) for each in product(credits or [None], windows or [None], round_trips_ms or [None])
+    ]
+
+
+_WAITS: Final[Mapping[Reason, str]] = {reason: f"waits_{reason.name.lower()}" for reason in Reason}
+COLUMNS: Final[Mapping[str, str]] = {
+    "recording": "string",
+    "connection": "bigint",
+    "link": "string",
+    "messages": "bigint",
+    "recorded_rate": "double",
+    "recorded_link_credit": "bigint",
+    "recorded_incoming_window": "bigint",
+    "recorded_round_trip_ms": "double",
+    "max_link_credit": "bigint",
+    "max_incoming_window": "bigint",
+    "round_trip_ms": "double",
+    "rate": "double",
+    **dict.fromkeys(_WAITS.values(), "double"),
+    "messages_held": "bigint",
+    "bytes_held": "bigint",
+    "unknown": "string",
+    "no_forecast": "string",
+}
+"""Of the table, with the types that Spark has for them."""
+
+
+def table_rows(one: Answer) -> Iterator[dict[str, Any]]:
+    """Rows with values of all `COLUMNS`: of forecasts first, then with ``no_forecast`` alone."""
+    for asked, forecast in one.forecasts:
+        yield dict.fromkeys(COLUMNS) | _row(one.recording, asked, forecast)
+    for each in [*one.without, *([one.problem] if one.problem else [])]:
+        yield dict.fromkeys(COLUMNS) | {"recording": one.recording, "no_forecast": each}
+
+
+def _row(recording: str, asked: Settings, forecast: Forecast) -> dict[str, Any]:
+    round_trip_ms = 1000 * forecast.round_trip_s
+    return {
+        "recording": recording,
+        "connection": forecast.connection,
+        "link": forecast.link,
+        "messages": forecast.messages,
+        "recorded_rate": finite(forecast.rate),
+        "recorded_link_credit": forecast.credit,
+        "recorded_incoming_window": forecast.window,
+        "recorded_round_trip_ms": round_trip_ms,
+        "max_link_credit": asked.max_link_credit or forecast.credit,
+        "max_incoming_window": asked.max_incoming_window or forecast.window,
+        "round_trip_ms": round_trip_ms if asked.round_trip_ms is None else float(asked.round_trip_ms),
+        "rate": finite(forecast.run.rate),
+        **{_WAITS[reason]: share for reason, share in shares(forecast.run).items()},
+        "messages_held": forecast.run.held,
+        "bytes_held": forecast.run.held_bytes,
+        "unknown": "; ".join(forecast.unknown),
+    }
+
+
+def shares(run: Run) -> dict[Reason, float]:
+    """Of the time of a run, by what the publisher waits for."""
+    whole = sum(run.waits.values()) or 1.0
+    return {reason: wait / whole for reason, wait in run.waits.items()}
+
+
+def finite(rate: float) -> float | None:
+    """A rate, or None where nothing limits it: JSON and tables have no infinity."""
+    return rate if math.isfinite(rate) else None

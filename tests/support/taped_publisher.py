@@ -1,0 +1,61 @@
+"""Recordings of publishers that never were: the simulation's, written by its broker."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from amqp10broker.amqp10.performatives import Accepted, Attach, Begin, Disposition, Open, Role, Target
+from amqp10broker.replay.simulation import Habits, Simulation
+from tests.support.rawframes import attach_sender, begin, flow, frame, open_frame, transfer
+from tests.support.tape import Tape
+
+BUSY: Final = Habits(0.0, None, (0.001,), (1,), (100,))
+"""A publisher that sends as fast as it may."""
+
+
+class Taped(Simulation):
+    """A simulation whose broker records the frames of link 0."""
+
+    def __init__(self, habits: Habits, credit: int, window: int, trip_s: float) -> None:
+        super().__init__([habits], credit, window, trip_s / 2)
+        self.tape = Tape(number=1)
+        self.tape.came(open_frame(), begin(), attach_sender(0, "/queues/q"))
+        self.tape.went(
+            frame(0, Open(container_id="b")),
+            frame(0, Begin(remote_channel=0, next_outgoing_id=0, incoming_window=window, outgoing_window=1)),
+            frame(
+                0, Attach(name="out-0-0-/queues/q", handle=0, role=True, target=Target(address="/queues/q"))
+            ),
+        )
+        self._next = self._came = self._confirmed = 0
+        self._window = window
+
+    def told(self, at: float, kind: str, number: int, content: tuple[int, int]) -> None:
+        self.tape.now_s = 1000 + at
+        # What the broker believes to have, counted from what came.
+        given = {"next_incoming_id": self._came, "incoming_window": self._incoming.left}
+        match kind:
+            case "transfer":
+                for piece in range(content[0]):
+                    more = piece + 1 < content[0]
+                    self.tape.came(transfer(0, self._next, b"x" * 10, more=more))
+                    self._came += 1
+                self._next += 1
+            case "credit":
+                count, credit = content
+                self.tape.went(flow(handle=0, delivery_count=count, link_credit=credit, **given))
+            case "window":
+                self.tape.went(flow(next_incoming_id=content[0], incoming_window=content[1]))
+            case _:
+                outcome = Disposition(
+                    role=Role.RECEIVER, first=self._confirmed, settled=True, state=Accepted()
+                )
+                self.tape.went(frame(0, outcome))
+                self._confirmed += 1
+
+
+def taped(habits: Habits, *, credit: int, window: int, trip_s: float, messages: int) -> Tape:
+    """A recording of a publisher."""
+    simulation = Taped(habits, credit, window, trip_s)
+    simulation.run(messages)
+    return simulation.tape
