@@ -63,12 +63,12 @@ class ClassicInJournal(Keeper[ClassicQueue]):
         if ticket is not None and self._confirms_written:
             self.queue.safe_up_to(self._commits.write_early())
             ticket, wrote = self.queue.unsafe_ticket, True
-        if ticket is None:
-            if wrote:
-                self._commits.write_soon()
-        elif ticket > self._asked_for:
+        if ticket is not None and ticket > self._asked_for:
             self._asked_for = ticket
             self._commits.when_durable(ticket, self.wake)
+        elif wrote:
+            # Also while a sync is waited for: it may be under way, and not cover this.
+            self._commits.write_soon()
 
     @property
     def _confirms_written(self) -> bool:

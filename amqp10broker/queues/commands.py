@@ -8,11 +8,11 @@ costs 0.3 us instead of 0.1 each, which counts when every message goes to anothe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import count
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from amqp10broker.message.message import Message
 from amqp10broker.queues.settings import QueueSettings
@@ -20,6 +20,9 @@ from amqp10broker.queues.settings import QueueSettings
 ROOM_BYTES: Final = 2 * 1024 * 1024
 """Contents that a consumer asks for at one time, beside a number of messages; the one that exceeds it is the
 last. So a consumer whose client does not read holds some megabytes, and not 256 of the largest messages."""
+
+JOINED_MAX: Final = 4096
+"""Publishes are joined until they have so many messages."""
 
 NO_BOUND: Final = 2**63
 """As many bytes as there are: who asks of its own program, and what old journals say."""
@@ -364,3 +367,36 @@ TICK: Final = Tick()
 ANSWERED_WHEN_GONE: Final = (Publish, AttachPublisher, DetachPublisher, Subscribe, Inspect, Purge, Delete)
 """Commands to which a queue that is gone has something to say. All else is about consumers, who hear that it
 is gone; carried out by a queue that broke down it might meet the same fault again."""
+
+T = TypeVar("T")
+
+
+def joined(commands: Iterable[T]) -> list[T | Publish]:
+    """The same commands for one queue, with publishes of one publisher that follow each other as one.
+
+    To the queue that is the same, and each command costs as much as some tens of messages do.
+    """
+    result: list[T | Publish] = []
+    last: Publish | None = None
+    ids: list[int] = []
+    messages: list[Message] = []
+    for command in commands:
+        if not isinstance(command, Publish):
+            last = None
+        elif (
+            last is not None
+            and command.publisher == last.publisher
+            and command.settled is last.settled
+            and len(last.messages) < JOINED_MAX
+        ):
+            if last.messages is not messages:
+                # What others gave is not changed.
+                ids, messages = [*last.ids], [*last.messages]
+                last = result[-1] = Publish(last.publisher, ids, messages, last.settled)
+            ids += command.ids
+            messages += command.messages
+            continue
+        else:
+            last = command
+        result.append(command)
+    return result

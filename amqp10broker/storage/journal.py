@@ -250,10 +250,11 @@ class Journal:
 
     @property
     def at_rest(self) -> bool:
-        """Whether nothing waits to be written, or synced for somebody, or removed."""
-        current = self._current
-        assert current is not None, "recover first"
-        return not (self._pending or self._dropped or self._leaving or current.collected_bytes)
+        """Whether nothing is half done that the next commit goes on with: a file to begin, or to remove.
+
+        What is only collected waits for a commit that somebody asks for.
+        """
+        return not (self._pending or self._dropped or self._leaving)
 
     def mark(self) -> None:
         """Have the inventory know how much is synced, so that damage in it, or its loss, can be told.

@@ -316,3 +316,4 @@ class Committer:
             self._unmarked = False
         else:
             await trio.sleep(FULL_RETRY_S)
+            self._wanted = True  # what could not be written, by whoever it was asked for

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from amqp10broker.catalog.queue import QueueHandle
-from amqp10broker.queues.commands import Command
+from amqp10broker.queues.commands import Command, joined
 from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.figures import QueueFigures, QueueWeight
 from amqp10broker.queues.machine import QueueMachine
@@ -116,7 +116,10 @@ class InlineQueue(OwnQueue):
 
 
 def post_mail(mail: list[tuple[QueueHandle, Command]]) -> None:
-    """Put letters to queues, those for the same queue as one."""
+    """Put letters to queues, those for the same queue as one, and publishes of one link in it as one.
+
+    A client that sends on several links in turns makes each message a publish of its own.
+    """
     if len(mail) == 1:
         handle, command = mail[0]
         handle.post(command)
@@ -130,4 +133,4 @@ def post_mail(mail: list[tuple[QueueHandle, Command]]) -> None:
         else:
             commands.append(command)
     for queue, commands in by_queue.items():
-        queue.post_all(commands)
+        queue.post_all(commands if len(commands) == 1 else joined(commands))

@@ -163,6 +163,27 @@ async def test_a_commit_that_leaves_nothing_is_the_last_look_until_the_next_appe
     nursery.cancel_scope.cancel()
 
 
+async def test_what_nobody_asks_for_makes_no_commit_of_its_own(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    """A settlement that comes while a publish is synced goes with the next publish, or a little later."""
+    scene = Scene()
+    nursery.start_soon(scene.committer.run)
+    scene.append()
+    await trio.sleep(0.001)
+    assert scene.committer.began is not None
+    scene.journal.append(1, 1, 2, [b"x"])
+    await trio.sleep(0.5)
+    assert (scene.syncs, scene.committer.durable) == (1, 1)
+    await scene.committer.wait_durable(scene.append())
+    assert (scene.syncs, scene.committer.durable) == (2, 3)
+    scene.journal.append(1, 1, 4, [b"x"])
+    await trio.sleep(10)
+    assert scene.committer.durable == 4  # with what the inventory is told
+    assert scene.recovered() == [1, 2, 3, 4]
+    nursery.cancel_scope.cancel()
+
+
 async def test_after_a_quiet_second_the_inventory_is_told_once(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
@@ -286,6 +307,19 @@ async def test_stopping_commits_what_there_is_and_tells_the_inventory(
     assert scene.committer.durable == 2
     assert scene.recovered() == [1, 2]
     assert scene.synced() == len(scene.disk.contents(f"{FOLDER}/{file_name(1)}"))
+
+
+async def test_stopping_commits_what_nobody_has_asked_for(autojump_clock: trio.testing.MockClock) -> None:
+    scene = Scene(sync_s=0.01)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(scene.committer.run)
+        scene.append()
+        await trio.sleep(0.005)
+        scene.committer.stop()
+        for index in (2, 3):  # during a sync, and during the next
+            scene.journal.append(1, 1, index, [b"x"])
+            await trio.sleep(0.01)
+    assert scene.recovered() == [1, 2, 3]
 
 
 async def test_stopping_with_nothing_to_do_writes_nothing(

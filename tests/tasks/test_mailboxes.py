@@ -9,15 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any, cast
 
 import pytest
 import trio
 
 from amqp10broker.amqp10.performatives import Accepted, Attach, Disposition, Flow, Transfer
 from amqp10broker.config import FlowSettings
+from amqp10broker.queues.commands import JOINED_MAX, TICK, Command, Publish, PublisherRef
+from amqp10broker.service.mail import QueueLetter
+from amqp10broker.tasks.letter_box import LetterBox, post_mail
 from amqp10broker.tasks.mailbox import Bound, Mailbox
 from amqp10broker.tasks.session import READS_MAX
 from amqp10broker.tasks.writer import Lane
+from tests.support.askers import new_asker
 from tests.support.rawframes import attach_receiver, attach_sender, credit, disposition, flow, transfer
 from tests.support.trioclient import Client, connect, pipe_pair, queue_counts, running_broker, settle_down
 
@@ -229,3 +234,62 @@ async def test_bound_wakes_its_waiter_when_there_is_room(autojump_clock: object)
         await settle_down()
         bound.done()
     assert not bound.full
+
+
+class Box(LetterBox):
+    """Of a queue: the letters it was put."""
+
+    def __init__(self) -> None:
+        self.letters: list[QueueLetter] = []
+
+    def post_all(self, commands: QueueLetter) -> None:
+        self.letters.append(commands)
+
+
+def _publish(publisher: PublisherRef, number: int, *, settled: bool = False) -> Publish:
+    return Publish(publisher, [number], [(b"head", str(number).encode())], settled)
+
+
+def _told(box: Box) -> list[tuple[PublisherRef, list[int], list[bytes], bool] | str]:
+    assert len(box.letters) <= 1, "one letter for all of a turn"
+    return [
+        (each.publisher, list(each.ids), [body for _, body in each.messages], each.settled)
+        if isinstance(each, Publish)
+        else type(each).__name__
+        for letter in box.letters
+        for each in letter
+    ]
+
+
+def test_publishes_to_several_queues_in_turns_are_one_for_each_queue() -> None:
+    """As clients with several links send them; in their order, and none past another command."""
+    first, second, third = Box(), Box(), Box()
+    asker = new_asker()
+    one, other = asker.publisher(), asker.publisher()
+    given = [_publish(one, number) for number in range(6)]
+    mail: list[tuple[Any, Command]] = [
+        (first, given[0]), (second, given[1]), (first, given[2]), (second, given[3]), (first, given[4]),
+        (second, TICK), (second, given[5]), (second, _publish(other, 6)), (second, _publish(one, 7)),
+        (third, _publish(one, 8)), (third, _publish(one, 9, settled=True)),
+        (third, _publish(one, 10, settled=True)),
+    ]  # fmt: skip
+    post_mail(mail)
+    assert _told(first) == [(one, [0, 2, 4], [b"0", b"2", b"4"], False)]
+    assert _told(second) == [
+        (one, [1, 3], [b"1", b"3"], False), "Tick", (one, [5], [b"5"], False), (other, [6], [b"6"], False),
+        (one, [7], [b"7"], False),
+    ]  # fmt: skip
+    assert _told(third) == [(one, [8], [b"8"], False), (one, [9, 10], [b"9", b"10"], True)]
+    assert [each.ids for each in given] == [[number] for number in range(6)], "what was given is not changed"
+    assert all(len(each.messages) == 1 for each in given)
+
+
+def test_a_joined_publish_has_a_largest_size() -> None:
+    box, publisher = Box(), new_asker().publisher()
+    many = range(JOINED_MAX - 1)
+    message = (b"head", b"body")
+    post_mail([(cast("Any", box), Publish(publisher, many, [message] * len(many), False))] * 3)
+    assert [len(each.ids) for letter in box.letters for each in letter if isinstance(each, Publish)] == [
+        2 * JOINED_MAX - 2,
+        JOINED_MAX - 1,
+    ]

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from amqp10broker.message.batch import BATCH_MAX
-from amqp10broker.message.message import Message
 from amqp10broker.queues.commands import (
     Cancel,
     Change,
@@ -27,6 +26,7 @@ from amqp10broker.queues.commands import (
     Touch,
     Unsubscribe,
 )
+from amqp10broker.queues.commands import joined as joined_publishes
 
 
 @dataclass(slots=True, eq=False)
@@ -176,42 +176,15 @@ QuorumCommand = QuorumChange | Inspect | Touch | Browsing | BrowsersGone
 CHANGES_NOTHING: Final = (Inspect, Touch, Browsing, BrowsersGone)
 """Declaring a quorum queue again does not renew its lease, as in RabbitMQ."""
 
-JOINED_MAX: Final = 4096
-"""Publishes are joined until they have so many messages."""
-
 
 def joined(commands: Iterable[QuorumCommand]) -> list[QuorumCommand]:
-    """The same commands, with publishes of one publisher that follow each other as one, and letters of one
-    node that do.
-
-    To the queue that is the same, and each command costs as much as some tens of messages do.
-    """
+    """As `queues.commands.joined`; and letters of one node that follow each other are one."""
     result: list[QuorumCommand] = []
-    last: Publish | None = None
-    ids: list[int] = []
-    messages: list[Message] = []
-    for command in commands:
-        if type(command) is not Publish:
-            last = None
-            if type(command) is Letters:
-                _join_letters(result, command)
-                continue
-        elif (
-            last is not None
-            and command.publisher == last.publisher
-            and command.settled is last.settled
-            and len(last.messages) < JOINED_MAX
-        ):
-            if last.messages is not messages:
-                # What others gave is not changed.
-                ids, messages = [*last.ids], [*last.messages]
-                last = result[-1] = Publish(last.publisher, ids, messages, last.settled)
-            ids += command.ids
-            messages += command.messages
-            continue
+    for command in joined_publishes(commands):
+        if type(command) is Letters:
+            _join_letters(result, command)
         else:
-            last = command
-        result.append(command)
+            result.append(command)
     return result
 
 

@@ -8,23 +8,32 @@ from typing import Any, cast
 
 import pytest
 
+from amqp10broker.amqp10.performatives import Header
 from amqp10broker.errors import DiskFull
 from amqp10broker.message.message import make_head
+from amqp10broker.persistence.classic_keeper import ClassicInJournal
+from amqp10broker.persistence.classic_store import ClassicStore
 from amqp10broker.persistence.keeper import Keeper
 from amqp10broker.persistence.quorum_keeper import GroupMember, QuorumInLog, QuorumInMemory
 from amqp10broker.persistence.quorum_records import APPLIED, COMMANDS, decode_places
 from amqp10broker.persistence.quorum_store import QuorumStore
+from amqp10broker.persistence.spool import Spool
 from amqp10broker.persistence.stream_commits import StreamCommits
 from amqp10broker.persistence.stream_keeper import RETRY_MS, StreamKeeper
+from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import (
     AttachPublisher,
     Command,
+    Credit,
     Delete,
     Inspect,
     PeerId,
     Publish,
+    Settle,
+    Subscribe,
     Tick,
     Touch,
+    Verdict,
 )
 from amqp10broker.queues.effects import Answer, Confirmed, DeadLetters, Effect, Unconfirmed
 from amqp10broker.queues.outlook import Progress
@@ -35,9 +44,11 @@ from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 from amqp10broker.queues.stream.queue import StreamQueue
 from amqp10broker.replication.groups import Groups
 from amqp10broker.replication.member import Member
+from amqp10broker.storage.record import RECORD_BYTES
 from amqp10broker.storage.stream_log import StreamLog
 from amqp10broker.storage.stream_memory import MemoryShelf
 from tests.support.askers import new_asker
+from tests.support.fake_log import MemoryScratch
 
 NOW_MS = 1_000
 ASKER = new_asker("1.1")
@@ -55,6 +66,7 @@ class Journal:
         self.waiting: list[tuple[int, Callable[[], None]]] = []
         self.left_alone: list[int] = []
         self.entries: list[bytes] = []
+        self.soon = 0
 
     def append(
         self, group: int, kind: int, index: int, payload: Sequence[bytes], *, term: int = 0
@@ -88,6 +100,7 @@ class Journal:
 
     def write_soon(self) -> None:
         """Nobody waits."""
+        self.soon += 1
 
     def add_live(self, file: int, length: int) -> None:
         """Not counted."""
@@ -167,6 +180,32 @@ def opened(settings: QueueSettings = DEFAULTS) -> tuple[Bench, Journal]:
     bench.wake()
     assert not bench.keeper.busy
     return bench, journal
+
+
+def test_a_settlement_during_a_sync_is_synced_soon_though_a_publish_waits_for_that_sync() -> None:
+    """The sync was begun before it, and nobody asks for another one."""
+    journal = Journal()
+    store = ClassicStore(7, journal, Spool(MemoryScratch), RECORD_BYTES)  # type: ignore[arg-type]
+    keeper = ClassicInJournal(
+        lambda before: ClassicQueue("q", durable=True, store=store),
+        journal,  # type: ignore[arg-type]
+        store,
+    )
+    bench = Bench(keeper)
+    consumer = new_asker("1.2").consumer()
+    bench.wake(Subscribe(consumer, False), Credit(consumer, 0, 10, False, 0))
+    durable = (make_head(Header(durable=True), None, "", "q"), b"a")
+    for number in (1, 2):
+        bench.wake(Publish(PUBLISHER, [number], [durable], False))
+    assert ([ticket for ticket, _ in journal.waiting], journal.durable) == ([1], 0)
+    soon, last = journal.soon, journal.ticket
+    bench.wake(Settle(consumer, [0], Verdict.ACCEPT))
+    assert journal.ticket == last + 1
+    assert journal.soon == soon + 1
+    journal.sync(last)
+    bench.wake()
+    assert bench.told == [("Confirmed", [1]), ("Confirmed", [2])]
+    assert journal.soon == soon + 1  # nothing came after it
 
 
 def test_a_quorum_queue_tells_what_is_durable_and_in_the_order_in_which_it_was_asked() -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from amqp10broker.queues.commands import Publish, PublisherRef, Tick
-from amqp10broker.queues.quorum.commands import JOINED_MAX, QuorumCommand, joined
+from amqp10broker.queues.commands import JOINED_MAX, Publish, PublisherRef, Tick
+from amqp10broker.queues.quorum.commands import QuorumCommand, joined
 from tests.support.askers import new_asker
 from tests.support.quorum_bench import message
 
