@@ -75,6 +75,11 @@ class Unacked(Generic[C, K]):
     def __len__(self) -> int:
         return self.outstanding
 
+    def __contains__(self, tag: int) -> bool:
+        index = bisect_right(self._firsts, tag) - 1
+        run = self._runs[index] if index >= 0 else None
+        return run is not None and tag < run.stop and run.keys[tag - run.first] is not _GONE
+
     def add(self, first_tag: int, consumer: C, keys: Sequence[K]) -> None:
         """Take note of deliveries.
 

@@ -13,7 +13,7 @@ from amqp10broker.service.channels.channel import ChannelState
 from amqp10broker.service.channels.consumer import Consumer as Consumer091
 from amqp10broker.service.sessions.consumer import Consumer
 from amqp10broker.service.sessions.publisher import Publisher
-from amqp10broker.service.timeline.channel_ring import ChannelRing
+from amqp10broker.service.timeline.channel_ring import ChannelMark, ChannelRing
 from amqp10broker.service.timeline.records import Mark
 from amqp10broker.service.timeline.ring import Ring
 from amqp10broker.tasks.channel import RunningChannel
@@ -102,11 +102,21 @@ def _why(end: Consumer | Publisher) -> str | None:
 
 
 def look_at_channel(
-    channel: RunningChannel, connection: Connection091
-) -> Callable[[], tuple[int, int, bool]]:
-    """What looks at the reader's credit for a channel, and at the writer."""
-    writer, lane, credit = connection.line.writer, channel.lane, channel.credit
-    return lambda: (credit.credit, writer.waiting_bytes, lane.blocked)
+    channel: RunningChannel, connection: Connection091, consumer: Consumer091 | None
+) -> Callable[[], ChannelMark]:
+    """What looks at the reader's credit for a channel, at the writer, and at a consumer's queue's credit."""
+    writer, lane, reader = connection.line.writer, channel.lane, channel.credit
+    if consumer is None:
+        return lambda: (reader.credit, writer.waiting_bytes, lane.blocked, 0, 0, False)
+    credit = consumer.credit
+    return lambda: (
+        reader.credit,
+        writer.waiting_bytes,
+        lane.blocked,
+        credit.granted,
+        credit.waiting,
+        credit.closed,
+    )
 
 
 def watch_of_link(
@@ -136,8 +146,8 @@ def watch_of_channel(
     consumer: Consumer091 | None,
 ) -> tuple[WatchView, ChannelRing]:
     """The same of a channel, or of one consumer of it."""
-    around = look_at_channel(channel, connection)
-    ring = ChannelRing(channel.service, consumer, around, now_ns, words091.describe, on_segment)
+    look = look_at_channel(channel, connection, consumer)
+    ring = ChannelRing(channel.service, consumer, look, now_ns, words091.describe, on_segment)
     tag, role, queue = (
         (None, "channel", None) if consumer is None else (consumer.terms.tag, "consumer", consumer.queue.name)
     )

@@ -266,8 +266,6 @@ class BrokerChannel:
 
     def pump(self, budget_bytes: int) -> int:
         """Write confirms, and deliveries as the budget allows; returns the bytes of the latter."""
-        for tap in self.taps:
-            tap.handled()
         if self.state is ChannelState.OPEN:
             self.modes.write_confirms()
         spent = self.consuming.write(budget_bytes, self._out) if budget_bytes > 0 else 0

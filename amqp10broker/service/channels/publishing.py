@@ -78,6 +78,7 @@ class Publishing:
         commit_failed: some queue was full or broke down and did not take its part of the last commit.
         blocked: some queue has used up its credit; the channel gives its reader none meanwhile.
         published_ms: when the client published last.
+        next_seq: number of the message that is published next; counted from 1 again behind confirm.select.
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class Publishing:
         self._by_ref: dict[PublisherRef, Outlet] = {}
         self._held_by: set[Outlet] = set()
         self._tracker = ConfirmTracker()
-        self._next_seq = 1
+        self.next_seq = 1
         self._before_confirms = 0
         self._buffered: list[_Buffered] = []
         self._commit: dict[int, int] | None = None
@@ -138,12 +139,17 @@ class Publishing:
         """Messages whose confirm or rejection the client has not been told; None: it hears of none."""
         if not self.confirming:
             return None
-        return self._next_seq - 1 - self._tracker.acked - self._tracker.nacked
+        return self.next_seq - 1 - self.told
+
+    @property
+    def told(self) -> int:
+        """Messages whose confirm or rejection the client has been told, or is about to be."""
+        return self._tracker.acked + self._tracker.nacked
 
     @property
     def published(self) -> int:
         """Messages that were routed, in all; in a transaction, when it is committed."""
-        return self._before_confirms + self._next_seq - 1
+        return self._before_confirms + self.next_seq - 1
 
     @property
     def waiting(self) -> int:
@@ -257,8 +263,8 @@ class Publishing:
         count = len(messages)
         self._counters.published += count
         exchange.count(count, routed=bool(queues))
-        ids: Sequence[int] = range(self._next_seq, self._next_seq + count)
-        self._next_seq += count
+        ids: Sequence[int] = range(self.next_seq, self.next_seq + count)
+        self.next_seq += count
         if not queues:
             self._counters.unroutable += count
             self._context.on_unroutable(messages)
@@ -353,8 +359,8 @@ class Publishing:
             raise PreconditionFailed("confirm.select", "cannot switch from tx to confirm mode")
         if not self.confirming:
             self.confirming = True
-            self._before_confirms = self._next_seq - 1
-            self._next_seq = 1
+            self._before_confirms = self.next_seq - 1
+            self.next_seq = 1
 
     def select_transactions(self) -> None:
         """From now on nothing is delivered before a commit.
@@ -375,7 +381,7 @@ class Publishing:
         self._commit = {}
         self.commit_failed = False
         for each in buffered:
-            seq = self._next_seq
+            seq = self.next_seq
             if each.queues:
                 self._commit[seq] = len(each.queues)
             self._to_queues(each.exchange, each.queues, [each.message], each.mandatory)

@@ -14,11 +14,8 @@ class ChannelTap(Protocol):
     def received(self, item: object) -> None:
         """An item of the frame reader is handled next."""
 
-    def handled(self) -> None:
-        """What was received is handled; confirms and deliveries are written next."""
-
     def sent(self, method: Method) -> None:
-        """A method was written: of a confirm, what it did is done."""
+        """A method was written: of a confirm, what it did is done, and of all that are written with it."""
 
     def sent_content(self, frames: bytes) -> None:
         """A method was written with its content: what it did is done."""

@@ -1,18 +1,20 @@
-"""The frames of one channel of AMQP 0-9-1, in a ring, each with what the channel was behind it.
+"""The frames of one channel of AMQP 0-9-1, in a ring, each with what the channel was before it.
 
-A channel handles its methods one after another, so what it shows between two of them is exact: it is looked
-at when the next frame comes, or when the turn is over, and nothing needs to be replayed. A content is one
-frame here, with its header and body.
+A run of frames is one record, and no text is made of it before somebody asks. A channel handles its methods
+one after another, and what it counts moves with frames alone: what it counts before a frame is what the
+frame before that one has left, however long ago. So a few numbers are taken once a record.
+What moves without frames (the queue's credit, the reader's, the writer) is looked at when the channel's turn
+is over, and belongs to the turn's last frame. A content is one frame here, with its header and body.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
-from itertools import islice
+from enum import IntEnum, auto
 from typing import Any, Final
 
 from amqp10broker.amqp091 import methods
+from amqp10broker.amqp091.content import ContentOpened
 from amqp10broker.amqp091.items import AckRun, MethodFrame, PublishRun
 from amqp10broker.amqp091.methods import decode_method
 from amqp10broker.service.channels.channel import BrokerChannel, ChannelState
@@ -28,8 +30,11 @@ NAMES: Final = (
 )
 """Of what is drawn: those of `ConsumerView`, `ChannelView` and `ConnectionView`."""
 
-Around = Callable[[], tuple[int, int, bool]]
-"""Tells reader_credit, the bytes that wait for the socket, and whether deliveries wait for it."""
+ChannelMark = tuple[int, int, bool, int, int, bool]
+"""What can be seen of a channel without a frame, when it has had its turn: reader_credit, the bytes that wait
+for the socket, and whether deliveries wait for it; of a consumer what its queue may still hand out, what it
+has handed out that is not written (`QueueCredit.granted`, `waiting`), and whether it gets no more."""
+_CLOSED: Final = 5
 Values = tuple[Any, ...]
 
 _LIGHT: Final = frozenset(
@@ -40,34 +45,38 @@ _CONFIRMS: Final = frozenset({methods.BasicAck, methods.BasicNack})
 _METHOD_AT: Final = 7
 """In a method's frame: behind type, channel and size."""
 LOOK_AFTER: Final = 512
-"""Records after which it is asked whether anybody still looks."""
+"""Records after which it is asked whether anybody still looks, and the oldest go of a ring that is full."""
 
 
-class ChannelRecord:
-    """One frame, or several alike.
+class Kind(IntEnum):
+    """Of a record, and what its three fields are."""
 
-    Attributes:
-        at_ns: when.
-        direction: ``in``, ``out``; None: no frame.
-        link: it is about the consumer, or there is none in particular.
-        what: a method, or a text.
-        frames: how many.
-        head: of the content.
-        values: what the channel was behind it, as `_look` saw it.
-    """
+    MARK = auto()
+    """No frame, no fields: something moved in a turn without one."""
+    PUBLISHED = auto()
+    """Exchange, routing key, the first body's beginning."""
+    ACKED = auto()
+    """The first and the last (delivery tag, multiple)."""
+    RECEIVED = auto()
+    """A light method, or a text."""
+    DELIVERED = auto()
+    """The consumer's `Terms`, the first delivery tag."""
+    SENT = auto()
+    """A light method, or a text."""
 
-    __slots__ = ("at_ns", "direction", "frames", "head", "link", "values", "what")
 
-    def __init__(
-        self, at_ns: int, direction: str | None, what: Any, frames: int, head: bytes, link: bool
-    ) -> None:
-        self.at_ns = at_ns
-        self.direction = direction
-        self.what = what
-        self.frames = frames
-        self.head = head
-        self.link = link
-        self.values: Values = ()
+ChannelRecord = tuple[Any, ...]
+"""Time, `Kind`, how many frames, three fields; then what was before it: deliveries that the client holds, and
+those of the consumer; number of the next message, whether it is to be confirmed, and how many are told; the
+channel's own prefetch; the `ChannelMark`. Plain, because there is one for every run of frames."""
+_BEFORE: Final = 6
+
+
+class _Nobody:
+    """Stands for the consumer where a whole channel is watched."""
+
+    unacked = 0
+    terms = None
 
 
 class ChannelRing:
@@ -84,7 +93,7 @@ class ChannelRing:
         self,
         channel: BrokerChannel,
         consumer: Consumer | None,
-        around: Around,
+        mark: Callable[[], ChannelMark],
         now_ns: Callable[[], int],
         tell: Tell,
         on_segment: Callable[[], None] = lambda: None,
@@ -94,14 +103,14 @@ class ChannelRing:
         Args:
             channel: which.
             consumer: of it, whose prefetch and credit are shown; None: none in particular.
-            around: looks at what the connection does for the channel.
+            mark: looks at what is no frame.
             now_ns: the time, by a clock that never goes back.
             tell: makes a line of a method.
             on_segment: told now and then while it records, and when it ends by itself.
         """
         self._channel = channel
-        self._consumer = consumer
-        self._around = around
+        self._consumer: Consumer | _Nobody = _Nobody() if consumer is None else consumer
+        self._look = mark
         self._now_ns = now_ns
         self._tell = tell
         self._on_segment = on_segment
@@ -110,128 +119,187 @@ class ChannelRing:
         self._consuming = channel.consuming
         self._publishing = channel.publishing
         self._held = channel.consuming.held
-        self._records: deque[ChannelRecord] = deque()
+        self._records: list[ChannelRecord] = []
+        self._add = self._records.append
         self._gone = 0
-        self._values = self._before = self._look()
-        self._open: ChannelRecord | None = None
+        # Records when the last turn was over; with how many the oldest go; from how many more is looked at.
+        self._length = 0
+        self._full = self._due = LOOK_AFTER
+        self._told = channel.publishing.told
+        self._global_prefetch = channel.consuming.global_prefetch
+        self._mark = mark()
+        self._opened: methods.Method | None = None
+        self._last: Values = ()
 
-    def _look(self) -> Values:
-        held, publishing, consumer = self._held, self._publishing, self._consumer
-        if consumer is None:
-            return (
-                held.outstanding,
-                publishing.untold,
-                self._consuming.global_prefetch,
-                *self._around(),
-            )
-        credit = consumer.credit
-        return (
-            held.outstanding,
-            publishing.untold,
-            self._consuming.global_prefetch,
-            *self._around(),
-            consumer.unacked,
-            credit.granted,
-            credit.waiting,
-        )
+    def _now(self) -> Values:
+        """What a record begins with: see `ChannelRecord`."""
+        held, publishing = self._held.outstanding, self._publishing
+        of_publishing = publishing.next_seq, publishing.confirming, self._told
+        return (held, self._consumer.unacked, *of_publishing, self._global_prefetch, self._mark)
 
-    def _drawn(self, seen: Values) -> Values:
+    def _drawn(self, before: Values) -> Values:
         """What was seen, in the order of `NAMES`."""
-        of_channel = seen[2], seen[0], seen[1], *seen[3:6]
-        if self._consumer is None:
+        held, unacked, next_seq, confirming, told, global_prefetch, mark = before
+        untold = next_seq - 1 - told if confirming else None
+        reader_credit, waiting_bytes, blocked, granted, waiting, _ = mark
+        of_channel = (global_prefetch, held, untold, reader_credit, waiting_bytes, blocked)
+        terms = self._consumer.terms
+        if terms is None:
             return (None, None, None, None, *of_channel)
-        unacked, granted, waiting = seen[6:]
-        return (self._consumer.terms.prefetch, unacked, max(0, granted + waiting), waiting, *of_channel)
+        return (terms.prefetch, unacked, max(0, granted + waiting), waiting, *of_channel)
 
-    # --- the tap ----------------------------------------------------------------------------------
+    # --- the tap: all of it is paid for by the channel that is watched ----------------------------
+    # `_record` makes such tuples too, and takes twice as long: what comes often does without it.
 
     def received(self, item: object) -> None:
         """See `ChannelTap`."""
         if type(item) is PublishRun:
-            to = f"exchange={item.exchange} routing-key={item.routing_key}"[:TEXT_CHARACTERS_MAX]
-            head = item.bodies[0][:HEAD_BYTES] if item.bodies else b""
-            self._begin("in", f"basic.publish {to}", len(item.bodies), head)
+            bodies = item.bodies
+            self._add(
+                (
+                    self._now_ns(),
+                    Kind.PUBLISHED,
+                    len(bodies),
+                    item.exchange,
+                    item.routing_key,
+                    bodies[0][:HEAD_BYTES],
+                    self._held.outstanding,
+                    self._consumer.unacked,
+                    self._publishing.next_seq,
+                    self._publishing.confirming,
+                    self._told,
+                    self._global_prefetch,
+                    self._mark,
+                )
+            )
         elif type(item) is AckRun:
-            first, last = item.tags[0], item.tags[-1]
-            text = f"basic.ack delivery-tag={first[0]}" + (" multiple=true" if first[1] else "")
-            if len(item.tags) > 1:
-                text += f" .. delivery-tag={last[0]}" + (" multiple=true" if last[1] else "")
-            self._begin("in", text, len(item.tags))
-        elif type(item) is MethodFrame:
-            self._begin("in", self._kept(item.method), 1)
+            tags = item.tags
+            self._add(
+                (
+                    self._now_ns(),
+                    Kind.ACKED,
+                    len(tags),
+                    tags[0],
+                    tags[-1],
+                    None,
+                    self._held.outstanding,
+                    self._consumer.unacked,
+                    self._publishing.next_seq,
+                    self._publishing.confirming,
+                    self._told,
+                    self._global_prefetch,
+                    self._mark,
+                )
+            )
+        elif type(item) is ContentOpened:
+            # It comes again when it is whole, unless it is refused.
+            self._opened = item.method
         else:
-            method = getattr(item, "method", None)
-            self._begin("in", type(item).__name__ if method is None else self._kept(method), 1)
+            method = item.method if type(item) is MethodFrame else getattr(item, "method", None)
+            self._record(Kind.RECEIVED, type(item).__name__ if method is None else self._kept(method))
+
+    def delivered(self, consumer: Consumer, first_tag: int, deliveries: int) -> None:
+        """See `ChannelTap`."""
+        self._add(
+            (
+                self._now_ns(),
+                Kind.DELIVERED,
+                deliveries,
+                consumer.terms,
+                first_tag,
+                None,
+                self._held.outstanding,
+                self._consumer.unacked,
+                self._publishing.next_seq,
+                self._publishing.confirming,
+                self._told,
+                self._global_prefetch,
+                self._mark,
+            )
+        )
 
     def sent(self, method: methods.Method) -> None:
         """See `ChannelTap`."""
-        confirm = type(method) in _CONFIRMS
-        self._begin("out", self._kept(method), 1, finish=not confirm or self._open is not None)
-
-    def handled(self) -> None:
-        """See `ChannelTap`."""
-        if self._open is not None:
-            self._finish()
+        if type(method) in _CONFIRMS:
+            self._add(
+                (
+                    self._now_ns(),
+                    Kind.SENT,
+                    1,
+                    method,
+                    None,
+                    None,
+                    self._held.outstanding,
+                    self._consumer.unacked,
+                    self._publishing.next_seq,
+                    self._publishing.confirming,
+                    self._told,
+                    self._global_prefetch,
+                    self._mark,
+                )
+            )
+            # Those of one write are told together: the first of them has them all.
+            self._told = self._publishing.told
+        else:
+            self._global_prefetch = self._consuming.global_prefetch
+            opened = self._opened
+            if type(method) is methods.ChannelClose and opened is self._channel.in_hand:
+                self._record(Kind.RECEIVED, self._kept(opened))
+            self._record(Kind.SENT, self._kept(method))
 
     def sent_content(self, frames: bytes) -> None:
         """See `ChannelTap`: basic.get-ok or basic.return."""
         method = decode_method(frames[_METHOD_AT : _METHOD_AT + int.from_bytes(frames[3:_METHOD_AT], "big")])
         # What the client holds of a basic.get was counted before this: it is this frame's doing.
-        self._begin("out", self._kept(method), 1, finish=self._open is not None)
-
-    def delivered(self, consumer: Consumer, first_tag: int, deliveries: int) -> None:
-        """See `ChannelTap`."""
-        last = f"..{first_tag + deliveries - 1}" if deliveries > 1 else ""
-        text = f"basic.deliver consumer-tag={consumer.terms.tag} delivery-tag={first_tag}{last}"
-        self._begin("out", text, deliveries, mine=self._consumer in (None, consumer))
+        got = isinstance(method, methods.BasicGetOk) and method.delivery_tag in self._held
+        self._record(Kind.SENT, self._kept(method), already_held=int(got))
 
     def _kept(self, method: methods.Method) -> Any:
-        return method if type(method) in _LIGHT else self._tell(method)[:TEXT_CHARACTERS_MAX]
+        if type(method) in _LIGHT:
+            return method
+        self._due = 0
+        return self._tell(method)[:TEXT_CHARACTERS_MAX]
 
-    def _begin(
-        self,
-        direction: str | None,
-        what: Any,
-        frames: int,
-        head: bytes = b"",
-        *,
-        mine: bool = True,
-        finish: bool = True,
-    ) -> None:
-        if finish:
-            self._finish()
-        record = ChannelRecord(self._now_ns(), direction, what, frames, head, mine)
-        self._records.append(record)
-        self._open = record
-        if len(self._records) > RECORDS_MAX:
-            self._before = self._records.popleft().values
-            self._gone += 1
-        if (self._gone + len(self._records)) % LOOK_AFTER == 0:
-            self._on_segment()
-
-    def _finish(self) -> None:
-        """What the channel is now is what the last frame has made of it, or what queues did since."""
-        values = self._look()
-        if self._open is None and values != self._values:
-            self._begin(None, "", 0, finish=False)
-        if self._open is not None:
-            self._open.values = self._values = values
-            self._open = None
+    def _record(self, kind: Kind, what: Any, frames: int = 1, *, already_held: int = 0) -> None:
+        held, *before = self._now()
+        self._add((self._now_ns(), kind, frames, what, None, None, held - already_held, *before))
 
     def turn_over(self) -> None:
-        """The channel has had its turn, or somebody asks."""
-        self._finish()
-        if self._channel.state is not ChannelState.OPEN:
+        """The channel has had its turn, or somebody asks: what is no frame is looked at, too."""
+        length = len(self._records)
+        mark = self._look()
+        if mark != self._mark:
+            if length == self._length:
+                self._record(Kind.MARK, "", 0)
+                length += 1
+            self._mark = mark
+            if mark[_CLOSED]:
+                self._due = 0
+        self._length = length
+        if length >= self._due:
+            self._seldom()
+
+    def _seldom(self) -> None:
+        """What need not be looked at in every turn."""
+        self._global_prefetch = self._consuming.global_prefetch
+        if self._channel.state is not ChannelState.OPEN or self._consuming.held is not self._held:
             self.end("the channel is closed")
-        elif self._consumer is not None and self._consumer.cancelled:
+        elif self._mark[_CLOSED]:
             self.end("the consumer is cancelled")
+        elif self._length >= self._full:
+            self._on_segment()
+            gone = max(0, self._length - RECORDS_MAX)
+            del self._records[:gone]
+            self._gone += gone
+            self._length -= gone
+            self._full = self._length + LOOK_AFTER
+        self._due = self._full
 
     def end(self, reason: str) -> None:
         """Nothing more is to be recorded; what was stays."""
         if self.ended is None:
             self.ended = reason
-            if self._open is not None:
-                self._open.values, self._open = self._values, None
+            self._last = self._now()
             self._on_segment()
 
     # --- who asks ---------------------------------------------------------------------------------
@@ -248,22 +316,55 @@ class ChannelRing:
 
     def before(self, number: int) -> Values:
         """What the channel was before a record that is there, or before the next one."""
-        place = number - self._gone
-        return self._drawn(self._before if place <= 0 else self._records[place - 1].values)
+        records = self._from(number, 1)
+        return self._drawn(records[0][_BEFORE:] if records else self._behind_all())
 
     def steps(self, number: int, limit: int) -> Iterator[tuple[int, bool, Values, ChannelRecord]]:
         """So many records from one on: time, whether it is about the consumer, values behind it, and it."""
-        place = number - self._gone
-        for record in islice(self._records, place, place + limit):
-            yield record.at_ns, record.link, self._drawn(record.values), record
+        records = self._from(number, limit + 1)
+        behind = [following[_BEFORE:] for following in records[1:]]
+        if len(records) <= limit:
+            behind.append(self._behind_all())
+        mine = self._consumer.terms
+        for record, values in zip(records, behind, strict=False):
+            others = mine is not None and record[1] is Kind.DELIVERED and record[3] is not mine
+            yield record[0], not others, self._drawn(values), record
+
+    def _from(self, number: int, limit: int) -> list[ChannelRecord]:
+        place = max(0, number - self._gone)
+        return self._records[place : place + limit]
+
+    def _behind_all(self) -> Values:
+        return self._now() if self.ended is None else self._last
 
     def shown(self, record: ChannelRecord) -> dict[str, Any]:
         """What a step was: see `document`."""
-        what = record.what
+        _, kind, frames, what, *more = record[:_BEFORE]
+        direction: str | None = "in"
+        head = b""
+        match kind:
+            case Kind.MARK:
+                direction, text = None, ""
+            case Kind.PUBLISHED:
+                routing_key, head = more
+                text = f"basic.publish exchange={what} routing-key={routing_key}"
+            case Kind.ACKED:
+                text = f"basic.ack {_tag(*what)}" + (f" .. {_tag(*more[0])}" if frames > 1 else "")
+            case Kind.DELIVERED:
+                direction, first = "out", more[0]
+                tags = f"{first}..{first + frames - 1}" if frames > 1 else f"{first}"
+                text = f"basic.deliver consumer-tag={what.tag} delivery-tag={tags}"
+            case _:
+                direction = "in" if kind is Kind.RECEIVED else "out"
+                text = what if isinstance(what, str) else self._tell(what)
         return {
-            "direction": record.direction,
-            "frames": record.frames,
-            "frame": what if isinstance(what, str) else self._tell(what),
-            "bytes": record.head.hex(),
+            "direction": direction,
+            "frames": frames,
+            "frame": text[:TEXT_CHARACTERS_MAX],
+            "bytes": head.hex(),
             "marks": ["qos"] if isinstance(what, methods.BasicQos) else [],
         }
+
+
+def _tag(tag: int, multiple: bool) -> str:
+    return f"delivery-tag={tag}" + (" multiple=true" if multiple else "")
