@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from itertools import repeat
 
 from amqp10broker.amqp10.delivery import PartialDelivery, check_first
@@ -48,16 +49,22 @@ class Inbound:
         incoming.count(frames)
         return None
 
-    def take_run(self, link: ReceiverLink, run: TransferRun, events: list[SessionEvent]) -> None:
-        """A run of whole deliveries, or, within a partial one, its end and what follows.
+    def take_run(
+        self, link: ReceiverLink, run: TransferRun, events: list[SessionEvent]
+    ) -> TransferRun | None:
+        """A run of whole deliveries, or, within a partial one, its end.
+
+        Returns:
+            What is to be taken when `events` have been acted on, since it depends on that: what stands behind
+            the end of a partial delivery, and from a delivery-id on that is in flight. None: nothing is left.
 
         Raises:
             AmqpLinkError: what came before the fault is in `events`.
-            AmqpSessionError: likewise.
+            AmqpSessionError: the first delivery-id is another's that waits as well.
         """
         if link.partial is not None:
-            self._take_run_within_partial(link, run, events)
-            return
+            self._end_partial_by(link, run, events)
+            return part_of_run(run, 1, len(run.delivery_ids)) if len(run.delivery_ids) > 1 else None
         settled = bool(run.settled)
         check_settled(link, settled)
         ids = run.delivery_ids
@@ -65,53 +72,75 @@ class Inbound:
         payloads = run.payloads
         credit = link.credit
         fault: AmqpLinkError | None = None
+        rest: TransferRun | None = None
         limit = link.max_message_size
         if limit and max(map(len, payloads)) > limit:
             at, size = next((at, len(each)) for at, each in enumerate(payloads) if len(each) > limit)
             fault = message_too_large(size, limit)
             ids, tags, payloads = ids[:at], tags[:at], payloads[:at]
+        if not settled and ids:
+            if not credit.covers_one:
+                raise over_limit()
+            fit = self._note_first_unsettled(ids, link)
+            if fit < len(ids):
+                if not fit:
+                    raise _in_flight(ids[0])
+                fault, rest = None, part_of_run(run, fit, len(run.delivery_ids))
+                ids, tags, payloads = ids[:fit], tags[:fit], payloads[:fit]
         covered = credit.receive(len(ids))
         if credit.granted is not None:
             self.grants[link] = None
         if covered < len(ids):
-            fault = over_limit()
+            fault, rest = over_limit(), None
+            if not settled:
+                for _ in range(len(ids) - covered):
+                    self.unsettled.popitem()
             ids, tags, payloads = ids[:covered], tags[:covered], payloads[:covered]
         if ids:
-            if not settled:
-                self.note_unsettled(ids, link)
             kind = run.message_format or 0
             events.append(DeliveriesReceived(link, ids, tags, payloads, settled, kind, run.txn_id))
         if fault is not None:
             raise fault
+        return rest
 
-    def note_unsettled(self, ids: Sequence[int], link: ReceiverLink) -> None:
-        """These deliveries wait to be settled by us.
+    def note_unsettled(self, delivery_id: int, link: ReceiverLink) -> None:
+        """This delivery waits to be settled by us.
 
         Raises:
-            AmqpSessionError: one of the delivery-ids is another's that waits as well.
+            AmqpSessionError: the delivery-id is another's that waits as well.
         """
-        unsettled = self.unsettled
-        expected = len(unsettled) + len(ids)
-        unsettled.update(zip(ids, repeat(link)))
-        if len(unsettled) != expected:
-            raise AmqpSessionError(
-                Condition.INVALID_FIELD,
-                f"a delivery-id of {ids[0]}..{ids[-1]} is still in flight: use it again when it is settled",
-            )
+        if delivery_id in self.unsettled:
+            raise _in_flight(delivery_id)
+        self.unsettled[delivery_id] = link
 
-    def _take_run_within_partial(
-        self, link: ReceiverLink, run: TransferRun, events: list[SessionEvent]
-    ) -> None:
-        for delivery_id, tag, payload in zip(run.delivery_ids, run.tags, run.payloads, strict=True):
-            transfer = Transfer(
-                handle=run.handle,
-                delivery_id=delivery_id,
-                delivery_tag=tag,
-                message_format=run.message_format,
-                settled=run.settled,
-                state=None if run.txn_id is None else TransactionalState(txn_id=run.txn_id),
-            )
-            self.take_transfer(link, transfer, payload, events)
+    def _note_first_unsettled(self, ids: Sequence[int], link: ReceiverLink) -> int:
+        """How many of these wait to be settled by us from now on: those before the first in flight."""
+        unsettled = self.unsettled
+        before = len(unsettled)
+        # By setdefault a delivery-id that is in flight stays its link's.
+        deque(map(unsettled.setdefault, ids, repeat(link)), maxlen=0)
+        noted = len(unsettled) - before
+        if noted == len(ids):
+            return noted
+        for _ in range(noted):
+            unsettled.popitem()
+        for at, delivery_id in enumerate(ids):
+            if delivery_id in unsettled:
+                return at
+            unsettled[delivery_id] = link
+        raise AssertionError("one of them is in flight")
+
+    def _end_partial_by(self, link: ReceiverLink, run: TransferRun, events: list[SessionEvent]) -> None:
+        """The first transfer of a run is the last of a delivery that has begun."""
+        transfer = Transfer(
+            handle=run.handle,
+            delivery_id=run.delivery_ids[0],
+            delivery_tag=run.tags[0],
+            message_format=run.message_format,
+            settled=run.settled,
+            state=None if run.txn_id is None else TransactionalState(txn_id=run.txn_id),
+        )
+        self.take_transfer(link, transfer, run.payloads[0], events)
 
     def take_transfer(
         self, link: ReceiverLink, transfer: Transfer, payload: bytes, events: list[SessionEvent]
@@ -144,7 +173,7 @@ class Inbound:
             if not partial.resumed:
                 check_settled(link, partial.settled)
                 if not partial.settled:
-                    self.note_unsettled((partial.delivery_id,), link)
+                    self.note_unsettled(partial.delivery_id, link)
         else:
             partial.check_continuation(transfer)
         if transfer.aborted:
@@ -229,13 +258,25 @@ def _resumed(link: ReceiverLink, partial: PartialDelivery, *, aborted: bool) -> 
     return DeliveryResumed(link, partial.delivery_id, partial.tag, partial.settled, aborted)
 
 
-def head_of_run(run: TransferRun, count: int) -> TransferRun:
-    """The first `count` transfers of a run."""
-    head = TransferRun(run.handle, run.message_format, run.settled, run.txn_id)
-    head.delivery_ids = run.delivery_ids[:count]
-    head.tags = run.tags[:count]
-    head.payloads = run.payloads[:count]
-    return head
+def _in_flight(delivery_id: int) -> AmqpSessionError:
+    return AmqpSessionError(
+        Condition.INVALID_FIELD,
+        f"a delivery-id of {delivery_id}..{delivery_id} is still in flight: use it again when it is settled",
+    )
+
+
+def part_of_run(run: TransferRun, first: int, stop: int) -> TransferRun:
+    """The transfers of a run from the place `first` on, up to but not with `stop`."""
+    part = TransferRun(run.handle, run.message_format, run.settled, run.txn_id)
+    part.delivery_ids = run.delivery_ids[first:stop]
+    part.tags = run.tags[first:stop]
+    part.payloads = run.payloads[first:stop]
+    return part
+
+
+def ones_of_run(run: TransferRun) -> Iterator[TransferRun]:
+    """The transfers of a run, each by itself."""
+    return (part_of_run(run, at, at + 1) for at in range(len(run.delivery_ids)))
 
 
 def check_settled(link: ReceiverLink, settled: bool) -> None:

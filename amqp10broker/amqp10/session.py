@@ -47,7 +47,7 @@ from amqp10broker.amqp10.performatives import (
     End,
     Flow,
 )
-from amqp10broker.amqp10.receiving import Inbound, head_of_run
+from amqp10broker.amqp10.receiving import Inbound, ones_of_run, part_of_run
 from amqp10broker.amqp10.sending import Outbound
 from amqp10broker.amqp10.serial import diff
 from amqp10broker.amqp10.session_state import SESSION_TRANSITIONS, SessionInput, SessionState
@@ -108,6 +108,7 @@ class Session:
         self.on_fault: Callable[[SenderLink | ReceiverLink | None, AmqpError, bool], None] | None = None
         self._remote_channel = channel
         self._link_fault: tuple[ReceiverLink, AmqpLinkError] | None = None
+        self._rest: TransferRun | None = None
         self._output = output = Output(channel, frame_size_max)
         unfinished = unfinished or Unfinished()
         self.held = HeldFrames(unfinished)
@@ -245,12 +246,16 @@ class Session:
             except AmqpSessionError as fault:
                 session_fault = fault
             faulty, self._link_fault = self._link_fault, None
+            rest, self._rest = self._rest, None
             yield from events
-            if faulty is not None:
+            if rest is not None:
+                # By ones: how many can go together would have to be found anew after each.
+                yield from self._each(list(ones_of_run(rest)), self._on_link_frame)
+            if faulty is not None and faulty[0].attached and not self.ended:
                 link, link_fault = faulty
                 if link.escalate is not None:
-                    session_fault = session_fault or link.escalate(link_fault)
-                elif link.attached and not self.ended:
+                    session_fault = link.escalate(link_fault)
+                else:
                     unsent = self.links.detach(link, link_fault)
                     yield LinkDetached(link, True, None, link_fault, unsent)
             if session_fault is not None and not self.ended:
@@ -291,7 +296,7 @@ class Session:
         count = len(run.delivery_ids)
         violation = self.inbound.count(count)
         if violation is not None:
-            run = head_of_run(run, violation)
+            run = part_of_run(run, 0, violation)
         self._on_link_frame(run, events)
         if violation is not None:
             raise self.incoming.violation()
@@ -310,7 +315,7 @@ class Session:
                 link = self._receiver(frame.handle)
                 if link is not None and frame.delivery_ids:
                     try:
-                        self.inbound.take_run(link, frame, events)
+                        self._rest = self.inbound.take_run(link, frame, events)
                     except AmqpLinkError as fault:
                         self._link_fault = (link, fault)
             case TransferFrame():

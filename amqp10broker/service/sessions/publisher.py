@@ -666,7 +666,7 @@ class Publisher:
         if event.settled or arrival is Arrival.ABORTED:
             kept.forget(entry)
             return
-        self._session.inbound.note_unsettled((event.delivery_id,), self.link)
+        self._session.inbound.note_unsettled(event.delivery_id, self.link)
         if entry.outcome is None:
             entry.number = event.delivery_id  # its content is at queues by now, which are to speak
         else:
