@@ -51,6 +51,31 @@ class TransferRun:
         self.payloads: list[bytes] = []
 
 
+def handles_of(items: Sequence[object]) -> set[int] | None:
+    """Whose transfers these are; None if there is anything else among them, or a part of a transaction."""
+    handles: set[int] = set()
+    for item in items:
+        if type(item) is not TransferRun or item.txn_id is not None:
+            return None
+        handles.add(item.handle)
+    return handles
+
+
+def by_link(runs: Sequence[TransferRun]) -> list[TransferRun]:
+    """The same transfers, those of each link in their order and together as far as they are alike."""
+    result: list[TransferRun] = []
+    last: dict[int, TransferRun] = {}
+    for run in runs:
+        before = last.get(run.handle)
+        if before is None or before.settled is not run.settled or before.message_format != run.message_format:
+            before = last[run.handle] = TransferRun(run.handle, run.message_format, run.settled)
+            result.append(before)
+        before.delivery_ids += run.delivery_ids
+        before.tags += run.tags
+        before.payloads += run.payloads
+    return result
+
+
 class TransferFrame:
     """One transfer that is not of a learned layout, with its payload."""
 

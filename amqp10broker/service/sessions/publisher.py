@@ -222,6 +222,12 @@ class Publisher:
             return ()
         return self._last_queues if route.queues is None else route.queues
 
+    @property
+    def only_queue(self) -> DeclaredQueue | None:
+        """Where all that comes goes at once; None: it may go elsewhere, wait, or be kept track of."""
+        elsewhere = self.kept is not None or self._held or self._reader.has_extra_keys
+        return None if elsewhere else self.queue
+
     def _renew_readers(self) -> None:
         """What readers have found right may be so no more: whose name a message may bear."""
         self._read_at = self._context.access.version

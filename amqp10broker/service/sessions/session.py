@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TypeVar, assert_never
+from typing import Final, TypeVar, assert_never, cast
 
 from amqp10broker.amqp10.errors import AmqpError, AmqpLinkError, AmqpSessionError, Condition
 from amqp10broker.amqp10.events import (
@@ -31,10 +31,11 @@ from amqp10broker.amqp10.link import ReceiverLink, SenderLink
 from amqp10broker.amqp10.performatives import Attach, Begin, Coordinator
 from amqp10broker.amqp10.session import Session
 from amqp10broker.amqp10.session_state import SessionState
+from amqp10broker.amqp10.transfer import TransferRun, by_link, handles_of
 from amqp10broker.amqp10.unfinished import Unfinished
 from amqp10broker.catalog.last_error import LastError
 from amqp10broker.catalog.proposing import Decided
-from amqp10broker.catalog.queue import QueueHandle
+from amqp10broker.catalog.queue import DeclaredQueue, QueueHandle
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.config import Config
 from amqp10broker.management.caller import Caller
@@ -80,6 +81,9 @@ from amqp10broker.service.sessions.publisher import Publisher
 from amqp10broker.service.sessions.transactions import ConflictError, Transaction
 
 T = TypeVar("T")
+
+IN_TURNS_MIN: Final = 4
+"""So many runs of transfers are looked at: whether several links take turns."""
 
 
 class BrokerSession:
@@ -196,6 +200,8 @@ class BrokerSession:
         Raises:
             AmqpConnectionError: the connection must be closed with it.
         """
+        if len(items) >= IN_TURNS_MIN:
+            items = self._by_link(items)
         for event in self.session.receive_each(items):
             self._on_event(event)
         if self.session.held.by_remote:
@@ -204,6 +210,28 @@ class BrokerSession:
         if self._unfinished.held_bytes:
             for publisher in self.links.publishers.values():
                 publisher.times.note_part(publisher.link.partial)
+
+    def _by_link(self, items: Sequence[object]) -> Sequence[object]:
+        """What a client has sent on several links in turns, with each link's transfers together.
+
+        Only if nobody can tell: what is sent on one link has an order, and so has what goes to one queue. A
+        run costs as much as some tens of messages, and go-amqp's senders take turns with each.
+        """
+        handles = handles_of(items)
+        if handles is None or 2 * len(handles) > len(items):
+            return items
+        session = self.session
+        if session.tap is not None or session.held.by_remote or session.incoming.closed:
+            return items
+        queues: set[DeclaredQueue] = set()
+        for handle in handles:
+            link = session.links.by_remote.get(handle)
+            owner = self._owners.receivers.get(link) if isinstance(link, ReceiverLink) else None
+            queue = owner.only_queue if isinstance(owner, Publisher) else None
+            if queue is None or queue in queues:
+                return items
+            queues.add(queue)
+        return by_link(cast("Sequence[TransferRun]", items))
 
     def _resume(self) -> None:
         """Handle what has come for links which had to wait, and need not any more."""
