@@ -6,7 +6,6 @@ channels may come in between; a frame of the same channel that does not continue
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from amqp10broker.amqp091.errors import AmqpHardError, ReplyCode
@@ -14,6 +13,7 @@ from amqp10broker.amqp091.framing import CONTENT_HEADER, CONTENT_HEADER_BYTES, C
 from amqp10broker.amqp091.items import AckRun, Content, ContentTooLarge, Heartbeat, MethodFrame, PublishRun
 from amqp10broker.amqp091.layouts import PublishLayout
 from amqp10broker.amqp091.methods import Method
+from amqp10broker.dataclass import dataclass
 
 PIECE_BYTES: Final = 64
 """What keeping one frame costs beside its bytes, so that frames of nothing are not kept for nothing."""

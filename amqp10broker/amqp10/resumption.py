@@ -12,7 +12,7 @@ until the link is attached again with a complete one (2.7.3).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum, auto
 from typing import Any, Final
 
@@ -31,6 +31,7 @@ from amqp10broker.amqp10.performatives import (
     decode_composite,
 )
 from amqp10broker.amqp10.types import Described
+from amqp10broker.dataclass import dataclass
 
 UNSETTLED_ENTRIES_MAX: Final = 4096
 """Entries that an unsettled map of the peer may have."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from amqp10broker.analysis.configurations import (
@@ -31,6 +30,7 @@ from amqp10broker.analysis.figures import CONFIRM, END_TO_END, SIDES, in_millise
 from amqp10broker.analysis.histogram import quantile, quantiles
 from amqp10broker.analysis.statistics import Estimate
 from amqp10broker.analysis.tables import CURVE
+from amqp10broker.dataclass import dataclass
 from amqp10broker.flowevents.schema import CONFIGURATION
 
 GREEN: Final = COLOURS[2]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from statistics import fmean
 from typing import Final, Literal
 
@@ -33,6 +33,7 @@ from amqp10broker.analysis.evidence import (
     weaknesses,
 )
 from amqp10broker.analysis.statistics import Estimate, estimate, scatter
+from amqp10broker.dataclass import dataclass
 
 TOLERANCE: Final = 0.05
 """Share of the best that a smaller setting may give up."""

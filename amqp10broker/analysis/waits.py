@@ -17,11 +17,11 @@ Left out are waits of consumers that nothing holds up: the queue was empty, or a
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
 from amqp10broker.analysis.figures import reason_name
+from amqp10broker.dataclass import dataclass
 from amqp10broker.flowevents.schema import Kind, Reason
 from amqp10broker.recording.link_names import LinkNames
 

@@ -10,7 +10,7 @@ changes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Final, TypeVar
 
 from amqp10broker.catalog.catalog import Catalog, Request, entries
@@ -47,6 +47,7 @@ from amqp10broker.catalog.vhost_requests import (
     SetParameter,
     SetPolicy,
 )
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import ConfigError, PreconditionFailed
 from amqp10broker.queues.commands import Command
 from amqp10broker.queues.counters import QueueCounters

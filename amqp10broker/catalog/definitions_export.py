@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import repeat
 from operator import attrgetter
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -27,6 +26,7 @@ from amqp10broker.catalog.entries import (
 from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.catalog.users import PasswordRecord
 from amqp10broker.catalog.vhost import RESERVED_PREFIX
+from amqp10broker.dataclass import dataclass
 from amqp10broker.routing.exchange import Binding
 
 T = TypeVar("T")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from amqp10broker.catalog.catalog import Catalog
@@ -17,6 +17,7 @@ from amqp10broker.catalog.users import (
     Users,
     check_user_name,
 )
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import PreconditionFailed
 
 

@@ -179,8 +179,8 @@ def _above(config: Config, offset: int) -> int:
 
 def _serve(arguments: argparse.Namespace) -> int:
     config = config_of(arguments)
-    # Imports make no garbage, and what they make stays: the collector walks it neither meanwhile nor when it is
-    # on again, which took a tenth of a start.
+    # Imports make no garbage, and what they make stays: the collector walks it neither meanwhile nor when it
+    # is on again, which took a tenth of a start.
     gc.disable()
     from amqp10broker.cli import serve  # Trio and structlog: for this command only
 

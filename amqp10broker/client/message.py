@@ -8,7 +8,6 @@ plain bytes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
@@ -28,6 +27,7 @@ from amqp10broker.amqp10.performatives import (
 )
 from amqp10broker.amqp10.sections import SECTION_CODES
 from amqp10broker.amqp10.types import Described, Map, Symbol, ULong
+from amqp10broker.dataclass import dataclass
 
 _DATA8: Final = b"\x00\x53\x75\xa0"
 _DATA32: Final = b"\x00\x53\x75\xb0"

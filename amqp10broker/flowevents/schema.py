@@ -20,10 +20,11 @@ Standard library only: numpy and Arrow forms are made from `FIELDS` where they a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
 from typing import Final
+
+from amqp10broker.dataclass import dataclass
 
 SCHEMA_VERSION: Final = 1
 """In the metadata of every file (`VERSION_KEY`); another number is another layout."""

@@ -5,7 +5,6 @@ It reads the bytes a second time; the engine that serves the connection pays not
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from amqp10broker.amqp091.framing import method_frame
@@ -13,6 +12,7 @@ from amqp10broker.amqp091.methods import Method
 from amqp10broker.amqp10.errors import DecodeError
 from amqp10broker.amqp10.frames import FRAME_HEADER, FRAME_HEADER_BYTES, TYPE_SASL
 from amqp10broker.amqp10.performatives import Composite, decode_composite
+from amqp10broker.dataclass import dataclass
 from amqp10broker.frames import words091, words10
 from amqp10broker.greeting import AMQP_10_HEADER, Protocol, answer
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from amqp10broker.amqp091.errors import AmqpHardError
@@ -38,6 +38,7 @@ from amqp10broker.amqp091.methods import (
     TxSelect,
 )
 from amqp10broker.amqp091.properties import decode_properties
+from amqp10broker.dataclass import dataclass
 from amqp10broker.frames.records import Known, Recorded
 from amqp10broker.lint import rules
 from amqp10broker.lint.findings import Book, Evidence, Rule, evidence_of

@@ -6,9 +6,9 @@ A refusal's status comes from its class; `Route.statuses` says where a path diff
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import (
     AccessRefused,
     BadRequest,

@@ -7,11 +7,12 @@ What a finding says is true: what could not be found out is `State.UNKNOWN`, and
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.management.inspection import Inspection, ListenerSeen
 
 FILES_BESIDE: Final = 200

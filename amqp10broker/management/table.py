@@ -8,9 +8,9 @@ the command line can make its options of it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.management.arguments import Argument, Kind
 
 

@@ -13,12 +13,12 @@ means false, until somebody acquires it; then it says false. The count of failed
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from amqp10broker.amqp091.codec import decode_shortstr, decode_table, encode_shortstr, encode_table
 from amqp10broker.amqp091.properties import EXPIRATION, HEADERS, locate, read_headers
 from amqp10broker.amqp10.types import Array, Symbol
+from amqp10broker.dataclass import dataclass
 from amqp10broker.message import amqp091
 from amqp10broker.message.amqp10 import (
     X_CC,

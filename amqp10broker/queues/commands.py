@@ -9,11 +9,11 @@ costs 0.3 us instead of 0.1 each, which counts when every message goes to anothe
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import count
 from typing import Final, NamedTuple, TypeVar
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.message.message import Message
 from amqp10broker.queues.settings import QueueSettings
 

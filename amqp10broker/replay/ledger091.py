@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from amqp10broker.amqp091.methods import (
@@ -36,6 +36,7 @@ from amqp10broker.amqp091.methods import (
     QueueDeclare,
     QueueDeclareOk,
 )
+from amqp10broker.dataclass import dataclass
 
 _MESSAGES: Final = (BasicDeliver, BasicGetOk, BasicGetEmpty, BasicAck, BasicNack, BasicReturn)
 

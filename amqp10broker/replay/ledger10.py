@@ -7,7 +7,7 @@ the client has to wait for, how its numbers read now, and in the end what came o
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from amqp10broker.amqp10 import serial
@@ -31,6 +31,7 @@ from amqp10broker.amqp10.performatives import (
     TransactionalState,
     Transfer,
 )
+from amqp10broker.dataclass import dataclass
 
 MANAGEMENT: Final = "/management"
 

@@ -11,8 +11,8 @@ added to a queue whose members have no majority, since such a change could not e
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.replication.ids import node_of
 
 

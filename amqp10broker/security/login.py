@@ -18,11 +18,12 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Any, Final, Protocol, TypeAlias
 
 from amqp10broker.catalog.users import Users
+from amqp10broker.dataclass import dataclass
 from amqp10broker.security.passwords import Passwords, Token
 from amqp10broker.security.scram import ScramError, ScramServer
 from amqp10broker.security.token_scopes import TokenGrants

@@ -10,10 +10,10 @@ when. ``None`` in place of the code is no wait: it is the client's turn, or noth
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.management.snapshot import WaitView
 
 STUCK_MS: Final = 1_000

@@ -13,10 +13,10 @@ keep so that this holds:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 from zlib import crc32
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import DamagedFile, StorageError
 from amqp10broker.storage.disk import Disk
 from amqp10broker.storage.record import (

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.management.snapshot import FollowedView, WatchView
 from amqp10broker.service.channels.channel import ChannelState
 from amqp10broker.service.sessions.consumer import Consumer

@@ -17,11 +17,11 @@ messages from before. Nothing here knows what time it is; an interval is counted
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from amqp10broker.amqp091 import types as t091
 from amqp10broker.amqp10 import types as t10
+from amqp10broker.dataclass import dataclass
 from amqp10broker.message.filters.errors import FilterError
 from amqp10broker.message.filters.terms import term
 

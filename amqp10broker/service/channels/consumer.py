@@ -8,11 +8,12 @@ written to the socket, so that a client that does not read leaves the messages i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from amqp10broker.amqp10.serial import MASK
 from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.dataclass import dataclass
 from amqp10broker.message.message import Message
 from amqp10broker.queues.commands import ConsumerRef, Settle, Verdict
 from amqp10broker.queues.effects import CreditReply, Deliver

@@ -8,7 +8,7 @@ Where a queue must be declared first, they yield the request and are sent what b
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from amqp10broker.amqp10.errors import AmqpError, AmqpLinkError, AmqpSessionError, Condition
@@ -33,6 +33,7 @@ from amqp10broker.catalog.queue_kind import CLASSIC, KINDS, VOLATILE_KIND, Queue
 from amqp10broker.catalog.queue_requests import DeclareQueue
 from amqp10broker.catalog.subscriptions import OF_TEMPORARY_TOPICS, Subscription, temporary_topic
 from amqp10broker.catalog.vhost import VOLATILE
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import (
     AccessRefused,
     LimitExceeded,

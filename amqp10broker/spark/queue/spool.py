@@ -25,10 +25,11 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.spark.errors import OptionError, SpoolError
 from amqp10broker.storage.disk import Disk, OsDisk
 
@@ -69,7 +70,7 @@ class SpoolOwner:
     vhost: str
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class SpoolFile:
     """A segment, or the message-ids of one, by what its name says."""
 
@@ -244,11 +245,12 @@ class QueueSpool:
         # A rename that was not synced before a crash must not be trusted: Spark would write its number
         # down, and a loss of power could take the segment away after that.
         self._sync_folder(self.path)
-        files = sorted(
-            SpoolFile(int(found[1]), int(found[2]), int(found[3], 16), found[4])
+        parts = sorted(
+            (int(found[1]), int(found[2]), int(found[3], 16), found[4])
             for name in names
             if (found := _NAME.fullmatch(name))
         )
+        files = [SpoolFile(*each) for each in parts]
         self.ids = [file for file in files if file.kind == "ids"]
         segments = [file for file in files if file.kind == "arrow"]
         # Removals are not synced: a loss of power may undo some of them. Below a gap nothing is wanted.

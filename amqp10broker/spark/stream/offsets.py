@@ -17,9 +17,9 @@ again, offsets mean other messages.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.spark.errors import SparkSourceError
 
 _START: Final = "start"
