@@ -127,7 +127,8 @@ class Assertions:
                 for each in self.waiting
                 if each["queue"] == queue
             ]
-            return [*lines, *self._unsettled(queue)]
+            # Of a channel only its consumers say their queue: what is held by basic.get has none.
+            return [*lines, *(list(self._unsettled(queue)) or (self._unsettled() if held else ()))]
 
         self._eventually(problems, within_s, f"queue '{queue}' has messages")
 

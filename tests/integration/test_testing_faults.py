@@ -3,73 +3,39 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import amqp as py_amqp
 import pika
 import pytest
 from proton import ConnectionException, Delivery, Message
-from proton.utils import BlockingConnection, LinkDetached, SendException
+from proton.utils import LinkDetached, SendException
 
-from amqp10broker.client.blocking import Client
 from amqp10broker.client.errors import ClientError, LinkRefusedError, TimedOutError
 from amqp10broker.client.message import data_message
 from amqp10broker.testing import faults
 from amqp10broker.testing.broker import AmqpBroker
-from amqp10broker.testing.servers import Servers
+from tests.support.faults import (
+    LOOK_S,
+    TIMEOUT_S,
+    beside,
+    broker,
+    channel,
+    connect_proton,
+    connect_py_amqp,
+    ours_until,
+    pika_until,
+    proton,
+    py_amqp_until,
+    sent,
+    servers,
+    until,
+)
+
+__all__ = ["broker", "channel", "proton", "servers"]
 
 pytestmark = pytest.mark.integration
-
-TIMEOUT_S = 20.0
-LOOK_S = 0.01
-LOOKS = 3_000
-
-
-@pytest.fixture(scope="module")
-def servers() -> Iterator[Servers]:
-    servers = Servers([], "20", None)
-    yield servers
-    servers.close()
-
-
-@pytest.fixture
-def broker(servers: Servers) -> Iterator[AmqpBroker]:
-    """A virtual host with a queue."""
-    with servers.host("faults", {}) as broker:
-        broker.declare("q")
-        yield broker
-        assert broker.ask("list-faults") == []
-
-
-@pytest.fixture
-def channel(broker: AmqpBroker) -> Iterator[Any]:
-    """Of pika, with confirms, and a connection that names itself."""
-    parameters = pika.URLParameters(broker.url)
-    parameters.client_properties = {"connection_name": "pika's"}
-    connection = pika.BlockingConnection(parameters)
-    channel = connection.channel()
-    channel.confirm_delivery()
-    yield channel
-    if connection.is_open:
-        connection.close()
-
-
-@pytest.fixture
-def proton(broker: AmqpBroker) -> Iterator[Any]:
-    connection = BlockingConnection(
-        f"amqp://{broker.host}:{broker.port}",
-        user=broker.user,
-        password=broker.password,
-        virtual_host=broker.hostname,
-        timeout=TIMEOUT_S,
-    )
-    yield connection
-    try:
-        connection.close()
-    except ConnectionException:
-        pass  # it was to be closed
 
 
 def publish(channel: Any, body: bytes = b"pika's") -> None:
@@ -137,45 +103,6 @@ def test_a_fault_is_for_the_clients_queues_and_links_that_it_names(
         publish(channel)
         sender.send(Message(body="taken"))
     assert broker.queue("q").messages == 4
-
-
-def sent(proton: Any, sender: Any, *bodies: str) -> list[Any]:
-    """Deliveries that are handed over, and written; nobody waits for their outcomes."""
-    deliveries = [sender.link.send(Message(body=body)) for body in bodies]
-    until(proton, lambda: not sender.link.queued)
-    return deliveries
-
-
-def until(proton: Any, condition: Callable[[], Any]) -> None:
-    """Let proton work until something is so, here or in the broker."""
-    container = proton.container
-    before, container.timeout = container.timeout, LOOK_S
-    for _ in range(LOOKS):
-        if condition():
-            break
-        container.process()
-    else:
-        raise AssertionError("it has not come to be")
-    container.timeout = before
-
-
-def ours_until(client: Client, condition: Callable[[], Any]) -> None:
-    """Let our own client work until something is so."""
-    for _ in range(LOOKS):
-        if condition():
-            return
-        client.poll(LOOK_S)
-    raise AssertionError("it has not come to be")
-
-
-@contextmanager
-def beside(action: Callable[[], None]) -> Iterator[threading.Thread]:
-    """Do something that waits, in a thread, which is to be over by the end of the block."""
-    thread = threading.Thread(target=action, daemon=True)
-    thread.start()
-    yield thread
-    thread.join(TIMEOUT_S)
-    assert not thread.is_alive()
 
 
 def test_confirms_come_late_and_so_out_of_order(broker: AmqpBroker, channel: Any, proton: Any) -> None:
@@ -307,13 +234,14 @@ def test_the_window_of_sessions_is_closed(broker: AmqpBroker, proton: Any) -> No
     assert broker.queue("q").messages == 2
 
 
+PIKA_SAYS = "Channel.Flow received from server"
+
+
 def test_publishers_are_told_to_stop_by_channel_flow(
     broker: AmqpBroker, channel: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """py-amqp notes it and says so; pika only logs it, and its user may stop by itself."""
-    with py_amqp.Connection(
-        f"{broker.host}:{broker.port}", broker.user, broker.password, virtual_host=broker.vhost
-    ) as other:
+    with connect_py_amqp(broker) as other:
         told = other.channel()
         with broker.faults.stop_publishers() as fault:
             py_amqp_until(other, lambda: not told.active)
@@ -324,24 +252,6 @@ def test_publishers_are_told_to_stop_by_channel_flow(
         py_amqp_until(other, lambda: told.active and late.active)
         pika_until(channel, lambda: caplog.messages.count(PIKA_SAYS) == 2)
     publish(channel)
-
-
-PIKA_SAYS = "Channel.Flow received from server"
-
-
-def pika_until(channel: Any, condition: Callable[[], Any]) -> None:
-    """Let pika work until something is so."""
-    for _ in range(LOOKS):
-        if condition():
-            return
-        channel.connection.process_data_events(time_limit=LOOK_S)
-    raise AssertionError("it has not come to be")
-
-
-def py_amqp_until(connection: Any, condition: Callable[[], Any]) -> None:
-    """Let py-amqp work until something is so."""
-    while not condition():
-        connection.drain_events(timeout=TIMEOUT_S)
 
 
 def test_frames_are_small(broker: AmqpBroker, proton: Any) -> None:
@@ -416,18 +326,8 @@ def test_connections_are_reset_after_some_frames(broker: AmqpBroker, channel: An
 
 def test_heartbeats_stop_and_clients_notice(broker: AmqpBroker) -> None:
     """py-amqp after two seconds, proton after four."""
-    theirs = BlockingConnection(
-        f"amqp://{broker.host}:{broker.port}",
-        user=broker.user,
-        password=broker.password,
-        virtual_host=broker.hostname,
-        heartbeat=2,
-    )
-    other = py_amqp.Connection(
-        *(f"{broker.host}:{broker.port}", broker.user, broker.password),
-        virtual_host=broker.vhost,
-        heartbeat=1,
-    )
+    theirs = connect_proton(broker, heartbeat=2)
+    other = connect_py_amqp(broker, heartbeat=1)
     other.connect()
 
     def let_other_notice() -> None:
@@ -533,16 +433,17 @@ def test_connections_are_closed_with_a_condition_and_a_code(
     assert closed.value.reply_code == 541
 
 
-def test_an_alarm_holds_publishers_back(broker: AmqpBroker, channel: Any, proton: Any) -> None:
+@pytest.mark.parametrize("name", ["memory", "disk"])
+def test_an_alarm_holds_publishers_back(broker: AmqpBroker, channel: Any, proton: Any, name: str) -> None:
     """pika hears that it is blocked, and proton's messages wait; both go on afterwards."""
     heard: list[str] = []
     channel.connection.add_on_connection_blocked_callback(lambda *_: heard.append("blocked"))
     channel.connection.add_on_connection_unblocked_callback(lambda *_: heard.append("unblocked"))
     sender = proton.create_sender("/queues/q")
-    with broker.faults.alarm("disk"), beside(lambda: publish(channel)):
+    with broker.faults.alarm(name), beside(lambda: publish(channel)):
         until(proton, lambda: any(each["state"] == "blocked" for each in broker.connections))
         until(proton, lambda: any(each["waits"] == "blocked-by-alarm" for each in broker.waiting))
-        broker.ask("alarm", name="disk", on=False)
+        broker.ask("alarm", name=name, on=False)
     sender.send(Message(body="proton's"))
     until(proton, lambda: channel.connection.process_data_events(time_limit=0) or len(heard) == 2)
     assert heard == ["blocked", "unblocked"]

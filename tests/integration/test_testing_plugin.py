@@ -165,6 +165,55 @@ def test_a_failed_test_says_what_waited_and_which_frames_came_last(run: Run) -> 
     result.stdout.no_fnmatch_line("*TRANSFER*")
 
 
+def test_a_test_that_a_time_limit_ends_says_what_waited(run: Run) -> None:
+    """In whatever it waited, by a signal as pytest-timeout has it, and by the limit of an event loop."""
+    result = run(
+        """
+        import asyncio, signal
+        import aio_pika, pika, pytest
+
+        def over(*_):
+            pytest.fail("it takes too long")
+
+        def test_by_signal(amqp_broker):
+            amqp_broker.declare("orders")
+            amqp_broker.publish("orders", "tea", "coffee")
+            signal.signal(signal.SIGALRM, over)
+            with pika.BlockingConnection(pika.URLParameters(amqp_broker.url)) as connection:
+                channel = connection.channel()
+                channel.basic_qos(prefetch_count=1)
+                channel.basic_consume("orders", lambda *_: signal.setitimer(signal.ITIMER_REAL, 0.1))
+                channel.start_consuming()
+
+        @pytest.mark.asyncio
+        async def test_by_the_loop(amqp_broker):
+            amqp_broker.declare("jobs")
+            amqp_broker.publish("jobs", "one", "two")
+            async with await aio_pika.connect(amqp_broker.url) as connection:
+                channel = await connection.channel()
+                await channel.set_qos(prefetch_count=1)
+                queue = await channel.get_queue("jobs")
+                async with queue.iterator() as messages:
+                    await anext(messages)
+                    async with asyncio.timeout(0.1):
+                        await anext(messages)
+        """,
+        *("-p", "pytest_asyncio.plugin"),
+        ini="asyncio_default_fixture_loop_scope = function",
+    )
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(
+        [
+            "*AMQP broker, virtual host test_by_signal-*",
+            "  consumer '*' of connection * (queue 'orders'): prefetch-full *",
+            "*-> ch 1 basic.deliver *",
+            "*AMQP broker, virtual host test_by_the_loop-*",
+            "  consumer '*' of connection * (queue 'jobs'): prefetch-full *",
+            "*-> ch 1 basic.deliver *",
+        ]
+    )
+
+
 def test_frames_are_kept_as_far_as_they_are_asked_for(run: Run) -> None:
     source = """
         def test_fails(amqp_broker):
@@ -215,7 +264,9 @@ def test_assertions_say_which_link_since_when_and_by_which_frame(run: Run) -> No
                 told = refused(b.assert_all_settled, NOW)
                 assert ": 1, the last at " in told and " s by -> TRANSFER " in told
                 assert "its last frame at " in refused(b.assert_no_stall, NOW)
-                assert "0 ready, 1 with consumers" in refused(b.assert_drained, "q", NOW)
+                told = refused(b.assert_drained, "q", NOW)
+                assert "0 ready, 1 with consumers" in told and "(the client is receiver, " in told
+                assert " s by -> TRANSFER " in told
                 assert "no queue 'r'" in refused(b.assert_drained, "r", NOW)
                 receiver.accept(delivery)
                 client.flush()
@@ -233,6 +284,7 @@ def test_assertions_say_which_link_since_when_and_by_which_frame(run: Run) -> No
                 method, _, _ = channel.basic_get("q")
                 told = refused(b.assert_all_settled, NOW)
                 assert "channel 1 of connection " in told and " s by -> basic.get-ok " in told
+                assert told.partition(":\\n")[2] in refused(b.assert_drained, "q", NOW)
                 channel.basic_ack(method.delivery_tag)
                 b.assert_all_settled()
         """

@@ -228,3 +228,18 @@ async def test_confirms_that_were_held_come_in_one_range(autojump_clock: object)
         await ask(broker, "lift-fault", fault=fault)
         told = [each.body for each in await client.idle() if isinstance(each.body, Disposition)]
         assert [(each.first, each.last) for each in told] == [(0, 2)]
+
+
+async def test_heartbeats_come_again_when_the_fault_is_lifted(autojump_clock: object) -> None:
+    async with running_broker(test_mode=True) as broker:
+        client = await connect(broker).open(idle_time_out=8_000)
+        before = await client.next_or_end(heartbeats=True)
+        fault = (await ask(broker, "inject-fault", kind="stop-heartbeats"))["fault"]
+        with trio.move_on_after(60) as silence:
+            await client.next_or_end(heartbeats=True)
+        assert silence.cancelled_caught
+        assert (await ask(broker, "lift-fault", fault=fault))["hits"] >= 60 / 8
+        after = await client.next_or_end(heartbeats=True)
+        assert before is not None
+        assert after is not None
+        assert before.body is after.body is None

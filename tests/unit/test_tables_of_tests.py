@@ -54,7 +54,7 @@ BEYOND = (
     ("A", 13, DOCS / "automatic-credit.md"),
     ("J", 17, DOCS / "jms.md"),
     ("L", 25, DOCS / "link-resume.md"),
-    ("P", 42, DOCS / "testing.md"),
+    ("P", 45, DOCS / "testing.md"),
     ("S", 22, DOCS / "selectors.md"),
     ("T", 70, DOCS / "transactions.md"),
     ("W", 8, DOCS / "websocket.md"),
