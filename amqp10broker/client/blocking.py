@@ -45,6 +45,8 @@ from amqp10broker.client.transport import WOULD_BLOCK, check_port, receive_some,
 
 _SELECT_MAX_S: Final = 3600.0
 """Selectors and sockets refuse waits of some 25 days and more; a longer wait is made of several."""
+_AT_ONCE: Final = (KeyboardInterrupt, SystemExit, GeneratorExit)
+"""A program that ends by these waits for no broker. What pytest fails a test with is none of them."""
 
 
 def _waits(steps: Callable[Concatenate[H, P], Steps[T]]) -> Callable[Concatenate[H, P], T]:
@@ -166,9 +168,9 @@ class Client(ClientBase[Sender, Receiver]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if kind is None or issubclass(kind, Exception):
+        if kind is None or not issubclass(kind, _AT_ONCE):
             self.close()
-        else:  # ctrl-C must not wait for a broker
+        else:
             self.abort()
 
     def poll(self, timeout_s: float = 0.0) -> None:

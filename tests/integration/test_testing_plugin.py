@@ -175,15 +175,28 @@ def test_a_test_that_a_time_limit_ends_says_what_waited(run: Run) -> None:
         def over(*_):
             pytest.fail("it takes too long")
 
+        @pytest.fixture(autouse=True)
+        def limit():
+            before = signal.signal(signal.SIGALRM, over)
+            yield
+            signal.signal(signal.SIGALRM, before)
+
         def test_by_signal(amqp_broker):
             amqp_broker.declare("orders")
             amqp_broker.publish("orders", "tea", "coffee")
-            signal.signal(signal.SIGALRM, over)
             with pika.BlockingConnection(pika.URLParameters(amqp_broker.url)) as connection:
                 channel = connection.channel()
                 channel.basic_qos(prefetch_count=1)
                 channel.basic_consume("orders", lambda *_: signal.setitimer(signal.ITIMER_REAL, 0.1))
                 channel.start_consuming()
+
+        def test_by_signal_with_our_client(amqp_broker):
+            amqp_broker.declare("letters")
+            amqp_broker.publish("letters", "one")
+            with amqp_broker.client() as client:
+                receiver = client.receiver("/queues/letters", credit=0)
+                signal.setitimer(signal.ITIMER_REAL, 0.1)
+                receiver.receive()
 
         @pytest.mark.asyncio
         async def test_by_the_loop(amqp_broker):
@@ -201,12 +214,15 @@ def test_a_test_that_a_time_limit_ends_says_what_waited(run: Run) -> None:
         *("-p", "pytest_asyncio.plugin"),
         ini="asyncio_default_fixture_loop_scope = function",
     )
-    result.assert_outcomes(failed=2)
+    result.assert_outcomes(failed=3)
     result.stdout.fnmatch_lines(
         [
             "*AMQP broker, virtual host test_by_signal-*",
             "  consumer '*' of connection * (queue 'orders'): prefetch-full *",
             "*-> ch 1 basic.deliver *",
+            "*AMQP broker, virtual host test_by_signal_with_our_client-*",
+            "  link '*' of connection * (the client is receiver, queue 'letters'): no-credit-never-granted *",
+            "*<- ch 0 CLOSE*",
             "*AMQP broker, virtual host test_by_the_loop-*",
             "  consumer '*' of connection * (queue 'jobs'): prefetch-full *",
             "*-> ch 1 basic.deliver *",
