@@ -18,6 +18,9 @@ LONG_TESTS := -n 2 --dist loadfile $(addprefix tests/,unit/storage unit/persiste
 	integration/test_page_crowd.py spark/test_crash_driver.py)
 IN_VENV := $(VENV)/bin
 PIP_INSTALL := $(IN_VENV)/python -m pip install --quiet --disable-pip-version-check
+# PyPy has what is not compiled for CPython, each in the newest version that needs no compiler.
+TEST_TOOLS := 'import sys; print("--editable .[test]" if sys.implementation.name == "cpython" else \
+	"--prefer-binary --editable .[test-portable]")'
 # Says each package, and a bar where there is a terminal: for what takes minutes.
 PIP_SHOWN := $(IN_VENV)/python -m pip install --disable-pip-version-check
 
@@ -32,6 +35,7 @@ help:
 	@echo 'make run-cluster  start three nodes of a cluster on ports 5672 to 5674, kept in cluster/'
 	@echo '                  ARGS="--nodes 5 --first-port 6672 --data DIR"'
 	@echo 'make test         run the tests (a C compiler is needed once)   ARGS="-k flow -x"'
+	@echo '                  VENV=../venv-pypy PYTHON=pypy3: all but those of packages compiled for CPython'
 	@echo 'make test-long    the random proofs of durability and recovery in their long form: hours'
 	@echo 'make lint         ruff, mypy, import rules'
 	@echo 'make format       let ruff rewrite the sources'
@@ -89,8 +93,9 @@ $(VENV)/.runtime: $(VENV)/.made pyproject.toml
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.runtime .ci/install_browser.py .ci/install_rhea.py .ci/install_jms.py tests/jms/ivy.xml
-	@echo 'Installing the test tools (python-qpid-proton is compiled: a minute or two, once)'
-	@$(PIP_INSTALL) --editable '.[test]' || { sh .ci/explain_test_install.sh $(IN_VENV)/python >&2; exit 1; }
+	@echo 'Installing the test tools (python-qpid-proton is compiled: a minute or two, once; not on PyPy)'
+	@$(PIP_INSTALL) $$($(IN_VENV)/python -c $(TEST_TOOLS)) || { \
+		sh .ci/explain_test_install.sh $(IN_VENV)/python >&2; exit 1; }
 	@$(IN_VENV)/python .ci/install_browser.py || test -z "$$CI"
 	@$(IN_VENV)/python .ci/install_rhea.py || test -z "$$CI"
 	@$(IN_VENV)/python .ci/install_jms.py || test -z "$$CI"

@@ -86,8 +86,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     return Scheduling(config, log)
 
 
-NOT_FOR_PYPY = frozenset({"pyarrow", "pandas", "numpy", "pyspark", "py4j", "matplotlib", "duckdb", "scipy"})
-"""Packages of the extra `test` that are compiled and not made for PyPy, and those of no use without them."""
+NOT_FOR_PYPY = frozenset(
+    {
+        *("cryptography", "duckdb", "joserfc", "matplotlib", "numpy", "pandas", "playwright", "proton"),
+        *("py4j", "pyarrow", "pyspark", "rabbitmq_amqp_python_client", "scipy", "trustme"),
+    }
+)
+"""What the extra `test` has beyond `test-portable`: compiled and not made for PyPy, or of no use without."""
 
 
 if sys.implementation.name == "pypy":
