@@ -1,4 +1,4 @@
-"""``amqp10broker what-if``: what other settings would have done to recorded publishers."""
+"""``amqp10broker what-if``: what other settings would have done to recorded publishers and consumers."""
 
 from __future__ import annotations
 
@@ -72,6 +72,13 @@ def _arguments(parser: Parser) -> None:
         help="between client and broker (default: as it was recorded)",
     )
     parser.add_argument(
+        "--client-credit",
+        type=_several(positive),
+        default=[],
+        metavar="MESSAGES[,...]",
+        help="that a client grants which receives (default: as it was recorded)",
+    )
+    parser.add_argument(
         "--connection", type=int, metavar="NUMBER", help="look at this connection alone (default: all)"
     )
     parser.add_argument(
@@ -83,7 +90,12 @@ def _arguments(parser: Parser) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from amqp10broker.replay.many import COLUMNS, grid, table_rows
 
-    settings = grid(arguments.max_link_credit, arguments.max_incoming_window, arguments.round_trip_ms)
+    settings = grid(
+        arguments.max_link_credit,
+        arguments.max_incoming_window,
+        arguments.round_trip_ms,
+        arguments.client_credit,
+    )
     found = _answers(arguments, settings)
     alone = len(found) == 1
     if arguments.format == "json":
@@ -147,7 +159,7 @@ def _judged(found: list[Answer]) -> int:
         raise Failed("; ".join(bad) + others)
     if not any(one.forecasts for one in found):
         names = found[0].recording if len(found) == 1 else f"{len(found)} recordings"
-        raise Failed(f"there is no publisher of AMQP 1.0 in {names} of which something can be said")
+        raise Failed(f"there is no link of AMQP 1.0 in {names} of which something can be said")
     return EXIT_OK
 
 
@@ -177,9 +189,10 @@ def _wrapped(title: str, text: str) -> list[str]:
 
 
 def _recorded(forecast: Forecast) -> str:
+    window = "" if forecast.window is None else f", incoming-window {forecast.window}"
     return (
-        f"{_rate(forecast.rate)} at credit {forecast.credit}, incoming-window {forecast.window}, round trip "
-        f"at most {1000 * forecast.round_trip_s:.1f} ms; waited for {_shares(forecast.waits)}"
+        f"{_rate(forecast.rate)} at credit {forecast.credit}{window}, round trip at most "
+        f"{1000 * forecast.round_trip_s:.1f} ms; waited for {_shares(forecast.waits)}"
     )
 
 
@@ -190,7 +203,7 @@ def _what_if(asked: Settings | None, forecast: Forecast) -> str:
     title = "" if asked is None else f"({asked}) "
     return (
         f"{title}{_rate(run.rate)}; waits for {_shares(shares(run))}; at most {run.held} messages without "
-        f"outcome, {run.held_bytes} bytes of them in the broker"
+        f"outcome, {run.held_bytes} bytes of them {'delivered' if forecast.receives else 'in the broker'}"
     )
 
 
@@ -215,7 +228,7 @@ def _document(name: str, asked: Settings, forecast: Forecast) -> dict[str, Any]:
         "messages": forecast.messages,
         "recorded": {
             "rate": finite(forecast.rate),
-            "max_link_credit": forecast.credit,
+            "client_credit" if forecast.receives else "max_link_credit": forecast.credit,
             "max_incoming_window": forecast.window,
             "round_trip_ms": 1000 * forecast.round_trip_s,
             "waits": {reason.name.lower(): share for reason, share in forecast.waits.items()},
@@ -225,6 +238,7 @@ def _document(name: str, asked: Settings, forecast: Forecast) -> dict[str, Any]:
             "max_link_credit": asked.max_link_credit,
             "max_incoming_window": asked.max_incoming_window,
             "round_trip_ms": asked.round_trip_ms,
+            "client_credit": asked.client_credit,
         },
         "forecast": {
             "rate": finite(forecast.run.rate),
@@ -241,9 +255,9 @@ COMMANDS: Final = (
         "what-if",
         _arguments,
         _run,
-        "Say what another credit, incoming-window or round trip would have done to the publishers of "
-        "recordings of frames: their rate, what they would wait for, and memory, and what cannot be known. "
-        "Many recordings and settings make one table, with --master by Spark, a recording a task. "
+        "Say what another credit, incoming-window or round trip would have done to the publishers and "
+        "consumers of recordings of frames: their rate, what they would wait for, memory, and what cannot be "
+        "known. Many recordings and settings make one table, with --master by Spark, a recording a task. "
         "docs/what-if.md says how.",
     ),
 )

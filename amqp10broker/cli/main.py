@@ -65,7 +65,7 @@ HOMES: Final[Mapping[str, Mapping[str, str]]] = {
         "replay": "play the clients of a recording of frames again, and say what came otherwise",
     },
     "forecasting": {
-        "what-if": "say what another credit, window or round trip would have done to recorded publishers",
+        "what-if": "say what another credit, window or round trip would have done to recorded clients",
     },
     "linting": {
         "lint": "look for habits of clients that hurt them or others",

@@ -1,4 +1,4 @@
-"""What other settings would have done to recorded publishers."""
+"""What other settings would have done to recorded publishers and consumers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import Final
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.greeting import Protocol
+from amqp10broker.replay import consumers as receiving
+from amqp10broker.replay.consumers import Consumer, Work, work_of
+from amqp10broker.replay.delivering import Consuming, deliver
 from amqp10broker.replay.pace import (
     MESSAGES_MIN,
     Pace,
@@ -36,28 +39,32 @@ class Settings:
         max_link_credit: messages.
         max_incoming_window: transfers.
         round_trip_ms: milliseconds.
+        client_credit: messages that a client which receives grants.
     """
 
     max_link_credit: int | None = None
     max_incoming_window: int | None = None
     round_trip_ms: float | None = None
+    client_credit: int | None = None
 
     def __str__(self) -> str:
         said = (
             (self.max_link_credit, "credit {}"),
             (self.max_incoming_window, "incoming-window {}"),
             (self.round_trip_ms, "round trip {:g} ms"),
+            (self.client_credit, "client's credit {}"),
         )
         return ", ".join(text.format(each) for each, text in said if each is not None) or "as recorded"
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Of one publisher.
+    """Of one publisher or consumer.
 
     Attributes:
         connection: its number.
         link: in words.
+        receives: the client does: credit is its own then, and the window, which is not in the model, None.
         messages: that were recorded.
         rate: of them, a second.
         credit, window, round_trip_s: of the recording.
@@ -69,10 +76,11 @@ class Forecast:
 
     connection: int
     link: str
+    receives: bool
     messages: int
     rate: float
     credit: int
-    window: int
+    window: int | None
     round_trip_s: float
     waits: dict[Reason, float]
     check: Run
@@ -118,6 +126,7 @@ class Known:
             yield Forecast(
                 self.connection,
                 str(publisher.link),
+                False,
                 len(publisher.arrivals),
                 publisher.rate,
                 credit,
@@ -126,24 +135,62 @@ class Known:
                 {reason: wait / whole for reason, wait in pace.waits.items()},
                 check,
                 run,
-                (*_unknown(publisher, pace, check, run), *self._of_the_way()),
-            )
-
-    def _of_the_way(self) -> Iterator[str]:
-        if self.over != "TCP":
-            yield (
-                f"the connection was over {self.over}, which packs frames anew: what that costs is taken to "
-                "be as it was, and forecasts have been compared with rates over plain TCP alone"
+                (*_unknown(publisher, pace, check, run), *_of_the_way(self.over)),
             )
 
 
-def known(script: Script) -> tuple[list[Known], list[str]]:
-    """What a recording tells of its publishers, and of whom there can be no forecast and why.
+@dataclass(frozen=True, slots=True)
+class KnownConsumer:
+    """What a recording tells of a consumer, before anything is asked.
+
+    Attributes:
+        connection: its number.
+        over: what carries it.
+        consumer, work: it.
+        round_trip_s: of the connection.
+        check: the model with the credit and the round trip of the recording.
+    """
+
+    connection: int
+    over: str
+    consumer: Consumer
+    work: Work
+    round_trip_s: float
+    check: Run
+
+    def forecasts(self, asked: Settings) -> Iterator[Forecast]:
+        """The one for it."""
+        consumer, work = self.consumer, self.work
+        run = _delivered(
+            consumer,
+            work,
+            asked.client_credit or consumer.credit,
+            self.round_trip_s if asked.round_trip_ms is None else asked.round_trip_ms / 1000,
+        )
+        whole = sum(work.waits.values()) or 1.0
+        yield Forecast(
+            self.connection,
+            str(consumer.link),
+            True,
+            len(consumer.sent),
+            consumer.rate,
+            consumer.credit,
+            None,
+            self.round_trip_s,
+            {reason: wait / whole for reason, wait in work.waits.items()},
+            self.check,
+            run,
+            (*_unknown_of_consumer(consumer, work, self.check, run), *_of_the_way(self.over)),
+        )
+
+
+def known(script: Script) -> tuple[list[Known | KnownConsumer], list[str]]:
+    """What a recording tells of its publishers and consumers, and of whom there can be no forecast and why.
 
     Args:
         script: a recording.
     """
-    found: list[Known] = []
+    found: list[Known | KnownConsumer] = []
     without = list(script.left_out)
     for part in script.parts:
         if part.protocol is Protocol.AMQP_091:
@@ -153,18 +200,23 @@ def known(script: Script) -> tuple[list[Known], list[str]]:
             )
             continue
         sessions = publishers(part)
-        round_trip = round_trip_s([each for session in sessions for each in session.publishers])
+        receivers = receiving.consumers(part)
+        times = (
+            round_trip_s([each for session in sessions for each in session.publishers]),
+            receiving.round_trip_s(receivers),
+        )
+        round_trip = min((each for each in times if each is not None), default=None)
         for session in sessions:
             found += _of_session(part, session, round_trip, without)
-        if not any(session.publishers for session in sessions):
-            without.append(
-                f"connection {part.number} sends nothing: what a consumer is granted is its client's decision"
-            )
+        for consumer in receivers:
+            found += _of_consumer(part, consumer, round_trip, without)
+        if not receivers and not any(session.publishers for session in sessions):
+            without.append(f"connection {part.number} neither sends nor receives")
     return found, without
 
 
 def forecasts(script: Script, asked: Settings) -> tuple[list[Forecast], list[str]]:
-    """A forecast for each publisher, and of whom there is none and why.
+    """A forecast for each publisher and consumer, and of whom there is none and why.
 
     Args:
         script: a recording.
@@ -195,6 +247,36 @@ def _of_session(
     yield Known(part.number, part.over, tuple(spoken), tuple(paces), window, round_trip, tuple(checks))
 
 
+def _of_consumer(
+    part: Part, consumer: Consumer, round_trip: float | None, without: list[str]
+) -> Iterator[KnownConsumer]:
+    who = f"connection {part.number}, {consumer.link}"
+    if consumer.drains:
+        without.append(
+            f"{who}: it drains, that is, asks for messages when it wants some; why then, is not told"
+        )
+    elif round_trip is None or len(consumer.sent) < MESSAGES_MIN:
+        got = f"{len(consumer.sent)} messages"
+        without.append(f"{who}: {got}, and {MESSAGES_MIN} are needed to know its pace")
+    else:
+        work = work_of(consumer, round_trip)
+        check = _delivered(consumer, work, consumer.credit, round_trip)
+        yield KnownConsumer(part.number, part.over, consumer, work, round_trip, check)
+
+
+def _delivered(consumer: Consumer, work: Work, credit: int, round_trip: float) -> Run:
+    return deliver(
+        Consuming(work.own_s, work.supply_s, work.renew_at, work.bound, work.by_finish, consumer.sizes),
+        credit=credit,
+        round_trip_s=round_trip + work.reaction_s,
+        messages=_messages(credit),
+    )
+
+
+def _messages(credit: int) -> int:
+    return min(_MESSAGES_MAX, max(_MESSAGES_MIN, _ROUNDS * credit))
+
+
 def _credit(publisher: Publisher) -> int:
     return publisher.link.first_credit or 1
 
@@ -209,7 +291,7 @@ def _simulated(
         max_link_credit=credit,
         window=window,
         round_trip_s=round_trip + reaction,
-        messages=min(_MESSAGES_MAX, max(_MESSAGES_MIN, _ROUNDS * credit)),
+        messages=_messages(credit),
     )
 
 
@@ -225,11 +307,7 @@ def _habits(publisher: Publisher, pace: Pace) -> Habits:
 
 
 def _unknown(publisher: Publisher, pace: Pace, check: Run, run: Run) -> Iterator[str]:
-    if not publisher.rate / (1 + OFF) <= check.rate <= publisher.rate * (1 + OFF):
-        yield (
-            f"with the settings of the recording the model comes to {check.rate:.0f} messages/s, and not to "
-            f"the {publisher.rate:.0f} that were recorded: do not believe the forecast"
-        )
+    yield from _not_believed(publisher.rate, check)
     waited = pace.waits[Reason.CREDIT] + pace.waits[Reason.WINDOW]
     if pace.limit is None and waited > OFF * sum(pace.waits.values()):
         yield (
@@ -243,12 +321,7 @@ def _unknown(publisher: Publisher, pace: Pace, check: Run, run: Run) -> Iterator
         )
     if not pace.seen:
         yield "nearly every message waited: how fast the client is when it need not, is not to be seen"
-    fastest = _fastest(publisher)
-    if run.rate > fastest:
-        yield (
-            f"the forecast is faster than the fastest {_BURST} messages of the recording ({fastest:.0f}/s): "
-            "client, broker or disk may be the limit before that"
-        )
+    yield from _faster(publisher.arrivals, run)
     if publisher.confirm_s:
         yield (
             f"outcomes took {1000 * median(publisher.confirm_s):.1f} ms (median) at the broker, and are "
@@ -256,11 +329,53 @@ def _unknown(publisher: Publisher, pace: Pace, check: Run, run: Run) -> Iterator
         )
 
 
+def _unknown_of_consumer(consumer: Consumer, work: Work, check: Run, run: Run) -> Iterator[str]:
+    yield from _not_believed(consumer.rate, check)
+    if not work.work_seen:
+        yield (
+            "the client was done with nearly each message before the next one came: how fast it is when more "
+            "come, is not to be seen"
+        )
+    if not work.supply_seen:
+        yield (
+            "nearly every delivery waited for credit: how fast queue and broker are when it need not, is not "
+            "to be seen"
+        )
+    elif work.waits[Reason.SUPPLY] > OFF * sum(work.waits.values()):
+        yield (
+            "there was credit and nothing was delivered at times: whether the queue was empty or the broker "
+            "busy, is not to be seen, and it is taken to stay so"
+        )
+    if consumer.window_used_up:
+        yield "the client's incoming-window was used up at times: it is not in the model"
+    yield from _faster(consumer.sent, run)
+
+
+def _not_believed(rate: float, check: Run) -> Iterator[str]:
+    if not rate / (1 + OFF) <= check.rate <= rate * (1 + OFF):
+        yield (
+            f"with the settings of the recording the model comes to {check.rate:.0f} messages/s, and not to "
+            f"the {rate:.0f} that were recorded: do not believe the forecast"
+        )
+
+
+def _of_the_way(over: str) -> Iterator[str]:
+    if over != "TCP":
+        yield (
+            f"the connection was over {over}, which packs frames anew: what that costs is taken to be as it "
+            "was, and forecasts have been compared with rates over plain TCP alone"
+        )
+
+
 _BURST: Final = 25
 
 
-def _fastest(publisher: Publisher) -> float:
-    """Messages a second that came at most, over a stretch that is longer than one read."""
-    arrivals = publisher.arrivals
-    times = [after - at for at, after in zip(arrivals, arrivals[_BURST:], strict=False) if after > at]
-    return _BURST / min(times) if times else float("inf")
+def _faster(times: Sequence[float], run: Run) -> Iterator[str]:
+    """Beside the messages a second that went at most, over a stretch that is longer than one read."""
+    took = [after - at for at, after in zip(times, times[_BURST:], strict=False) if after > at]
+    fastest = _BURST / min(took) if took else float("inf")
+    if run.rate > fastest:
+        yield (
+            f"the forecast is faster than the fastest {_BURST} messages of the recording ({fastest:.0f}/s): "
+            "client, broker or disk may be the limit before that"
+        )

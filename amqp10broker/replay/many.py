@@ -25,7 +25,7 @@ class Answer:
 
     Attributes:
         recording: its name.
-        forecasts: of each publisher, with each setting that was asked about.
+        forecasts: of each publisher and consumer, with each setting that was asked about.
         without: of whom there is none and why, one sentence each.
         problem: why nothing can be said of it: it cannot be read, or is no recording; None: it can.
     """
@@ -60,12 +60,14 @@ def answer(
 
 
 def grid(
-    credits: Sequence[int | None], windows: Sequence[int | None], round_trips_ms: Sequence[float | None]
+    credits: Sequence[int | None] = (),
+    windows: Sequence[int | None] = (),
+    round_trips_ms: Sequence[float | None] = (),
+    client_credits: Sequence[int | None] = (),
 ) -> list[Settings]:
     """Each with each; None is as it was recorded, and so is an empty list."""
-    return [
-        Settings(*each) for each in product(credits or [None], windows or [None], round_trips_ms or [None])
-    ]
+    several = [list(each) or [None] for each in (credits, windows, round_trips_ms, client_credits)]
+    return [Settings(*each) for each in product(*several)]  # type: ignore[arg-type]
 
 
 _WAITS: Final[Mapping[Reason, str]] = {reason: f"waits_{reason.name.lower()}" for reason in Reason}
@@ -78,6 +80,7 @@ COLUMNS: Final[Mapping[str, str]] = {
     "recorded_link_credit": "bigint",
     "recorded_incoming_window": "bigint",
     "recorded_round_trip_ms": "double",
+    "client_credit": "bigint",
     "max_link_credit": "bigint",
     "max_incoming_window": "bigint",
     "round_trip_ms": "double",
@@ -110,8 +113,10 @@ def _row(recording: str, asked: Settings, forecast: Forecast) -> dict[str, Any]:
         "recorded_link_credit": forecast.credit,
         "recorded_incoming_window": forecast.window,
         "recorded_round_trip_ms": round_trip_ms,
-        "max_link_credit": asked.max_link_credit or forecast.credit,
-        "max_incoming_window": asked.max_incoming_window or forecast.window,
+        # The credit of who receives is not the broker's, and its window is not in the model.
+        "client_credit": (asked.client_credit or forecast.credit) if forecast.receives else None,
+        "max_link_credit": None if forecast.receives else asked.max_link_credit or forecast.credit,
+        "max_incoming_window": None if forecast.receives else asked.max_incoming_window or forecast.window,
         "round_trip_ms": round_trip_ms if asked.round_trip_ms is None else float(asked.round_trip_ms),
         "rate": finite(forecast.run.rate),
         **{_WAITS[reason]: share for reason, share in shares(forecast.run).items()},

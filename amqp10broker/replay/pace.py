@@ -34,12 +34,14 @@ _NS: Final = 1e9
 
 
 class Reason(Enum):
-    """What a publisher waits for."""
+    """What a publisher waits for, or, from credit on, a delivery to a consumer."""
 
     CREDIT = "link-credit"
     WINDOW = "incoming-window"
     OWN_LIMIT = "outcomes, by its own limit"
     ITSELF = "itself"
+    WORK = "the client's work"
+    SUPPLY = "the queue, or the broker's pace"
 
 
 @dataclass(eq=False, slots=True)
@@ -221,13 +223,13 @@ def pace_of(publisher: Publisher, round_trip: float) -> Pace:
     waits = dict.fromkeys(Reason, 0.0)
     free: list[float] = []
     held_up: list[float] = []
-    credit = _allowed_at(publisher.grants, [place + 1 for place in range(len(arrivals))])
-    window = _allowed_at(publisher.session.windows, publisher.ends_at)
+    credit = allowed_at(publisher.grants, [place + 1 for place in range(len(arrivals))])
+    window = allowed_at(publisher.session.windows, publisher.ends_at)
     limit = _own_limit(publisher, round_trip)
     answered = (
         []
         if limit is None
-        else _allowed_at(publisher.confirms, [each + 1 - limit for each in range(len(arrivals))])
+        else allowed_at(publisher.confirms, [each + 1 - limit for each in range(len(arrivals))])
     )
     for place in range(1, len(arrivals)):
         gap = arrivals[place] - arrivals[place - 1]
@@ -249,7 +251,7 @@ def pace_of(publisher: Publisher, round_trip: float) -> Pace:
     return Pace(round_trip, own_s, fmean(held_up) if held_up else 0.0, limit, waits, seen)
 
 
-def _allowed_at(allowances: Sequence[tuple[float, int]], numbers: Sequence[int]) -> list[float | None]:
+def allowed_at(allowances: Sequence[tuple[float, int]], numbers: Sequence[int]) -> list[float | None]:
     """When each number of messages, which only grows, was allowed; None if it always was, or never."""
     found: list[float | None] = []
     place = 0
@@ -271,14 +273,14 @@ def _own_limit(publisher: Publisher, round_trip: float) -> int | None:
         known = bisect_right(times, at - round_trip + 1e-9)
         under_way.append(place + 1 - (publisher.confirms[known - 1][1] if known else 0))
     limit = max(under_way)
-    allowed = _allowed_at(publisher.grants, [place + 1 for place in range(len(arrivals))])
+    allowed = allowed_at(publisher.grants, [place + 1 for place in range(len(arrivals))])
     by_credit = sum(
         at is not None and at + round_trip > arrivals[place - 1] for place, at in enumerate(allowed) if place
     )
     if by_credit > 0.05 * len(arrivals) or sum(each == limit for each in under_way) < _HABIT * len(arrivals):
         return None
     # A client that sends seldom has one under way as well; one that waits sends as soon as the outcome comes.
-    answered = _allowed_at(publisher.confirms, [place + 1 - limit for place in range(len(arrivals))])
+    answered = allowed_at(publisher.confirms, [place + 1 - limit for place in range(len(arrivals))])
     late, whole = [], []
     for place in range(1, len(arrivals)):
         answer = answered[place]

@@ -159,7 +159,7 @@ def test_of_whom_there_is_no_forecast_is_said() -> None:
     assert not found
     assert len(without) == 3
     assert "50 are needed to know its pace" in without[0]
-    assert "connection 2 sends nothing" in without[1]
+    assert "connection 2 neither sends nor receives" in without[1]
     assert "connection 3 speaks AMQP 0-9-1, which has no credit for publishers" in without[2]
     assert "another prefetch" in without[2]
 
@@ -192,7 +192,7 @@ def test_the_command_prints_it(tmp_path: Path, capsys: pytest.CaptureFixture[str
     (found,) = json.loads(capsys.readouterr().out)["forecasts"]
     assert found["forecast"]["rate"] == pytest.approx(10 * found["recorded"]["rate"], rel=0.15)
     assert main(["what-if", str(path), "--connection", "7"]) == 1
-    assert "there is no publisher of AMQP 1.0 in " in capsys.readouterr().err
+    assert "there is no link of AMQP 1.0 in " in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["what-if", str(path), "--round-trip-ms", "soon"])
     assert "'soon' must be 0 to 60000 milliseconds" in capsys.readouterr().err

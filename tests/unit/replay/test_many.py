@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import pickle
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,7 @@ def test_an_answer_has_what_each_setting_alone_would_get(folder: Path) -> None:
         assert forecasts(read_script(read_lines(lines)), asked) == ([forecast], found.without)
     assert answer_of_file(str(path), SETTINGS).forecasts == found.forecasts
     assert found.problem is None
+    assert pickle.loads(pickle.dumps(found)) == found, "it goes from one process to another"
 
 
 def test_rows_have_all_columns(folder: Path) -> None:
@@ -130,9 +132,9 @@ def test_what_cannot_be_meant_is_refused(arguments: list[str], complaint: str, c
     assert complaint in capsys.readouterr().err
 
 
-def test_several_recordings_without_a_publisher(tmp_path: Path, capsys: Output) -> None:
+def test_several_recordings_without_a_link(tmp_path: Path, capsys: Output) -> None:
     """Exit code 1, and why."""
     for name in ("a", "b"):
         write_tape(tmp_path / f"{name}.jsonl", Tape())
     assert main(["what-if", str(tmp_path)]) == 1
-    assert "there is no publisher of AMQP 1.0 in 2 recordings" in capsys.readouterr().err
+    assert "there is no link of AMQP 1.0 in 2 recordings" in capsys.readouterr().err
