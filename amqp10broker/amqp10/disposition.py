@@ -21,7 +21,7 @@ from amqp10broker.amqp10.performatives import (
     TransactionalState,
 )
 from amqp10broker.amqp10.serial import MASK, ranges
-from amqp10broker.amqp10.transfer import encode_uint
+from amqp10broker.amqp10.transfer import KEY8_BYTES, KEY32_BYTES, LIST32, TransferLayout, encode_uint
 
 Outcome = Accepted | Rejected | Released | Modified
 
@@ -34,7 +34,6 @@ RELEASED: Final = Released()
 _LIST8: Final = 0xC0
 _SMALLUINT: Final = 0x52
 _UINT: Final = 0x70
-_KEY_BYTES: Final = 13
 
 
 class DispositionRun:
@@ -112,8 +111,10 @@ class DispositionLayout:
         return first, last
 
 
-def learn(buf: bytes, pos: int, disposition: Disposition, stop: int) -> dict[bytes, DispositionLayout] | None:
-    """The layout of a disposition frame just decoded, under the key by which the reader finds it.
+def learn(
+    buf: bytes, pos: int, disposition: Disposition, stop: int
+) -> dict[bytes, TransferLayout | DispositionLayout] | None:
+    """The layout of a disposition frame just decoded, under the keys by which the reader finds it.
 
     Args:
         buf: the bytes that hold the frame.
@@ -122,12 +123,19 @@ def learn(buf: bytes, pos: int, disposition: Disposition, stop: int) -> dict[byt
         stop: where the frame ends.
     """
     body = pos + 8
-    if buf[body : body + 4] != b"\x00\x53\x15\xc0" or buf[body + 6] not in (0x41, 0x42):
+    head = buf[body : body + 4]
+    if head == b"\x00\x53\x15\xc0":
+        at, key_bytes = body + 6, KEY8_BYTES
+    elif head == b"\x00\x53\x15\xd0":
+        at, key_bytes = body + 12, KEY32_BYTES
+    else:
         return None
-    first_code = buf[body + 7]
+    if buf[at] not in (0x41, 0x42):
+        return None
+    first_code = buf[at + 1]
     if first_code not in (_SMALLUINT, _UINT):
         return None
-    at = body + 8
+    at += 2
     layout = f">I{at - pos - 4}x{'I' if first_code == _UINT else 'B'}"
     at += 4 if first_code == _UINT else 1
     last_code = None
@@ -139,11 +147,14 @@ def learn(buf: bytes, pos: int, disposition: Disposition, stop: int) -> dict[byt
         return None
     unpack_from = Struct(f"{layout}{stop - at}s").unpack_from
     channel = int.from_bytes(buf[pos + 6 : pos + 8], "big")
-    return {
-        buf[pos + 4 : pos + 4 + _KEY_BYTES]: DispositionLayout(
+    learned: dict[bytes, TransferLayout | DispositionLayout] = {
+        buf[pos + 4 : pos + 4 + key_bytes]: DispositionLayout(
             unpack_from, buf[at:stop], stop - pos, last_code, channel, disposition
         )
     }
+    if key_bytes == KEY32_BYTES:
+        learned[buf[pos + 4 : pos + 4 + KEY8_BYTES]] = LIST32
+    return learned
 
 
 class Settlements:

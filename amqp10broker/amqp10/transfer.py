@@ -23,9 +23,9 @@ _UINT0: Final = 0x43
 _SMALLUINT: Final = 0x52
 _UINT: Final = 0x70
 _VBIN8: Final = 0xA0
-_KEY8_BYTES: Final = 13
-"""Bytes 4..16 of the frame: doff, type, channel, descriptor, list8 head, handle, delivery-id code."""
-_KEY32_BYTES: Final = 19
+KEY8_BYTES: Final = 13
+"""Bytes 4..16 of the frame: doff, type, channel, descriptor, list8 head, handle or role, delivery-id code."""
+KEY32_BYTES: Final = 19
 """The same for a list32, whose head is six bytes longer."""
 
 
@@ -160,9 +160,9 @@ def learn(buf: bytes, pos: int, transfer: Transfer, payload_pos: int) -> dict[by
         return None
     code = buf[pos + 11]
     if code == _LIST8:
-        at, key_bytes = pos + 14, _KEY8_BYTES
+        at, key_bytes = pos + 14, KEY8_BYTES
     elif code == _LIST32_CODE:
-        at, key_bytes = pos + 20, _KEY32_BYTES
+        at, key_bytes = pos + 20, KEY32_BYTES
     else:
         return None
     if buf[at] == _UINT0:
@@ -194,7 +194,7 @@ def learn(buf: bytes, pos: int, transfer: Transfer, payload_pos: int) -> dict[by
     )
     learned = {buf[pos + 4 : pos + 4 + key_bytes]: layout}
     if code == _LIST32_CODE:
-        learned[buf[pos + 4 : pos + 4 + _KEY8_BYTES]] = LIST32
+        learned[buf[pos + 4 : pos + 4 + KEY8_BYTES]] = LIST32
     return learned
 
 

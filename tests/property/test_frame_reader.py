@@ -258,6 +258,13 @@ def test_examples_are_learned_at_all() -> None:
     )
     ((_, items),) = reader.read(raw)
     assert [type(item) for item in items] == [Disposition, DispositionRun]
+    fields = [b"\x40", b"\x41", b"\0\x53\x24\x45"]
+    raw = b"".join(
+        wrapped(0, composite(0x15, [b"\x41", uint(0x70, 70_000 + number), *fields], 32, 0))
+        for number in range(10)
+    )
+    ((_, items),) = reader.read(raw)  # as go-amqp sends them
+    assert [type(item) for item in items] == [Disposition, DispositionRun]
 
 
 @settings(max_examples=500, deadline=None)
@@ -328,6 +335,12 @@ LEARNED = {
     ),
     "disposition of a range": wrapped(
         0, composite(0x15, [b"\x41", b"\x52\x03", b"\x52\x07", b"\x41", b"\0\x53\x24\x45"], 8, 0)
+    ),
+    "disposition in a list32": wrapped(
+        0, composite(0x15, [b"\x41", b"\x70\0\1\2\3", b"\x40", b"\x41", b"\0\x53\x24\x45"], 32, 0)
+    ),
+    "disposition of a range in a list32": wrapped(
+        0, composite(0x15, [b"\x41", b"\x52\x03", b"\x52\x07", b"\x41", b"\0\x53\x24\x45"], 32, 0)
     ),
     "disposition without state": wrapped(
         2, composite(0x15, [b"\x42", b"\x70\0\1\2\3", b"\x70\0\1\2\4", b"\x41"], 8, 0)
