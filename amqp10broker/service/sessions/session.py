@@ -231,7 +231,11 @@ class BrokerSession:
             if queue is None or queue in queues:
                 return items
             queues.add(queue)
-        return by_link(cast("Sequence[TransferRun]", items))
+        runs = cast("Sequence[TransferRun]", items)
+        ids = [number for run in runs if not run.settled for number in run.delivery_ids]
+        if len(set(ids)) < len(ids) or not session.inbound.unsettled.keys().isdisjoint(ids):
+            return items  # one that is in use ends the session, with what others have sent behind it
+        return by_link(runs)
 
     def _resume(self) -> None:
         """Handle what has come for links which had to wait, and need not any more."""
