@@ -167,6 +167,11 @@ class Keeper(Generic[MachineT]):
         """Whether the queue may have a part in a commit."""
         return True
 
+    @property
+    def starting(self) -> bool:
+        """Whether it takes no part because it has to get ready, which it tells in a wake."""
+        return False
+
     def hasten(self) -> None:
         """Carry out what was asked and would be carried out later, so that a commit comes behind it."""
 

@@ -587,6 +587,11 @@ class QuorumInLog(QuorumInMemory):
         """See `Keeper`: in a cluster the other members carry out a part when they hear of it."""
         return self._states is None
 
+    @property
+    def starting(self) -> bool:
+        """See `Keeper`. Alone, its member leads when its first vote is on the disk."""
+        return self.transacts and not self._leads and not self._failed
+
     def hasten(self) -> None:
         """See `Keeper`. Alone, what is appended will be committed: nobody can say otherwise.
 

@@ -32,6 +32,12 @@ class NoRoom(str):
     __slots__ = ()
 
 
+class NotYet(str):
+    """Why nothing was done: a queue that was declared just now, or is read after a start, is not ready."""
+
+    __slots__ = ()
+
+
 class Commits(Protocol):
     """Carries commits out."""
 
@@ -63,4 +69,12 @@ class Commits(Protocol):
 
         Returns:
             Why nothing was done; None: it is done.
+        """
+
+    def when_ready(self, parts: Sequence[Part], ref: RequestRef) -> None:
+        """`Committed` follows when parts that were `NotYet` done are worth another try.
+
+        Args:
+            parts: of the commit.
+            ref: of the letter.
         """

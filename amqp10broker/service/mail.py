@@ -67,7 +67,7 @@ class LinkFree:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A commit is as safe as it will be (`service.commits`)."""
+    """A commit is as safe as it will be, or one that could not be done yet may be now (`service.commits`)."""
 
     ref: RequestRef
 

@@ -16,7 +16,7 @@ from typing import Final
 from amqp10broker.catalog.queue import QueueHandle
 from amqp10broker.errors import StorageError
 from amqp10broker.queues.commands import Command, Publish, RequestRef, Settle
-from amqp10broker.service.commits import NoRoom, Part
+from amqp10broker.service.commits import NoRoom, NotYet, Part
 from amqp10broker.service.mail import Committed, SessionLetter
 from amqp10broker.tasks.journal_task import JournalTask
 from amqp10broker.tasks.letter_box import post_mail
@@ -62,6 +62,9 @@ class SessionCommits:
             work.setdefault(handle, []).append(command)
         for task in work:
             task.catch_up()
+        starting = next((task for task in work if task.starting), None)
+        if starting is not None:
+            return NotYet(f"queue '{starting.queue.name}' is not ready yet")
         why = self._refusal(work)
         if why is not None:
             return why
@@ -79,6 +82,11 @@ class SessionCommits:
         if ref is not None and journal is not None and self._journal_task is not None:
             self._journal_task.when_durable(journal.ticket, partial(self._tell, Committed(ref)))
         return None
+
+    def when_ready(self, parts: Sequence[Part], ref: RequestRef) -> None:
+        """See `Commits`."""
+        starting = next(task for task, _ in parts if isinstance(task, QueueTask) and task.starting)
+        starting.when_started(partial(self._tell, Committed(ref)))
 
     def _tell(self, done: Committed) -> None:
         self._inbox.put(done)

@@ -48,6 +48,7 @@ class QueueTask(OwnQueue):
         "_askers",
         "_at_least_once",
         "_at_work",
+        "_awaiting",
         "_clock",
         "_delay_s",
         "_due_ms",
@@ -96,6 +97,8 @@ class QueueTask(OwnQueue):
         """
         self.keeper = keeper
         self.begun = trio.Event()
+        # Commits that wait until it can take part.
+        self._awaiting: list[Callable[[], None]] = []
         # Its first turn has come, or somebody has begun for it, which its task then need not.
         self._taking_up = self._early = False
         self.teller: Callable[[Mapping[PeerId, list[Effect]], int], None] | None = None
@@ -173,6 +176,7 @@ class QueueTask(OwnQueue):
             finally:
                 self._outlook = None
                 self.begun.set()
+                self._tell_awaiting()
             await self._work()
         finally:
             self.keeper.close()
@@ -276,6 +280,8 @@ class QueueTask(OwnQueue):
     def _tell(self) -> None:
         """Tell what may be told."""
         self.keeper.tell()
+        if self._awaiting:
+            self._tell_awaiting()
         self._outlook = None
         self._at_work = []
 
@@ -306,6 +312,23 @@ class QueueTask(OwnQueue):
         self._look_after_dead_letters([])
         if keeper.queue.deleted:
             self._forget()
+
+    @property
+    def starting(self) -> bool:
+        """Whether it takes no part in a commit yet, and soon will."""
+        if self.failed or self.queue.deleted:
+            return False
+        return not self.begun.is_set() or self.keeper.starting
+
+    def when_started(self, then: Callable[[], None]) -> None:
+        """Have a function called when it can take part in a commit, or never will."""
+        self._awaiting.append(then)
+
+    def _tell_awaiting(self) -> None:
+        if not self.starting:
+            awaiting, self._awaiting = self._awaiting, []
+            for then in awaiting:
+                then()
 
     @property
     def failed(self) -> bool:
@@ -410,6 +433,7 @@ class QueueTask(OwnQueue):
         for each in self.keeper.admission.take():
             refused = Unconfirmed(each.publisher, each.ids, each.settled, failed=True, queue=self.queue.name)
             self._askers.post({each.publisher.reply_to: [refused]})
+        self._tell_awaiting()
 
     def finish(self) -> None:
         """The task is over because the broker stops: what was put before is still decided and kept."""
@@ -459,6 +483,7 @@ class QueueTask(OwnQueue):
         waiting: list[Command] = [*self.keeper.admission.take()]
         for commands in (waiting, *self._mailbox.close()):
             self.post_all(commands)
+        self._tell_awaiting()
 
 
 def _joined(letters: list[QueueLetter]) -> list[Command]:

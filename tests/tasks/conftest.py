@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from tests.support.logins import verify_passwords_at_once
+from tests.support.virtual_time import wait_for_syncs
 
-__all__ = ["LogRecorder", "log", "verify_passwords_at_once"]
+__all__ = ["LogRecorder", "log", "verify_passwords_at_once", "wait_for_syncs"]
 
 MODULES = (
     "broker",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,6 +44,7 @@ from amqp10broker.amqp10.performatives import (
 from amqp10broker.amqp10.types import Described, Symbol, ULong
 from amqp10broker.queues.commands import DELETE
 from amqp10broker.tasks.broker import Broker
+from amqp10broker.tasks.queue_task import QueueTask
 from tests.support.declaring import declare
 from tests.support.rawframes import (
     attach_receiver,
@@ -64,7 +66,7 @@ from tests.support.transacting import (
     start,
     transacting,
 )
-from tests.support.trioclient import connect, queue_counts, running_broker, settle_down
+from tests.support.trioclient import connect, eventually, queue_counts, running_broker, settle_down
 from tests.support.trioclient091 import connect091
 from tests.support.trioclient091 import message as content
 
@@ -572,6 +574,95 @@ async def test_a_stream_takes_part(autojump_clock: Any) -> None:
         assert queue_counts(broker, "one") == (1, 0)
 
 
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("kind", ["quorum", "stream"])
+async def test_a_commit_waits_for_queues_that_were_declared_just_now(
+    kind: str, kept: bool, tmp_path: Path, autojump_clock: Any
+) -> None:
+    """Until they lead their logs, and have their files; commits of the link behind it keep their order."""
+    async with running_broker(data_dir=str(tmp_path / "data") if kept else None) as broker:
+        declare(broker.catalog, "/", "one")
+        await settle_down()
+        session = await start(broker, "one")
+        first, second = await session.declare(), await session.declare()
+        await session.post(first, "one", b"first")
+        await session.post(second, "one", b"second")
+        declare(broker.catalog, "/", "two", arguments={"x-queue-type": kind})
+        numbers = [session.take_id() for _ in range(3)]
+        await session.client.send(
+            attach_sender(2, "/queues/two")
+            + transfer(2, numbers[0], b"first", state=TransactionalState(txn_id=first))
+            + request(numbers[1], Discharge(txn_id=first))
+            + request(numbers[2], Discharge(txn_id=second))
+        )
+        answers: dict[int, Any] = {}
+        while len(answers) < 3:
+            answer = await session.client.until(Disposition)
+            for number in range(answer.first, (answer.first if answer.last is None else answer.last) + 1):
+                answers[number] = answer.state
+        assert answers[numbers[1]] == answers[numbers[2]] == ACCEPTED
+        await session.client.send(attach_receiver(9, "/queues/one"), credit(9, 2))
+        assert [body_of(got.payload) for got in await session.client.take(Transfer, 2)] == [
+            b"first",
+            b"second",
+        ]
+        await eventually(lambda: queue_counts(broker, "two")[0] == 1)
+
+
+async def test_a_commit_that_waits_for_a_queue_ends_with_its_time_or_its_link(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: Any
+) -> None:
+    """It is rolled back by transaction_timeout_ms, or with its control link; the queue gets nothing of it."""
+    async with running_broker(transaction_timeout_ms=60_000) as broker:
+        await declare_queues(broker)
+        session = await start(broker)
+        starting = broker.catalog.lookup_vhost("/").lookup("two").handle
+        monkeypatch.setattr(type(starting), "starting", property(lambda task: task is starting))
+        txn_id = await session.declare()
+        await session.post(txn_id, "one")
+        await session.post(txn_id, "two")
+        await session.client.send(request(session.take_id(), Discharge(txn_id=txn_id)))
+        assert await session.client.idle() == []
+        number = session.take_id()
+        await session.client.send(transfer(1, number, b"m", state=TransactionalState(txn_id=txn_id)))
+        detach = await session.client.until(Detach)  # nothing more can be done in it
+        assert detach.error.condition == "amqp:transaction:unknown-id"
+        detach = await session.client.until(Detach)
+        assert (detach.handle, detach.error.condition) == (CONTROL, "amqp:transaction:timeout")
+        assert queue_counts(broker, "one") == queue_counts(broker, "two") == (0, 0)
+        other = await start(broker)
+        txn_id = await other.declare()
+        await other.post(txn_id, "two")
+        await other.client.send(request(other.take_id(), Discharge(txn_id=txn_id)))
+        assert await other.client.idle() == []
+        await other.client.send(frame(0, Detach(handle=CONTROL, closed=True)))
+        await other.client.until(Detach)
+        monkeypatch.undo()
+        await settle_down()
+        assert queue_counts(broker, "two") == (0, 0)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+async def test_a_commit_of_amqp_0_9_1_waits_for_a_queue_that_was_declared_just_now(
+    kept: bool, tmp_path: Path, autojump_clock: Any
+) -> None:
+    """What it has several queues do is one step, also in the first turns of one of them."""
+    async with running_broker(data_dir=str(tmp_path / "data") if kept else None) as broker:
+        declare(broker.catalog, "/", "one")
+        await settle_down()
+        client = await connect091(broker).open()
+        await client.call(1, TxSelect(), TxSelectOk)
+        declare(broker.catalog, "/", "two", arguments={"x-queue-type": "quorum"})
+        task = broker.catalog.lookup_vhost("/").lookup("two").handle
+        assert isinstance(task, QueueTask)
+        waited = []
+        task.when_started(lambda: waited.append(queue_counts(broker, "one")))
+        await client.send(1, content(1, "one"), content(1, "two"))
+        await client.call(1, TxCommit(), TxCommitOk)
+        assert waited == [(0, 0)]
+        assert queue_counts(broker, "one") == queue_counts(broker, "two") == (1, 0)
+
+
 async def test_other_consumers_get_all_of_a_commit_after_it(autojump_clock: Any) -> None:
     """A consumer that waits gets nothing before the commit."""
     async with transacting() as (broker, session):
@@ -837,6 +928,22 @@ async def test_an_alarm_holds_a_transaction_back(autojump_clock: Any) -> None:
         assert (await session.client.until(Flow)).incoming_window > 0
         assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
         assert queue_counts(broker, "one") == (1, 0)
+
+
+@pytest.mark.parametrize("fail", [False, True])
+@pytest.mark.parametrize("queue", ["one", "two"])
+async def test_a_discharge_on_its_way_is_answered_during_an_alarm(
+    queue: str, fail: bool, tmp_path: Path, autojump_clock: Any
+) -> None:
+    """What the client had sent before it heard of the alarm is carried out, which may free memory."""
+    async with mixed(data_dir=str(tmp_path / "data")) as (broker, session):
+        txn_id = await session.declare()
+        await session.post(txn_id, queue)
+        broker.set_alarm("memory", on=True)
+        await settle_down()
+        assert await session.ask(Discharge(txn_id=txn_id, fail=fail)) == ACCEPTED
+        await eventually(lambda: queue_counts(broker, queue) == (0 if fail else 1, 0))
+        assert broker.alarms
 
 
 def acquiring(txn_id: bytes | None, count: int, *, delivery_count: int = 0, **fields: Any) -> bytes:

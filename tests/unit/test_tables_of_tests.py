@@ -56,7 +56,7 @@ BEYOND = (
     ("L", 25, DOCS / "link-resume.md"),
     ("P", 45, DOCS / "testing.md"),
     ("S", 22, DOCS / "selectors.md"),
-    ("T", 70, DOCS / "transactions.md"),
+    ("T", 71, DOCS / "transactions.md"),
     ("W", 8, DOCS / "websocket.md"),
     ("X", 14, DOCS / "amqp10-beyond.md"),
 )

@@ -174,7 +174,7 @@ class BrokerChannel:
             case LinkStolen() | LinkFree():
                 raise AssertionError("a channel has no links")
             case Committed():
-                raise AssertionError("a channel commits nothing over several queues")
+                self.modes.on_ready(letter.ref)
             case TransactionsDue():
                 raise AssertionError("a channel's transaction may be open for ever")
             case _:

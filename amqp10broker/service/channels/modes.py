@@ -6,10 +6,12 @@ from typing import Final
 
 from amqp10broker.amqp091 import methods
 from amqp10broker.amqp091.errors import AmqpChannelError, ReplyCode
-from amqp10broker.queues.commands import Publish, Settle
+from amqp10broker.catalog.queue import QueueHandle
+from amqp10broker.queues.commands import Command, Publish, RequestRef, Settle
 from amqp10broker.queues.effects import Confirmed, Rejected, Unconfirmed
 from amqp10broker.service.channels.acknowledging import Acknowledging
 from amqp10broker.service.channels.part import Channel
+from amqp10broker.service.commits import NotYet
 
 _PARTS: Final = frozenset((Publish, Settle))
 
@@ -22,6 +24,8 @@ class Modes:
         self._acknowledging = acknowledging
         # A commit waits until queues have taken what it published.
         self._committing = False
+        # A commit that waits until its queues are ready: what it has them do.
+        self._parked: tuple[RequestRef, list[tuple[QueueHandle, Command]]] | None = None
         self._ends = channel.context.moment.measures.transactions
 
     def select_confirms(self, method: methods.ConfirmSelect) -> None:
@@ -50,27 +54,54 @@ class Modes:
         before = len(channel.mail)
         self._acknowledging.commit()
         taken = channel.publishing.commit()
-        self._do_at_once(before)
-        if taken:
+        posted = channel.mail[before:]
+        del channel.mail[before:]
+        self._do_at_once(posted)
+        if taken and self._parked is None:
             channel.write(methods.TxCommitOk())
         else:
             self._committing = True
             channel.pause()
 
-    def _do_at_once(self, before: int) -> None:
-        """Have what was posted behind these letters carried out in one step, where it can be.
+    def _do_at_once(self, posted: list[tuple[QueueHandle, Command]]) -> None:
+        """Have these letters carried out in one step, where it can be.
 
         RabbitMQ promises that for one queue only. Where a queue is full, or on another node, each does its
         part for itself, and the client hears which, as from RabbitMQ.
         """
         channel = self._channel
         commits = channel.context.commits
-        mail, posted = channel.mail[:before], channel.mail[before:]
         parts = [letter for letter in posted if type(letter[1]) in _PARTS]
         if commits is None or len(parts) < 2 or not all(commits.takes(handle) for handle, _ in parts):
+            channel.mail += posted
             return
+        mail = [*channel.mail]
+        channel.mail.clear()
         refused = commits.commit(mail, parts)
-        channel.mail[:] = posted if refused else [each for each in posted if type(each[1]) not in _PARTS]
+        if isinstance(refused, NotYet):
+            ref = channel.context.reply_to.request()
+            self._parked = ref, posted
+            commits.when_ready(parts, ref)
+        elif refused:
+            channel.mail += posted
+        else:
+            channel.mail += [each for each in posted if type(each[1]) not in _PARTS]
+
+    @property
+    def waits_for_queues(self) -> bool:
+        """Whether a commit waits until its queues are ready."""
+        return self._parked is not None
+
+    def on_ready(self, ref: RequestRef) -> None:
+        """A queue is ready for which a commit has waited."""
+        if self._parked is None or self._parked[0] != ref:
+            return
+        (_, posted), self._parked = self._parked, None
+        self._do_at_once(posted)
+        if self._parked is None and self._channel.publishing.committed:
+            self._committing = False
+            self._channel.resume()
+            self._channel.write(methods.TxCommitOk())
 
     def rollback(self) -> None:
         """tx.rollback"""
@@ -99,7 +130,7 @@ class Modes:
             # A queue that was deleted before it could confirm counts as one that has.
             failed = isinstance(effect, Rejected) or effect.failed
         publishing.on_confirmed(effect.publisher, effect.ids, settled=effect.settled, failed=failed)
-        if self._committing and publishing.committed:
+        if self._committing and self._parked is None and publishing.committed:
             self._committing = False
             channel.resume()
             if publishing.commit_failed:
@@ -109,3 +140,4 @@ class Modes:
     def close(self) -> None:
         """The channel is over. May be called twice."""
         self._committing = False
+        self._parked = None

@@ -29,7 +29,7 @@ from amqp10broker.amqp10.session import Session
 from amqp10broker.amqp10.types import Described, Symbol, ULong
 from amqp10broker.catalog.queue import QueueHandle
 from amqp10broker.queues.commands import Command, RequestRef
-from amqp10broker.service.commits import Commits
+from amqp10broker.service.commits import Commits, NotYet
 from amqp10broker.service.context import Post, SessionContext
 from amqp10broker.service.sessions.attach import rcv_settle_mode
 from amqp10broker.service.sessions.transactions import Transaction, Transactions
@@ -62,6 +62,9 @@ class Aborting:
             self._then(self.ref)
 
 
+_Outcome = tuple[RequestRef | None, State, Transaction | None]
+
+
 class Coordinator:
     """One control link.
 
@@ -73,6 +76,7 @@ class Coordinator:
         "_commits",
         "_context",
         "_half_posted",
+        "_parked",
         "_post",
         "_rejects",
         "_session",
@@ -118,6 +122,8 @@ class Coordinator:
         self._rejects = not outcomes or _REJECTED in outcomes
         # Discharges in order: the answer to one that is not told is None until it is safe.
         self._waiting: deque[tuple[int, RequestRef | None, State, Transaction | None]] = deque()
+        # Commits for which queues are not ready, in order; in `_waiting` they are under the same ref.
+        self._parked: deque[tuple[RequestRef, Transaction]] = deque()
         session.links.accept(
             link,
             source=attach.source,
@@ -175,22 +181,61 @@ class Coordinator:
         if discharge.fail:
             self._answer_behind(self._roll_back(transaction), delivery_id, ACCEPTED)
             return
-        why = transaction.failed
+        ref = self._context.reply_to.request()
+        # Commits of a link are carried out in their order.
+        why = NotYet("one before it waits") if self._parked else self._commit(transaction, ref)
+        if isinstance(why, NotYet):
+            transaction.discharged = True
+            self._parked.append((ref, transaction))
+            self._waiting.append((delivery_id, ref, ACCEPTED, transaction))
+            return
+        self._waiting.append((delivery_id, *self._outcome(transaction, ref, why)))
+        self._tell()
+
+    def _commit(self, transaction: Transaction, ref: RequestRef) -> str | None:
+        """Why it was not carried out; None: it was."""
+        if transaction.failed is not None:
+            return transaction.failed
+        parts = transaction.parts(self._context.reply_to.publisher(), self._context.moment.ms)
+        why = self._commits.commit(self._take_mail(), parts, ref)
+        if isinstance(why, NotYet):
+            self._commits.when_ready(parts, ref)
+        return why
+
+    def _outcome(self, transaction: Transaction, ref: RequestRef, why: str | None) -> _Outcome:
+        """What the answer to a commit waits for, what it is, and of which transaction holders are told.
+
+        Raises:
+            AmqpLinkError: the client cannot be told that the transaction was rolled back.
+        """
         if why is None:
-            ref = self._context.reply_to.request()
-            parts = transaction.parts(self._context.reply_to.publisher(), self._context.moment.ms)
-            why = self._commits.commit(self._take_mail(), parts, ref)
-            if why is None:
-                self._transactions.committed(transaction)
-                waits_for = None if self._commits.safe else ref
-                self._waiting.append((delivery_id, waits_for, ACCEPTED, transaction))
-                self._tell()
-                return
+            self._transactions.committed(transaction)
+            return None if self._commits.safe else ref, ACCEPTED, transaction
         aborting = self._roll_back(transaction)
         fault = AmqpLinkError(Condition.TRANSACTION_ROLLBACK, f"the transaction was rolled back: {why}")
         if not self._rejects:
             raise fault
-        self._answer_behind(aborting, delivery_id, Rejected(error=to_error(fault)))
+        return aborting.ref if aborting.left else None, Rejected(error=to_error(fault)), None
+
+    def _try_parked(self) -> None:
+        """A queue is ready for which commits have waited.
+
+        Raises:
+            AmqpLinkError: as `_outcome`.
+        """
+        while self._parked:
+            ref, transaction = self._parked[0]
+            why = self._commit(transaction, ref)
+            if isinstance(why, NotYet):
+                break
+            self._parked.popleft()
+            at = next(at for at, (_, waiting, _, _) in enumerate(self._waiting) if waiting == ref)
+            try:
+                self._waiting[at] = (self._waiting[at][0], *self._outcome(transaction, ref, why))
+            except AmqpLinkError:
+                del self._waiting[at]
+                raise
+        self._tell()
 
     def _roll_back(self, transaction: Transaction) -> Aborting:
         aborting = Aborting(self._context.reply_to.request(), self.on_committed)
@@ -202,7 +247,14 @@ class Coordinator:
     # --- answers ----------------------------------------------------------------------------------
 
     def on_committed(self, ref: RequestRef) -> bool:
-        """A commit is safe; returns whether it was one of this link."""
+        """A commit is safe, or can be carried out now; returns whether it was one of this link.
+
+        Raises:
+            AmqpLinkError: the link must be detached with it: it cannot be carried out.
+        """
+        if self._parked and self._parked[0][0] == ref:
+            self._try_parked()
+            return True
         for at, (delivery_id, waiting, state, transaction) in enumerate(self._waiting):
             if waiting == ref:
                 self._waiting[at] = (delivery_id, None, state, transaction)
@@ -249,6 +301,9 @@ class Coordinator:
 
     def on_detached(self, unsent: Sequence[tuple[int, Parts]]) -> None:
         """The link has ended: what was declared on it is rolled back."""
+        parked = {ref for ref, _ in self._parked}
+        self._parked.clear()
+        self._waiting = deque(each for each in self._waiting if each[1] not in parked)
         for transaction in self._transactions.of(self.link):
             self._roll_back(transaction)
 

@@ -569,7 +569,13 @@ class BrokerSession:
         return any(partial is not None and partial.txn_id == txn_id for partial in partials)
 
     def _on_committed(self, ref: RequestRef) -> None:
-        any(control.on_committed(ref) for control in self._control_links)
+        for control in self._control_links:
+            try:
+                if control.on_committed(ref):
+                    break
+            except AmqpLinkError as error:
+                self.links.detach(control.link, error)
+                break
         self._control_links = [control for control in self._control_links if not control.over]
 
     def _end_overdue(self) -> None:

@@ -78,6 +78,7 @@ class Transaction:
         messages: posted in it.
         bytes: of their contents.
         failed: why it can only be rolled back; None: it can be committed.
+        discharged: its commit was asked for, and waits for a queue: nothing more is done in it.
         acquirers: links that acquire in it, or have.
     """
 
@@ -88,6 +89,7 @@ class Transaction:
         "began_ms",
         "bytes",
         "control",
+        "discharged",
         "due_ms",
         "failed",
         "id",
@@ -102,6 +104,7 @@ class Transaction:
         self.messages = 0
         self.bytes = 0
         self.failed: str | None = None
+        self.discharged = False
         self.acquirers: dict[Acquirer, None] = {}
         # Queue, messages, and when they came.
         self._posts: list[tuple[DeclaredQueue, Sequence[Message], int]] = []
@@ -276,7 +279,7 @@ class Transactions:
             AmqpLinkError: there is none of this id in this session.
         """
         transaction = self._open.get(txn_id)
-        if transaction is None:
+        if transaction is None or transaction.discharged:
             raise unknown_transaction(txn_id)
         return transaction
 
