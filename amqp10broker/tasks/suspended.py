@@ -55,6 +55,10 @@ class SuspendedLinks:
         """See `kept.Host`."""
         self._sooner.set()
 
+    def has_account(self, user: str) -> bool:
+        """See `kept.Host`."""
+        return user in self._surroundings.catalog.users
+
     def left(self, key: PlanKey) -> None:
         """A user or a virtual host has been deleted (`Catalog.on_left`)."""
         if key[0] == "user":
@@ -71,7 +75,7 @@ class SuspendedLinks:
     def restore(self) -> None:
         """Go on with what the journal had, when queues are there and no client is.
 
-        A link whose virtual host is gone is over.
+        A link whose virtual host or user is gone is over: the power may have gone before the disk had that.
 
         Raises:
             DamagedFile: what it had of one cannot be understood.
@@ -88,7 +92,7 @@ class SuspendedLinks:
                     f"what it says of link {number} cannot be understood: {error}",
                     "start the version that wrote it, or restore the data folder from a copy",
                 ) from error
-            if found.key.vhost not in vhosts:
+            if found.key.vhost not in vhosts or (found.account and not self.has_account(found.key.user)):
                 records.end(number)
                 continue
             kept: Kept

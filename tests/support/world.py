@@ -621,6 +621,10 @@ class World:
     def timer_started(self) -> None:
         """Nobody waits: `pass_time` says when."""
 
+    def has_account(self, user: str) -> bool:
+        """As the broker: whether the catalog has this user."""
+        return user in self.catalog.users
+
     # --- what a test does -------------------------------------------------------------------------
 
     def connect(self, label: str = "C", open_fields: dict[str, str] | None = None) -> Client:

@@ -217,6 +217,29 @@ async def test_links_go_with_their_user_and_their_virtual_host(
         assert len(broker.kept) == 1
 
 
+async def test_the_durable_links_of_a_deleted_user_do_not_come_back(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Nor when the power goes after the user was deleted, and before the journal has the end of its links."""
+    async with running_broker(data_dir=str(tmp_path / "data")) as broker:
+        client = await connect(broker).open()
+        await client.send(attach_sender(1, "q"))
+        await attached(client, target=durable_target())
+        await client.vanish()
+        await settle_down()
+        assert len(broker.kept) == 1
+        with monkeypatch.context() as power:
+            power.setattr(KeptLinksInJournal, "end", lambda records, number: None)
+            await ask(broker, "delete-user", user="guest")
+            await settle_down()
+    async with running_broker(data_dir=str(tmp_path / "data")) as broker:
+        assert len(broker.kept) == 0
+        await ask(broker, "add-user", user="guest", password="guest")
+        await ask(broker, "set-permissions", user="guest", configure=".*", write=".*", read=".*")
+    async with running_broker(data_dir=str(tmp_path / "data")) as broker:
+        assert len(broker.kept) == 0
+
+
 async def test_what_a_deleted_users_link_held_goes_back(autojump_clock: object) -> None:
     async with running_broker() as broker:
         for suspended in True, False:

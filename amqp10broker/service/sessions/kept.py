@@ -80,6 +80,7 @@ class Survivor(NamedTuple):
     terms: Terms
     deadline_ms: int | None
     terminus: Source | Target
+    account: bool = False
 
 
 def survivor(document: bytes) -> Survivor:
@@ -92,12 +93,13 @@ def survivor(document: bytes) -> Survivor:
     version, *rest = json.loads(facts)
     if version != FORMAT:
         raise ValueError(f"format {version} of a kept link is not known")
-    vhost, user, container, name, consumes, policy, timeout_s, durable, deadline_ms = rest
+    vhost, user, container, name, consumes, policy, timeout_s, durable, deadline_ms, *more = rest
     found, _ = decode_composite(terminus)
     if not isinstance(found, Source | Target):
         raise ValueError(f"{found.NAME} is no terminus")
     key = Key(vhost, user, container, name, consumes)
-    return Survivor(key, Terms(Symbol(policy), timeout_s, durable), deadline_ms, found)
+    # Nothing more was said of the first links of this format.
+    return Survivor(key, Terms(Symbol(policy), timeout_s, durable), deadline_ms, found, any(more))
 
 
 class Records(Protocol):
@@ -152,12 +154,16 @@ class Host(Protocol):
     def timer_started(self) -> None:
         """`KeptLinks.deadline_ms` may be sooner than it was."""
 
+    def has_account(self, user: str) -> bool:
+        """Whether the catalog has this user, who is over when it has no more; a token's user it never had."""
+
 
 class Kept(ABC):
     """One link.
 
     Attributes:
         key: what it is known by.
+        account: the catalog had its user.
         terms: how long it is kept when it is suspended.
         reply_to: its address.
         link: its end in a session; None while it is suspended.
@@ -173,6 +179,7 @@ class Kept(ABC):
 
     __slots__ = (
         "_claims",
+        "account",
         "deadline_ms",
         "key",
         "lingers",
@@ -189,6 +196,7 @@ class Kept(ABC):
 
     def __init__(self, key: Key, host: Host) -> None:
         self.key = key
+        self.account = host.has_account(key.user)
         self.terms = Terms(TerminusExpiryPolicy.LINK_DETACH, 0)
         self.reply_to = host.open(LABEL, self)
         self.link: SenderLink | ReceiverLink | None = None
@@ -230,7 +238,7 @@ class Kept(ABC):
 
     def document(self) -> bytes:
         """What a restart must know of it: see `restored`."""
-        facts = [FORMAT, *self.key, *self.terms, self.deadline_ms]
+        facts = [FORMAT, *self.key, *self.terms, self.deadline_ms, self.account]
         return json.dumps(facts).encode() + b"\n" + encode(self.terminus)
 
     def write(self) -> None:
