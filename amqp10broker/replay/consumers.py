@@ -229,15 +229,27 @@ def work_of(consumer: Consumer, round_trip: float) -> Work:
         own_s,
         fmean(free) if supply_seen else 0.0,
         (fmean(late) if late else 0.0) + (0.0 if work_seen else idle_s),
-        # Of small credits the half is a fraction: what is told is the middle of where the limit can lie.
-        min(1.0, (left + 0.5) / credit) if left else 0.0,
-        max(1.0, max(((each.unfinished + each.credit) / credit for _, each in renewals), default=1.0)),
+        _renew_at(int(left), credit),
+        _bound([each for _, each in renewals], credit),
         # Without outcomes the flows are all that is seen of its work.
         consumer.settled or median([each.unfinished for _, each in renewals] or [1]) == 0,
         waits,
         work_seen,
         supply_seen,
     )
+
+
+def _renew_at(left: int, credit: int) -> float:
+    """The rule by which so much was left: of whole numbers, and one too few of it can halve the rate."""
+    if left == credit // 2 > 0:
+        return 0.5
+    return 1.0 if left >= credit - 1 > 0 else left / credit
+
+
+def _bound(renewals: Sequence[Grant], credit: int) -> float:
+    """Who never granted less than all was not held up by a bound: it is that of our engine, or higher."""
+    seen = max(((each.unfinished + each.credit) / credit for each in renewals), default=1.0)
+    return max(1.0, seen) if any(each.credit < credit for each in renewals) else max(2.0, seen)
 
 
 def _own(consumer: Consumer, round_trip: float) -> tuple[float, float, bool]:
