@@ -20,7 +20,7 @@ from amqp10broker.amqp10.performatives import (
     Released,
     TransactionalState,
 )
-from amqp10broker.amqp10.serial import MASK, ranges
+from amqp10broker.amqp10.serial import ranges
 from amqp10broker.amqp10.transfer import KEY8_BYTES, KEY32_BYTES, LIST32, TransferLayout, encode_uint
 
 Outcome = Accepted | Rejected | Released | Modified
@@ -194,11 +194,10 @@ class Settlements:
         """Encode and forget what was collected: one frame for each contiguous range."""
         frames: list[bytes] = []
         for (_, settled, state), ids in sorted(self._waiting.items(), key=lambda entry: entry[0][0]):
-            span = (ids[-1] - ids[0]) & MASK
-            if span == len(ids) - 1 and _ascending(ids):
-                spans = [(ids[0], ids[-1])]
-            else:
-                spans = ranges(ids)
+            first, last = ids[0], ids[-1]
+            # The usual case, told apart cheaply. A client may have used an id again whose outcome waits here.
+            in_order = last - first == len(ids) - 1 and ids == list(range(first, last + 1))
+            spans = [(first, last)] if in_order else ranges(ids)
             frames.extend(self._frame(first, last, settled, state) for first, last in spans)
         self._waiting.clear()
         return frames
@@ -216,19 +215,6 @@ class Settlements:
         else:
             body = b"\x00\x53\x15\xd0" + (len(fields) + 4).to_bytes(4, "big") + b"\x00\x00\x00\x05" + fields
         return (8 + len(body)).to_bytes(4, "big") + b"\x02\x00" + self._channel.to_bytes(2, "big") + body
-
-
-def _ascending(ids: list[int]) -> bool:
-    """Whether ids[0] .. ids[-1], known to span as many numbers as there are ids, are in order.
-
-    A list that spans exactly its length and has no number twice holds all numbers between its ends;
-    ids are unique among unsettled deliveries, so looking for strays outside the span is enough.
-    """
-    first = ids[0]
-    last = ids[-1]
-    if first <= last:
-        return min(ids) == first and max(ids) == last
-    return False  # across the wrap: let `ranges` sort it out
 
 
 def _rank(state: State | None) -> int:

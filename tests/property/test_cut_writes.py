@@ -111,6 +111,7 @@ def steps(*run: Step) -> list[Step]:
 @example(steps(("first", 0, 1), ("plain", 0, 1), ("bad", 0, 2), ("plain", 0, 3), ("plain", 0, 3)))
 @example(steps(("plain", 2, 1), ("plain", 2, 2), ("plain", 2, 1), ("plain", 2, 1)))
 @example(steps(("plain", 1, 1), ("plain", 0, 2), ("bad", 0, 3), ("plain", 0, 1)))
+@example([("plain", 2, 0), ("plain", 2, 0), ("plain", 2, 0), ("plain", 2, 3)])
 def test_one_write_has_the_outcome_of_single_frames(run: list[Step]) -> None:
     """Faults, ids that are used again, parts of deliveries: where bytes are cut counts for nothing."""
     frames = [encoded(step) for step in run]
