@@ -24,6 +24,7 @@ from amqp10broker.replay.forecast import Settings, forecasts
 from amqp10broker.replay.pace import publishers, rate_of
 from amqp10broker.replay.script import Script, read_script
 from benchmarks.broker_process import OwnBroker
+from benchmarks.delaying_proxy import DelayingProxy
 from benchmarks.errors import BenchmarkError, MeasureError
 from benchmarks.measure import Benchmark, Context, options
 from benchmarks.queues091 import Queues
@@ -105,7 +106,6 @@ def _recorded(
     context: Context, setting: Setting | Reading, prepare: Callable[[int], None]
 ) -> Iterator[tuple[int, list[Script]]]:
     """A port that is a round trip away from a broker; what that recorded is in the list afterwards."""
-    from tests.support.cutting_proxy import CuttingProxy
 
     settings = context.settings()
     if isinstance(setting, Setting):
@@ -120,8 +120,7 @@ def _recorded(
             with Queues(broker.endpoint) as queues:
                 queues.declare({QUEUE: "classic"})
             prepare(broker.endpoint.port)
-            with CuttingProxy(broker.endpoint.port) as proxy:
-                proxy.delay(setting.round_trip_ms / 2000)
+            with DelayingProxy(broker.endpoint.port, setting.round_trip_ms / 2000) as proxy:
                 yield proxy.port, found
         (file,) = Path(folder).iterdir()
         with file.open(encoding="utf-8") as lines:
