@@ -28,10 +28,8 @@ def _questions_of(module: str) -> Sequence[Benchmark]:
 
 # In the order of `--help` and of `all`; a module that is named has one question of its own.
 _MODULES: Final = (
-    *("protocols", "durability", "millions", "topic", "filters", "selectors", "storage"),
-    *("spark_stream", "spark_queue"),
-    *("connection_setup", "article", "sweep", "recommendation", "adaptive"),
-    *("recording_cost", "http_cost", "websocket", "transactions", "versus", "analyse", "cluster", "what_if"),
+    *("protocols", "durability", "connection_setup", "article", "sweep"),
+    *("versus", "cluster", "spark_stream", "spark_queue"),
 )
 BENCHMARKS: Final[dict[str, Benchmark]] = {
     one.name: one for one in (*QUESTIONS, *chain.from_iterable(map(_questions_of, _MODULES)))

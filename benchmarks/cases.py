@@ -8,7 +8,7 @@ that a slow drift of the machine meets every case alike; the floor peer is measu
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
 
@@ -59,8 +59,6 @@ class Case:
     attached to. Empty: the type that the command line gives."""
     durable: bool = False
     """Send all messages as durable, those of the preload too; `--durable` does the same for every case."""
-    websocket: bool = False
-    """The load comes over WebSocket; preloads and declarations do not."""
     recorded_as: str = ""
     """What a recording calls it, if the name tells settings of the broker as well."""
 
@@ -320,8 +318,7 @@ def _taken(
         # Who attaches to a stream without saying where gets nothing of what lies in it already.
         from_first = queue_type == STREAM and case.preload > 0
         connections = spec.varied(case.connections(address), durable=durable, from_first=from_first)
-        endpoint = replace(target.endpoint, websocket=case.websocket)
-        what = spec.Load(endpoint, connections, name=case.name)
+        what = spec.Load(target.endpoint, connections, name=case.name)
         taken = window(
             target,
             what,

@@ -21,7 +21,6 @@ from benchmarks.errors import PeerError, WireError
 from benchmarks.scan import Run, Scanner
 from benchmarks.session import PeerSession, Receiver, Sender
 from benchmarks.stream import Stream
-from benchmarks.websocket_socket import WebSocket
 
 OUT_BYTES_MAX: Final = 256 * 1024
 """Transfers are made until so many bytes wait for the socket; more would only add to latency."""
@@ -301,7 +300,7 @@ def connect(endpoint: spec.Endpoint, timeout_s: float) -> socket.socket:
     """
     stream = socket.create_connection((endpoint.host, endpoint.port), timeout=timeout_s)
     stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return WebSocket(stream) if endpoint.websocket else stream
+    return stream
 
 
 def handshake(endpoint: spec.Endpoint, *, timeout_s: float = HANDSHAKE_TIMEOUT_S) -> Opened:

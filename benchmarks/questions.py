@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from benchmarks.cases import QUEUE, STREAM, Case, consuming, passing, publishing, run_cases
+from benchmarks.cases import QUEUE, Case, consuming, passing, publishing, run_cases
 from benchmarks.measure import STANDARD_COLUMNS, Benchmark, Context, options
-from benchmarks.results import Outcome, median_of
+from benchmarks.results import Outcome
 from benchmarks.spec import Settle
 
 QUESTIONS: Final[list[Benchmark]] = []
@@ -54,35 +54,6 @@ def _question(
         return cases
 
     return made
-
-
-def size_name(size_bytes: int) -> str:
-    """Write a size the way people say it."""
-    for unit, name in ((1024 * 1024, "MiB"), (1024, "KiB")):
-        if size_bytes >= unit and size_bytes % unit == 0:
-            return f"{size_bytes // unit} {name}"
-    return f"{size_bytes} B"
-
-
-def _room_of_backlog(context: Context, outcome: Outcome) -> None:
-    backlogs: list[int] = sorted(context.options.backlogs)
-    first, last = backlogs[0], backlogs[-1]
-    low, high = (
-        median_of(row.get("rss_before_mb") for row in outcome.samples if row["case"] == f"{count} queued")
-        for count in (first, last)
-    )
-    if low is not None and high is not None and last > first:
-        outcome.notes.append(
-            f"A queued message of {context.size_bytes} bytes takes {(high - low) * 1e6 / (last - first):.0f} "
-            f"bytes of resident memory ({high:.0f} MB with {last} queued, {low:.0f} MB with {first})."
-        )
-
-
-def _bytes_per_s(context: Context, outcome: Outcome) -> None:
-    by_name = {size_name(size): size for size in context.options.sizes}
-    for row in outcome.samples:
-        if "rate_per_s" in row:
-            row["bytes_per_s_mb"] = row["rate_per_s"] * by_name[row["case"]] / 1e6
 
 
 @_question(
@@ -170,54 +141,6 @@ def _sync_publisher(context: Context) -> list[Case]:
     return [publishing(context, "one message in flight", in_flight_max=1)]
 
 
-@_question(
-    "links",
-    "Does the cost of a message depend on the number of links?",
-    links=([1, 10, 100, 1000], "links"),
-    sides=(_SIDES, "where there are many links", _SIDES),
-    bursts=([32], "messages a turn"),
-)
-def _links(context: Context) -> list[Case]:
-    """1 to 1000 links to one queue: sending, receiving, or on both sides, at most 250 to a session.
-
-    Senders take turns; a turn is `--bursts` messages on one link. A burst of 1 is the worst case for any
-    batching, as successive frames always belong to different links; 32 is what many busy clients on one
-    connection look like. The queue hands out in turns as well, by its own rules.
-    """
-
-    def case(links: int, side: str, burst: int) -> Case:
-        sending = links if side in ("sending", "both") else 1
-        receiving = links if side in ("receiving", "both") else 1
-        name = f"1 link, burst {burst}" if links == 1 else f"{links} links {side}, burst {burst}"
-        return passing(context, name, sending=(QUEUE,) * sending, receiving=(QUEUE,) * receiving, burst=burst)
-
-    asked = context.options
-    cases = [
-        case(links, side, burst) for burst in asked.bursts for side in asked.sides for links in asked.links
-    ]
-    # One link is the same case on every side: measured once, compared with all.
-    return list({one.name: one for one in cases}.values())
-
-
-@_question(
-    "backlog",
-    "Does the cost depend on how many lie in the queue?",
-    finish=_room_of_backlog,
-    backlogs=([10, 1000, 100_000, 1_000_000], "messages in the queue"),
-)
-def _backlog(context: Context) -> list[Case]:
-    """The queue is filled; then as many are published as are delivered and settled.
-
-    Its length stays the same while every message in it passes. Resident memory before the traffic, less that
-    of the shortest queue, gives the bytes a queued message takes. The floor keeps no messages: a backlog
-    means nothing to it.
-    """
-    return [
-        replace(passing(context, f"{count} queued"), preload=count, floor=None)
-        for count in sorted(context.options.backlogs)
-    ]
-
-
 @_question("scatter", "What does a message cost over many queues?", queues=([1, 10, 100, 1000], "queues"))
 def _scatter(context: Context) -> list[Case]:
     """1000 queues, each with one sending and one receiving link; successive messages go to successive queues.
@@ -234,44 +157,3 @@ def _scatter(context: Context) -> list[Case]:
         )
         for count in context.options.queues
     ]
-
-
-@_question(
-    "sizes",
-    "How do cost and throughput depend on message size?",
-    columns=(STANDARD_COLUMNS[0], "bytes_per_s_mb", *STANDARD_COLUMNS[1:]),
-    finish=_bytes_per_s,
-    sizes=([12, 100, 1024, 10 * 1024, 100 * 1024, 1024 * 1024], "bytes in a message"),
-)
-def _sizes(context: Context) -> list[Case]:
-    """Publish, deliver and settle at sizes from 12 bytes to 1 MiB.
-
-    A message larger than the max-frame-size (128 KiB on the generator's side) goes in several frames both
-    ways, and each frame takes one unit of the session window.
-    """
-    return [passing(context, size_name(size), size_bytes=size) for size in context.options.sizes]
-
-
-@_question("streams", "What does a stream cost?", warmup_max_s=0.3, stream_count=(int, _FILL))
-def _streams(context: Context) -> list[Case]:
-    """Publishing into a stream, and reading it from its first message.
-
-    Over one link, over two at once (each gets every message), and in AMQP 0-9-1, where a message is
-    converted. A stream keeps what was read, so a window may last as long as there are messages that were not.
-    """
-    count = _count(context, context.options.stream_count)
-
-    def read(settle: Settle, links: int = 1) -> Case:
-        name = f"read, settle {settle.value}" + (f", {links} links" if links > 1 else "")
-        return consuming(context, name, count=count, settle=settle, links=links, offset="first")
-
-    cases = (
-        publishing(context, "publish settled", settled=True),
-        publishing(context, "publish unsettled"),
-        read(Settle.PRESETTLED),
-        read(Settle.RANGE),
-        read(Settle.PRESETTLED, links=2),
-        passing(context, "publish and read at the end"),
-        passing(context, "the same in AMQP 0-9-1", amqp091=True, in_flight_max=10_000),
-    )
-    return [replace(case, floor=None, queue_type=STREAM) for case in cases]

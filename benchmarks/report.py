@@ -76,24 +76,6 @@ def _unlike(rows: Sequence[Row]) -> float | None:
     return max((abs(one - 1) * 100 for one in known), default=None)
 
 
-def _of_million(*kinds: str) -> Callable[[str], bool]:
-    """Return whether a case is of these kinds of queues and of a million messages."""
-    return lambda case: case.startswith("1,000,000 x ") and case.endswith(kinds)
-
-
-def _excess(first: str, others: str) -> Measure:
-    """Return a measure: how much dearer the dearest case that ends so is than the first, in per cent."""
-
-    def measure(rows: Sequence[Row]) -> float | None:
-        base = _figure(first, "cpu_us")(rows)
-        dearest = _highest("cpu_us", lambda case: case.endswith(others) and case != first)(rows)
-        return None if base is None or dearest is None else (dearest / base - 1) * 100
-
-    return measure
-
-
-_KEPT: Final = (": classic, persistent", ": quorum")
-
 TARGETS: Final = (
     Target("versus", "<= 1.1 times at worst", _highest("ratio_before")).named(
         "transient messages in memory: not dearer than before",
@@ -115,19 +97,6 @@ TARGETS: Final = (
         "publish, quorum, one in flight: confirm within 3 fdatasyncs (p50)",
         "a lone message waits for its own sync alone",
     ),
-    Target(
-        "millions", "<= 250 MB at worst", _highest("rss_mb", _of_million(": classic, transient", *_KEPT))
-    ).named(
-        "1 000 000 messages of 100 bytes in at most 250 MB of resident memory",
-        "bodies of a long backlog live on disk",
-    ),
-    Target("millions", "< 10 s at worst", _highest("crash_answer_s", _of_million(*_KEPT))).named(
-        "started with 1 000 000 messages, the queue answers in less than 10 s",
-        "recovery reads records in batches, and no body twice",
-    ),
-    Target("streams", ">= 100000 messages/s", _figure("read, settle presettled", "rate_per_s")).named(
-        "at least 100 000 messages/s of 100 bytes over one link", "so many rows the connector for Spark wants"
-    ),
     Target("publish", "<= 5 µs", _figure("publish unsettled", "cpu_us")).named(
         "publish, unsettled: at most 5 µs of broker CPU a message",
         "a prototype needs 1.2 to 1.8 µs for the skeleton; the rest is routing, sections and confirms",
@@ -148,23 +117,9 @@ TARGETS: Final = (
         "AMQP 0-9-1: both queues get the same, within 10 %",
         "a slow queue blocks the reader of the whole connection, as in RabbitMQ",
     ),
-    Target(
-        "recommendation", ">= 0.95 of the best, at the lower end of the interval", _lowest("to_best_low")
-    ).named(
-        "recommended settings within 5 % of the best, noise included",
-        "who follows the advice must not lose by it; below 0.95 it may be noise, and the result says so",
-    ),
     Target("protocols", "<= 1.5 times at worst", _highest("ratio_091")).named(
         "AMQP 0-9-1 at most 1.5 times the processor time of AMQP 1.0",
         "the same queues and the same skeleton; only the frames differ",
-    ),
-    Target("websocket", "<= 2 times at worst", _highest("ratio_tcp")).named(
-        "AMQP over WebSocket at most twice the processor time of TCP",
-        "masks, heads of messages, and a waking of the writer where a socket takes bytes at once",
-    ),
-    Target("transactions", "<= 1.5 times at worst", _highest("ratio_plain")).named(
-        "transacted publish at most 1.5 times the processor time of the plain one",
-        "a commit of 100 messages; what a transaction adds is a state in each frame, and the commit",
     ),
     Target("one_sender_one_receiver", ">= 0.95", _lowest("isolation", _of_10)).named(
         "isolation at least 0.95", "dispositions are read while the sender has no credit"
@@ -175,19 +130,6 @@ TARGETS: Final = (
     ),
     Target("idle", "< 50 MB", _figure("0 connections", "rss_mb")).named(
         "resident memory at rest below 50 MB", "RabbitMQ takes 125 MiB"
-    ),
-    Target("backlog", "<= 15 % dearer at worst", _excess("10 queued", " queued")).named(
-        "cost flat from 10 to 1 000 000 queued, within 15 %",
-        "no step of a message's way may look at the others in the queue",
-    ),
-    *(
-        Target(
-            "links", "<= 15 % dearer at worst", _excess("1 link, burst 32", f"links {side}, burst 32")
-        ).named(
-            f"cost flat from 1 to 1000 links ({side}), within 15 %",
-            "a link is a counter, not a task: the queue's work does not depend on how many links feed it",
-        )
-        for side in ("sending", "receiving", "both")
     ),
     Target("scatter", "<= 25 µs", _figure("1000 queues", "cpu_us")).named(
         "scattered over 1000 queues: at most 25 µs of broker CPU a message",
@@ -264,8 +206,6 @@ def _loads(documents: Sequence[Document]) -> list[str]:
 # What is divided by what, and what the ratio is called.
 _COMPARED: Final = {
     "protocols": ("AMQP 0-9-1", "AMQP 1.0", "ratio_091"),
-    "websocket": ("WebSocket", "TCP", "ratio_tcp"),
-    "transactions": ("transacted", "plain", "ratio_plain"),
     "versus": ("now", "before", "ratio_before"),
     "two_senders": ("with slow neighbour", "alone", "isolation"),
     "one_sender_one_receiver": ("with slow neighbour", "alone", "isolation"),
@@ -321,15 +261,15 @@ def render(documents: Sequence[Document]) -> str:
     """Return the report as Markdown."""
     shown = latest(documents)
     compared = [one for one in shown if one["benchmark"] in _COMPARED]
-    usual = {*STANDARD_COLUMNS, "bytes_per_s_mb"}
+    usual = set(STANDARD_COLUMNS)
     loads = [
         one for one in shown if one not in compared and usual.issuperset(one["columns"]) and not one["tables"]
     ]
     lines = [
         "# Results",
         "",
-        "Made by `python -m benchmarks report` from the JSON files beside it, which have every sample;",
-        "do not edit. Medians of the latest result of each question (label, revision); see `NOTES.md`.",
+        "`python -m benchmarks report` made this page from result files; do not edit it. It shows the",
+        "medians of the latest result of each question (label, revision). `NOTES.md` describes the machine.",
         "",
         "## Targets",
         "",

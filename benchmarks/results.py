@@ -62,33 +62,7 @@ HEADINGS: Final[dict[str, tuple[str, str]]] = {
     "confirm_syncs": ("confirm p50 / fdatasync p50", ".2f"),
     "cost_ratio": ("CPU / transient in memory", ".2f"),
     "ratio_before": ("CPU now / before", ".2f"),
-    "forecast_per_s": ("forecast messages/s", ",.0f"),
-    "forecast_ratio": ("forecast / measured", ".2f"),
-    "cpu_ratio": ("CPU on / off", ".3f"),
-    "rate_ratio": ("rate on / off", ".3f"),
-    "start_cpu_s": ("CPU s to first open", ".3f"),
-    "start_ratio": ("of that without", ".3f"),
-    "rss_more_mb": ("MB more than without", ".1f"),
-    "took_ms": ("answer ms", ",.1f"),
-    "took_cpu_ms": ("of these broker CPU", ",.1f"),
-    "hold_ms": ("longest step ms", ",.2f"),
-    "observing_percent": ("observing % of CPU", ".2f"),
-    "events_per_s": ("events/s", ",.0f"),
-    "event_bytes": ("bytes/event", ".1f"),
     "dropped": ("dropped", ",.0f"),
-    "fill_per_s": ("filled/s", ",.0f"),
-    "fill_cpu_us": ("fill CPU µs/msg", ".2f"),
-    "start_accept_s": ("start to accept s", ".2f"),
-    "start_answer_s": ("start to answer s", ".2f"),
-    "crash_accept_s": ("crash to accept s", ".2f"),
-    "crash_answer_s": ("crash to answer s", ".2f"),
-    "restart_rss_mb": ("RSS MB started again", ".1f"),
-    "drain_per_s": ("emptied/s", ",.0f"),
-    "drain_cpu_us": ("empty CPU µs/msg", ".2f"),
-    "empty_rss_mb": ("RSS MB empty", ".1f"),
-    "empty_disk_mb": ("disk MB empty", ",.1f"),
-    "bytes_per_s_mb": ("MB/s", ",.1f"),
-    "commits_per_s": ("commits/s", ",.0f"),
     "connections_per_s": ("connections/s", ",.0f"),
     "cpu_us_connection": ("broker CPU µs/connection", ",.0f"),
     "accept_s": ("start to accept s", ".3f"),
@@ -98,21 +72,10 @@ HEADINGS: Final[dict[str, tuple[str, str]]] = {
     "pause_p50_s": ("pause p50 s", ".3f"),
     "pause_max_s": ("longest pause s", ".3f"),
     "isolation": ("isolation", ".3f"),
-    "to_best": ("of the best", ".3f"),
-    "to_default": ("times the default", ".2f"),
-    "to_best_low": ("of the best, at least", ".3f"),
     "together": ("both links / alone", ".3f"),
     "slow_to_fast": ("slow / fast", ".3f"),
     "ratio_091": ("0-9-1 / 1.0 CPU", ".2f"),
-    "ratio_plain": ("transacted / plain CPU", ".2f"),
-    "ratio_tcp": ("WebSocket / TCP CPU", ".2f"),
     "slow_per_s": ("slow messages/s", ",.0f"),
-    "route_us": ("route µs", ".2f"),
-    "bind_us": ("bind µs", ".2f"),
-    "unbind_us": ("unbind µs", ".2f"),
-    "message_us": ("message µs", ".2f"),
-    "passed_percent": ("passed %", ".0f"),
-    "ratio_to_plain": ("times plain", ".2f"),
     "messages": ("messages", ",.0f"),
     "reader_cpu_us": ("reader CPU µs/row", ".2f"),
     "python_cpu_us": ("Python workers CPU µs/row", ".2f"),
@@ -122,9 +85,15 @@ HEADINGS: Final[dict[str, tuple[str, str]]] = {
     "to_floor": ("rate / floor", ".2f"),
     "to_raw": ("rate / raw frames", ".2f"),
     "events": ("events", ",.0f"),
-    "analyse_s": ("seconds", ",.1f"),
-    "cells": ("cells", ",.0f"),
 }
+
+
+def size_name(size_bytes: int) -> str:
+    """Write a size with its unit: ``100 B``, ``10 KiB``."""
+    for unit, name in ((1024 * 1024, "MiB"), (1024, "KiB")):
+        if size_bytes >= unit and size_bytes % unit == 0:
+            return f"{size_bytes // unit} {name}"
+    return f"{size_bytes} B"
 
 
 def median_of(values: Iterable[Any]) -> float | None:

@@ -47,8 +47,6 @@ class Endpoint:
     """The open frame's hostname."""
     virtual_host: str = "/"
     """What connection.open names (0-9-1 only)."""
-    websocket: bool = False
-    """Connect over a WebSocket."""
 
 
 @dataclass(frozen=True, slots=True)

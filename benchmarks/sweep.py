@@ -21,8 +21,7 @@ from typing import Any, Final
 from benchmarks.cases import Case, passing, run_cases
 from benchmarks.errors import MeasureError
 from benchmarks.measure import Benchmark, Context, options
-from benchmarks.questions import size_name
-from benchmarks.results import Outcome, Row, draw_table, summarise
+from benchmarks.results import Outcome, Row, draw_table, size_name, summarise
 from benchmarks.spec import MAX_FRAME_SIZE_BYTES
 
 COLUMNS: Final = (

@@ -15,8 +15,7 @@ from typing import Final
 from benchmarks.cases import Case, consuming, passing, publishing, ratios, run_cases
 from benchmarks.errors import BenchmarkError
 from benchmarks.measure import STANDARD_COLUMNS, Benchmark, Context, options
-from benchmarks.questions import size_name
-from benchmarks.results import Outcome, Row
+from benchmarks.results import Outcome, Row, size_name
 from benchmarks.spec import Settle
 
 BEFORE: Final = "before"

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks import synthetic
+from tests.support import synthetic
 from tests.support.spark_process import QUICK_SPARK
 
 _LIMIT_S = 600.0

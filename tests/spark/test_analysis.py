@@ -22,8 +22,7 @@ from amqp10broker.analysis.recommend import Aim, Recommendation
 from amqp10broker.flowevents.schema import CHANNEL_HANDLE, EVENTS, FIELDS, PACK, Kind
 from amqp10broker.recording.parquet import EventWriter
 from amqp10broker.recording.runs import write_run
-from benchmarks import synthetic
-from tests.support import flow_oracle
+from tests.support import flow_oracle, synthetic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,7 +18,7 @@ from amqp10broker.analysis.follow import WINDOWS, Window, follow, line_of, windo
 from amqp10broker.analysis.progress import Progress
 from amqp10broker.flowevents.schema import EVENTS
 from amqp10broker.recording.errors import NotARecording
-from benchmarks import synthetic
+from tests.support import synthetic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,8 +1,7 @@
-"""Recordings that nobody measured: flow events with planted throughput, latencies and stalls.
+"""Recordings with planted throughput, latencies and stalls, for tests of the analysis.
 
-For tests of the analysis, which must find what was planted, and for measuring the analysis itself with any
-number of events. Everything is drawn by numpy from a seed; the same seed gives the same files. Throughputs
-are exact: n is the difference of the planted count at the ends of a tick.
+Everything is drawn by numpy from a seed; the same seed gives the same files. Throughputs are exact: n is
+the difference of the planted count at the ends of a tick.
 
 A run is cut into ticks of equal length. Each tick has one event of every kind a stream has (its publishing
 link, its confirms as the broker and as the client saw them, its consuming link, its deliveries), one of the

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from amqp10broker.analysis.final_windows import Ending, first_open_s
 from amqp10broker.recording.runs import write_run
-from benchmarks import synthetic
+from tests.support import synthetic
 
 
 class Clock:

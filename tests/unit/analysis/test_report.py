@@ -22,7 +22,7 @@ from amqp10broker.analysis.tables import tables_of, write_tables
 from amqp10broker.analysis.waits import LinkWait
 from amqp10broker.flowevents.schema import CONFIGURATION, Reason
 from amqp10broker.recording.runs import write_run
-from benchmarks import synthetic
+from tests.support import synthetic
 from tests.support.flow_oracle import measured
 
 Read = Callable[..., Analysed]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import report, spec
+from benchmarks import spec
 from benchmarks.__main__ import main
 from benchmarks.broker_process import BrokerSettings
 from benchmarks.cases import ratios
@@ -143,27 +143,7 @@ def test_faults_are_injected_in_test_mode_only() -> None:
     assert arguments == ["--test-mode", "--sync-delay", "5"]
 
 
-@pytest.mark.parametrize(("rss_mb", "verdict"), [(249.0, "yes"), (251.0, "**no**")])
-def test_the_room_of_a_million_is_that_of_the_worst_kind(rss_mb: float, verdict: str) -> None:
-    """Other numbers of messages, and queues in memory, are not what the target speaks of."""
-    rows = [
-        {"case": "1,000,000 x 100 B: quorum", "messages": 1_000_000, "rss_mb": rss_mb},
-        {"case": "1,000,000 x 100 B: classic, persistent", "messages": 1_000_000, "rss_mb": 80.0},
-        {"case": "1,000,000 x 100 B: classic, transient, in memory", "messages": 1_000_000, "rss_mb": 300.0},
-        {"case": "10,000,000 x 100 B: classic, persistent", "messages": 10_000_000, "rss_mb": 300.0},
-    ]
-    document = {
-        "benchmark": "millions",
-        "label": "local",
-        "rows": [{**row, "target": "broker"} for row in rows],
-    }
-    (line,) = [
-        one for one in report.target_lines([document]) if "resident memory" in one[0] and "1 000" in one[0]
-    ]
-    assert line[1:3] == [f"{rss_mb:,.3g} MB at worst (local)", verdict]
-
-
-@pytest.mark.parametrize("name", ["durability", "millions", "versus", "backlog"])
+@pytest.mark.parametrize("name", ["durability", "versus", "scatter"])
 def test_every_question_can_be_asked_for_a_data_folder(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The options are common to all."""
     with pytest.raises(SystemExit, match="0"):

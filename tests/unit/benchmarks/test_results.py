@@ -73,14 +73,6 @@ def test_a_target_is_judged_by_the_brokers_row(cost: float, verdict: str) -> Non
     assert line[2] == verdict
 
 
-def test_flatness_compares_the_dearest_case_with_the_first() -> None:
-    """20 % dearer with a million queued is a target missed."""
-    rows = [sample("10 queued", 2.0), sample("1000 queued", 2.4), sample("1000000 queued", 2.2)]
-    (line,) = [one for one in report.target_lines([document("backlog", rows)]) if "backlog" in one[0]]
-    assert line[1].startswith("20 %")
-    assert line[2] == "**no**"
-
-
 def test_isolation_is_judged_by_amqp_10_and_likeness_by_0_9_1() -> None:
     """That the other half does what the article shows of it is no target missed."""
     rows: list[results.Row] = [

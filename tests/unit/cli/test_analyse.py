@@ -17,7 +17,7 @@ from amqp10broker.cli.main import main
 from amqp10broker.flowevents.schema import VERSION_KEY
 from amqp10broker.recording.runs import write_run
 from amqp10broker.spark.errors import JavaNotFound, MissingExtraError
-from benchmarks import synthetic
+from tests.support import synthetic
 
 Output = pytest.CaptureFixture[str]
 

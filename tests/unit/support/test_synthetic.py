@@ -1,4 +1,4 @@
-"""Synthetic recordings hold what was planted, and the benchmark of the analysis measures them."""
+"""Synthetic recordings hold what was planted."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from amqp10broker.flowevents.schema import Kind
 from amqp10broker.recording.parquet import read_events
 from amqp10broker.recording.runs import read_runs
-from benchmarks import analyse, synthetic
 from benchmarks.processes import family_rss_bytes, process_rss_bytes
+from tests.support import synthetic
 
 
 def test_a_seed_gives_the_same_events_again(tmp_path: Path) -> None:
@@ -47,21 +47,6 @@ def test_latencies_have_the_planted_quantiles(tmp_path: Path) -> None:
         assert slow.quantile(share) / 1e6 == pytest.approx(
             plant.streams[1].confirm.quantile_ms(share), rel=0.05
         )
-
-
-@pytest.mark.parametrize("look_s", [0.1, 60.0])
-def test_duckdb_is_measured_in_a_process_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look_s: float
-) -> None:
-    """Time, events and memory come back, also of a process that is over before anybody has looked at it."""
-    monkeypatch.setattr(analyse, "_LOOK_S", look_s)
-    plants = synthetic.sweep(credits=(50,), windows=(400,), repetitions=1, events=5_000)
-    written = synthetic.write(tmp_path / "recording", plants)
-    row = analyse._measure("duckdb", tmp_path / "recording", tmp_path, 2)
-    # The warm-up, a tenth, does not count.
-    assert row["counted"] == pytest.approx(written * 0.9, rel=0.01)
-    assert row["analyse_s"] > 0
-    assert row["rss_mb"] > 10
 
 
 def test_the_memory_of_a_family_has_that_of_the_process_in_it() -> None:
