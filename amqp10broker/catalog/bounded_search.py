@@ -25,10 +25,17 @@ STATES_MAX: Final = 1000
 """Of one pattern: characters, and forks between them. With all of them, and a text of 255 characters, a
 search takes a twentieth of a second; a pattern as people write it has twenty."""
 
-WAYS_NO_END: Final = 1 << 40
-"""More ways than anybody should try."""
+CLASS_SIZE_MAX: Final = 100_000
+"""Characters beyond Latin-1 in the classes of one pattern: all there are once, some hundredths of a second
+to compile."""
+_WIDE_CLASS_SIZE: Final = 2_000
+"""What any class with such costs beside."""
+_TABLE_END: Final = 0x10000
 
-_TEXT_LENGTH: Final = 256
+NO_END: Final = 1 << 40
+"""More ways, and steps, than anybody should try."""
+
+TEXT_LENGTH: Final = 256
 """Characters for which ways are counted: names and routing keys of AMQP 0-9-1 have at most as many bytes."""
 
 _REPEATS: Final = (_constants.MAX_REPEAT, _constants.MIN_REPEAT)
@@ -43,73 +50,139 @@ class Unbounded(BrokerError):
     """A pattern cannot be followed in bounded time; the text says what is in its way."""
 
 
+class TooManySteps(BrokerError):
+    """A search was given up."""
+
+
 class BoundedSearch:
     """A pattern whose search is bounded."""
 
-    def __init__(self, pattern: str) -> None:
+    def __init__(self, tree: Any) -> None:
         """Build the states.
 
         Args:
-            pattern: that `re` can compile.
+            tree: of `parsed`.
 
         Raises:
             Unbounded: something in it cannot be followed, or it is too large.
         """
-        tree = _parser.parse(pattern)
-        self._machine = _Machine(tree, tree.state.flags, _Parts())
+        self._parts = _Parts()
+        self._machine = _Machine(tree, tree.state.flags, self._parts)
 
-    def __call__(self, text: str) -> bool:
-        """Whether the pattern is found anywhere in the text."""
-        return self._machine.found(text)
+    def __call__(self, text: str, most: int = NO_END) -> tuple[bool, int]:
+        """Whether the pattern is found anywhere in the text, and in how many steps.
+
+        Raises:
+            TooManySteps: it took more than `most`.
+        """
+        self._parts.steps, self._parts.most = 0, most
+        return self._machine.found(text), self._parts.steps
 
 
-def ways(pattern: str) -> int:
-    """At most how many ways `re` has through a text of 256 characters, from one place in it.
+def parsed(pattern: str) -> Any:
+    """The tree of a pattern.
 
-    Args:
-        pattern: that `re` can compile.
+    Raises:
+        re.error: it is no regular expression.
     """
-    return _ways(_parser.parse(pattern))
+    return _parser.parse(pattern)
 
 
-def _ways(items: Any) -> int:
-    """The ways through a sequence: those of its parts, multiplied."""
-    product = 1
-    for item in items:
-        product = min(WAYS_NO_END, product * _ways_of(*item))
-    return product
+def compiled(tree: Any) -> re.Pattern[str]:
+    """What `re` searches with.
+
+    Raises:
+        Unbounded: its classes have too many characters beyond Latin-1 for making a table of them.
+    """
+    if _class_size(tree) > CLASS_SIZE_MAX:
+        raise Unbounded("its classes have too many characters beyond Latin-1")
+    pattern: re.Pattern[str] = _compiler.compile(tree, tree.state.flags)
+    return pattern
 
 
-def _ways_of(kind: Any, value: Any) -> int:
+def steps(tree: Any, length: int = TEXT_LENGTH) -> int:
+    """At most how many characters `re` looks at in a text of this length, up to `NO_END`."""
+    first = next(iter(tree), None)
+    at = first[1] if first is not None and first[0] is _constants.AT else None
+    once = at is _constants.AT_BEGINNING_STRING or (
+        at is _constants.AT_BEGINNING and not tree.state.flags & re.MULTILINE
+    )
+    places = 1 if once else length + 1
+    ways, reach = extent(tree, length)
+    return min(NO_END, length + places * ways * (1 + reach))
+
+
+def extent(items: Any, length: int = TEXT_LENGTH) -> tuple[int, int]:
+    """How many ways `re` has through a text of this length from one place in it, at most.
+
+    Returns:
+        The ways, and how many characters one of them compares; up to `NO_END` each.
+    """
+    ways, reach = 1, 0
+    for kind, value in items:
+        ways_here, reach_here = _extent_of(kind, value, length)
+        ways, reach = min(NO_END, ways * ways_here), min(NO_END, reach + reach_here)
+    return ways, reach
+
+
+def _extent_of(kind: Any, value: Any, length: int) -> tuple[int, int]:
+    if kind is _constants.GROUPREF:
+        return 1, length
+    extents = [extent(body, length) for body in _bodies(kind, value)]
+    if kind not in _REPEATS and kind is not _POSSESSIVE:
+        ways = min(NO_END, sum(ways for ways, _ in extents))
+        return ways or 1, max((reach for _, reach in extents), default=1)
+    low, high, body = value
+    most, ways, reach = min(int(high), length), extents[0][0], max(1, extents[0][1])
+    least = min(int(low), length)
+    shortest, longest = body.getwidth()
+    if ways == 1 and shortest == longest and shortest > 0:
+        # Rounds beyond the least are ways already.
+        return most - least + 1, reach * (least + 1)
+    # Each round may have its own way, and may be cut from the text anywhere.
+    each = ways if shortest == longest else ways + 1
+    # Rounds that may be empty do not end with the text.
+    rounds = min(int(high), length // shortest + 1) if shortest else max(int(low), min(int(high), length + 1))
+    return min(NO_END, (most - least + 1) * int(each ** min(most, 40))), min(NO_END, rounds * reach)
+
+
+def _bodies(kind: Any, value: Any) -> Any:
+    """What stands in an item of a tree, of which `re` tries one after the other; nothing in a character."""
     if kind is _constants.SUBPATTERN:
-        return _ways(value[3])
-    if kind is _ATOMIC:
-        return _ways(value)
-    if kind in _LOOKS:
-        return _ways(value[1])
-    if kind is _constants.BRANCH:
-        return min(WAYS_NO_END, sum(map(_ways, value[1])))
-    if kind is _constants.GROUPREF_EXISTS:
-        _, yes, no = value
-        return min(WAYS_NO_END, _ways(yes) + _ways(no or ()))
+        return (value[3],)
     if kind in _REPEATS or kind is _POSSESSIVE:
-        low, high, body = value
-        low, high = min(int(low), _TEXT_LENGTH), min(int(high), _TEXT_LENGTH)
-        inner: int = _ways(body)
-        shortest, longest = body.getwidth()
-        if inner == 1 and shortest == longest and shortest > 0:
-            return int(high - low + 1)
-        # Each round may have its own way, and may be cut from the text anywhere.
-        each = inner if shortest == longest else inner + 1
-        return min(WAYS_NO_END, (high - low + 1) * int(each ** min(high, 40)))
-    return 1
+        return (value[2],)
+    if kind is _ATOMIC:
+        return (value,)
+    if kind in _LOOKS:
+        return (value[1],)
+    if kind is _constants.BRANCH:
+        return value[1]
+    if kind is _constants.GROUPREF_EXISTS:
+        return (value[1], value[2] or ())
+    return ()
+
+
+def _class_size(items: Any) -> int:
+    """How much `re` has to do for the tables of the classes: much beyond Latin-1, nothing below."""
+    size = 0
+    for kind, value in items:
+        if kind is _constants.IN:
+            spans = [each for op, each in value if op is _constants.RANGE]
+            spans += [(each, each) for op, each in value if op is _constants.LITERAL]
+            if any(last > 0xFF for _, last in spans):
+                size += _WIDE_CLASS_SIZE + sum(max(0, min(last, _TABLE_END) - first) for first, last in spans)
+        size += sum(map(_class_size, _bodies(kind, value)))
+    return size
 
 
 class _Parts:
-    """What all machines of one pattern share: the count of their states, and patterns of one character."""
+    """What all machines of one pattern share: counts of states and steps, and patterns of one character."""
 
     def __init__(self) -> None:
         self.states = 0
+        self.steps = 0
+        self.most = NO_END
         self._small: dict[tuple[str, int], re.Pattern[str]] = {}
 
     def small(self, kind: Any, value: Any, flags: int) -> re.Pattern[str]:
@@ -154,20 +227,27 @@ class _Machine:
         """Whether it is found at each place, from the end of the text to its beginning."""
         looks: dict[_Look, list[bool]] = {}
         after: set[int] = set()
+        parts = self._parts
         for place in range(len(text), -1, -1):
             here = {0}
             if place < len(text):
                 character = text[place]
                 for state in after:
-                    for before, pattern in self._before[state]:
+                    edges = self._before[state]
+                    parts.steps += len(edges)
+                    for before, pattern in edges:
                         if before not in here and pattern.match(character):
                             here.add(before)
             waiting = list(here)
             while waiting:
-                for beside, condition in self._beside[waiting.pop()]:
+                ways_on = self._beside[waiting.pop()]
+                parts.steps += 1 + len(ways_on)
+                for beside, condition in ways_on:
                     if beside not in here and _holds(condition, text, place, looks):
                         here.add(beside)
                         waiting.append(beside)
+            if parts.steps > parts.most:
+                raise TooManySteps(f"a search took more than {parts.most} steps")
             yield self._start in here
             after = here
 
@@ -223,7 +303,10 @@ class _Machine:
             for _ in range(high - low):
                 then = self._either(then, self._build(body, flags, then))
         for _ in range(low):
+            before = then
             then = self._build(body, flags, then)
+            if then == before:
+                break  # there is nothing in it, however often
         return then
 
     def _either(self, *thens: int) -> int:

@@ -295,17 +295,9 @@ class Call:
         """One object, with the columns that are asked for."""
         return Answer.of_json(Listing.read(self.request.query, paged=False).pick(item))
 
-    def listed(self, items: Sequence[Mapping[str, Any]], *, paged: bool = False) -> Answer:
-        """Objects as the query wants them.
-
-        Args:
-            items: in the order of virtual host and name.
-            paged: whether this list comes in pages.
-
-        Raises:
-            Refused: 400, no such page can be.
-        """
-        return Answer.of_json(Listing.read(self.request.query, paged=paged).of(items))
+    def listed(self, items: Sequence[Mapping[str, Any]]) -> Answer:
+        """Objects in the order of virtual host and name, as the query wants them; see also `long_lists`."""
+        return Answer.of_json(Listing.read(self.request.query, paged=False).shown(items))
 
 
 RunEndpoint: TypeAlias = Callable[[Call], Awaitable[Answer]]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeAlias
 
-from amqp10broker.catalog.patterns import matches
+from amqp10broker.catalog.patterns import Finding, is_expression
 from amqp10broker.dataclass import dataclass
 from amqp10broker.http.messages import Refused
 
@@ -15,6 +15,8 @@ PAGE_SIZE: Final = 100
 PAGE_SIZE_MAX: Final = 500
 _DIGITS_MAX: Final = 9
 _ABSENT: Final = object()
+
+Item: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,24 +72,29 @@ class Listing:
             query.get("use_regex") == "true",
         )
 
-    def of(self, items: Sequence[Mapping[str, Any]]) -> Any:
-        """The items that are wanted: an array, or a page with what there is in all.
+    async def found(self, items: Sequence[Item], pause: Callable[[], Awaitable[None]]) -> Sequence[Item]:
+        """The items whose names fit; all, if there are no pages.
+
+        Args:
+            items: of the list.
+            pause: lets others run.
 
         Raises:
-            Refused: 400, the page is behind the last one.
+            InvalidArgument: the name is a regular expression that would take too long.
         """
-        found = self.found(items)
-        shown = [self.pick(item) for item in self.on_page(self.sorted(found))]
-        facts = self.facts(len(items), len(found), len(shown))
-        return shown if facts is None else {**facts, "items": shown}
-
-    def found(self, items: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-        """The items whose names fit; all, if there are no pages."""
-        if self.page is None or self.name is None:
+        name = self.name
+        if self.page is None or name is None:
             return items
-        return [item for item in items if self._named(str(item.get("name", "")))]
+        if not self.regex:
+            return [item for item in items if name in _name(item)]
+        # As RabbitMQ: what is no expression finds nothing.
+        return await Finding(name, "name").among(items, _name, pause) if is_expression(name) else []
 
-    def on_page(self, found: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    def shown(self, items: Sequence[Item]) -> list[Item]:
+        """The items of a list that has no pages."""
+        return [self.pick(item) for item in self.sorted(items)]
+
+    def on_page(self, found: Sequence[Item]) -> Sequence[Item]:
         """Of items in their order those of the page; all, if there are no pages.
 
         Raises:
@@ -135,7 +142,7 @@ class Listing:
             place[last] = dict(value) if isinstance(value, Mapping) else value
         return picked
 
-    def sorted(self, items: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    def sorted(self, items: Sequence[Item]) -> Sequence[Item]:
         """The items in the order that is wanted."""
         if self.sort is None:
             return items[::-1] if self.descending else items
@@ -149,10 +156,9 @@ class Listing:
         order = sorted(range(len(items)), key=ranks.__getitem__, reverse=self.descending)
         return [items[place] for place in order]
 
-    def _named(self, name: str) -> bool:
-        if self.name is None:
-            return True
-        return matches(self.name, name) if self.regex else self.name in name
+
+def _name(item: Item) -> str:
+    return str(item.get("name", ""))
 
 
 def _at(item: Mapping[str, Any], path: str) -> Any:

@@ -7,11 +7,11 @@ encoder lets nobody else run before it is done.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeAlias, TypeVar
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from typing import Final, TypeAlias, TypeVar
 
 from amqp10broker.http.calls import Call
-from amqp10broker.http.lists import Listing
+from amqp10broker.http.lists import Item, Listing
 from amqp10broker.http.messages import Answer, json_bytes
 
 T = TypeVar("T")
@@ -19,7 +19,6 @@ T = TypeVar("T")
 PORTION: Final = 50
 """Items that are made, or written, in one go: some milliseconds."""
 
-Item: TypeAlias = Mapping[str, Any]
 Make: TypeAlias = Callable[[Sequence[Item], Collection[str] | None], Awaitable[Sequence[Item]]]
 """Makes whole items of known ones, in their order: with these keys at least, None for all. An item that
 is not there any more is left out."""
@@ -54,10 +53,11 @@ async def listed(
 
     Raises:
         Refused: 400, no such page can be.
+        InvalidArgument: the name is a regular expression that would take too long.
     """
     listing = Listing.read(call.request.query, paged=paged)
     keys = set(known[0]) if known else set[str]()
-    found = listing.found(known)
+    found = await listing.found(known, call.door.pause)
     by = None if listing.sort is None else listing.sort.partition(".")[0]
     if make is not None and by is not None and by not in keys:
         found = await _with(by, keys, call, found, make)

@@ -7,9 +7,10 @@ fails is a result with a line for each reason.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final
 
-from amqp10broker.catalog.patterns import check_bounded, matches
+from amqp10broker.catalog.patterns import Finding, check_bounded
 from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.management.caller import Caller, Job
 from amqp10broker.management.cluster_node import ClusterNode, GroupSeen
@@ -98,13 +99,10 @@ def check_leaders(caller: Caller, pattern: str, vhost: str | None, across_all_vh
         return any(each.state == "leader" for each in states.values())
 
     async def leaderless() -> list[DeclaredQueue]:
-        return [
-            queue
-            for queue in list(quorum_queues(caller))
-            if (across_all_vhosts or queue.vhost == name)
-            and matches(pattern, queue.name)
-            and not await led(queue)
-        ]
+        queues = [each for each in quorum_queues(caller) if across_all_vhosts or each.vhost == name]
+        finding = Finding(pattern, "queues")
+        asked = await finding.among(queues, lambda queue: queue.name, partial(cluster.pause, 0))
+        return [queue for queue in asked if not await led(queue)]
 
     async def wait() -> Check:
         left = LEADER_S

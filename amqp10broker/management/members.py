@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
-from amqp10broker.catalog.patterns import check_bounded, matches
+from amqp10broker.catalog.patterns import Finding
 from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.errors import NotFound, NotSupported, PreconditionFailed, RefusedError, Unavailable
 from amqp10broker.management.caller import Caller, Job
@@ -476,14 +476,10 @@ def _matching(caller: Caller, vhost_pattern: str, queue_pattern: str) -> list[De
     """Quorum queues by patterns that are found anywhere in the names.
 
     Raises:
-        InvalidArgument: one is no regular expression, or could take for ever to search for.
+        InvalidArgument: one is no regular expression, or could take too long to search for.
     """
-    check_bounded((vhost_pattern, queue_pattern), "queues")
-    return [
-        queue
-        for queue in quorum_queues(caller)
-        if matches(vhost_pattern, queue.vhost) and matches(queue_pattern, queue.name)
-    ]
+    in_vhost, in_name = (Finding(each, "queues") for each in (vhost_pattern, queue_pattern))
+    return [queue for queue in quorum_queues(caller) if in_vhost(queue.vhost) and in_name(queue.name)]
 
 
 def _fits(queue: DeclaredQueue, strategy: str) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from amqp10broker.catalog.patterns import check_bounded
+from amqp10broker.catalog.patterns import RE_STEPS_MAX, Finding
 from amqp10broker.catalog.policies import Policy
 from amqp10broker.catalog.policy_keys import CHECKS, EXCHANGE, unknown_of
 from amqp10broker.catalog.queue import Effective
@@ -95,7 +95,10 @@ def _set(caller: Caller, policy: Policy) -> Proposal:
             f"policy '{policy.name}': '{unknown[0]}' is not recognised as a setting of policies; "
             f"{hint(unknown[0], sorted(CHECKS))}",
         )
-    check_bounded((policy.pattern,), f"policy '{policy.name}'")
+    finding = Finding(policy.pattern, f"policy '{policy.name}'", RE_STEPS_MAX)
+    # All names are searched when it acts: in one go, by every node.
+    for thing in (*caller.vhost, *caller.vhost.topology):
+        finding(thing.name)
     return Proposal(SetPolicy(caller.vhost.named(), policy), lambda answer: _effect_of(caller, policy))
 
 

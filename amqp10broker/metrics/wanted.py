@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import Final
 
-from amqp10broker.catalog.patterns import check_pattern, matches
+from amqp10broker.catalog.patterns import Finding
 from amqp10broker.dataclass import dataclass
 from amqp10broker.metrics.table import GROUPS, Group
 
@@ -32,14 +32,14 @@ class Wanted:
         form: of the answer.
         groups: that have rows in it.
         vhosts: whose queues count; None: all.
-        queue: a pattern (`catalog.patterns`) that is found in the names of the queues that count; None: any.
+        queue: found in the names of the queues that count; None: any.
         openmetrics: the format; else Prometheus' own.
     """
 
     form: Form
     groups: tuple[Group, ...]
     vhosts: frozenset[str] | None = None
-    queue: str | None = None
+    queue: Finding | None = None
     openmetrics: bool = False
 
     @property
@@ -48,10 +48,14 @@ class Wanted:
         return OPENMETRICS_TYPE if self.openmetrics else PLAIN_TYPE
 
     def takes_queue(self, vhost: str, name: str) -> bool:
-        """Whether a queue counts."""
+        """Whether a queue counts.
+
+        Raises:
+            InvalidArgument: the names of all queues take too long to look at.
+        """
         if self.vhosts is not None and vhost not in self.vhosts:
             return False
-        return self.queue is None or matches(self.queue, name)
+        return self.queue is None or self.queue(name)
 
 
 def wanted(
@@ -80,7 +84,6 @@ def wanted(
     if form is Form.PER_OBJECT:
         groups = tuple(group for group in GROUPS.values() if group.per_object)
         return Wanted(form, groups, openmetrics=openmetrics)
-    if queue is not None:
-        check_pattern(queue, "queue")
     asked = tuple(GROUPS[name] for name in dict.fromkeys(families) if name in GROUPS)
-    return Wanted(form, asked, frozenset(vhosts) or None, queue, openmetrics)
+    found_in = None if queue is None else Finding(queue, "queue")
+    return Wanted(form, asked, frozenset(vhosts) or None, found_in, openmetrics)

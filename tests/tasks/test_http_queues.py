@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import trio
 
+from amqp10broker.catalog import patterns
 from amqp10broker.catalog.users import Permission
 from amqp10broker.http import long_lists
 from amqp10broker.queues import figures
@@ -366,6 +367,43 @@ async def test_queues_come_in_pages_by_what_is_declared_or_counted(autojump_cloc
         assert [(each["name"], each["messages"]) for each in keda["items"]] == [("q1", 1), ("q3", 2)]
         heard = await user.ask("GET", "/queues?page=4&page_size=2")
         assert (heard.status, heard.json["error"]) == (400, "page_out_of_range")
+
+
+@pytest.mark.parametrize(
+    "path", ["/queues?", "/queues/%2F?", "/exchanges?", "/connections?", "/channels?", "/users?", "/vhosts?"]
+)
+async def test_a_pattern_that_takes_too_long_is_refused(autojump_clock: trio.abc.Clock, path: str) -> None:
+    """However few the names are."""
+    async with running_broker() as broker, http_user(broker) as user:
+        for pattern in ("a" * 10_200, "(.*)-(.*)-%5C1", "(?=a){400000000}b"):
+            heard = await user.ask("GET", f"{path}page=1&use_regex=true&name={pattern}")
+            assert (heard.status, heard.json["error"]) == (400, "bad_request")
+            assert "could take for ever to search for" in heard.json["reason"]
+        assert (await user.ask("GET", f"{path}page=1&use_regex=true&name=^a.*[b]")).status == 200
+
+
+async def test_a_pattern_is_searched_for_in_so_many_steps_a_request(
+    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever one may come from: lists, what is followed, metrics, checks, policies."""
+    monkeypatch.setattr(patterns, "FINDING_STEPS_MAX", 3_000)
+    checks = "/api/health/checks/quorum-queues-without-elected-leaders/vhost/%2F/pattern"
+    async with running_broker() as broker, http_user(broker, prefix="") as user:
+        for at in range(9):
+            body = {"durable": True, "arguments": {"x-queue-type": "quorum"}}
+            assert await user.put(f"/api/queues/%2F/{at}{'a' * 200}!", body) == 201
+        hostile = "([a-z]%2B%5C.%3F)%2B$"
+        policy = {"pattern": "([a-z]+\\.?)+$", "definition": {"max-length": 1}}
+        for method, path, body in (
+            ("GET", f"/api/queues?page=1&use_regex=true&name={hostile}", None),
+            ("GET", f"{checks}/{hostile}", None),
+            ("GET", f"/metrics/detailed?family=queue_coarse_metrics&queue={hostile}", None),
+            ("PUT", "/api/policies/%2F/p", policy),
+            ("PUT", "/api/operator-policies/%2F/p", policy),
+        ):
+            heard = await user.ask(method, path, body)
+            assert (heard.status, heard.json["error"]) == (400, "bad_request"), path
+            assert "takes too long to search for in so many names" in heard.json["reason"]
 
 
 async def test_a_page_asks_only_the_queues_that_are_on_it(

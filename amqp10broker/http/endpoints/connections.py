@@ -71,7 +71,7 @@ async def delete_of_user(call: Call) -> Answer:
 async def list_channels_of_connection(call: Call) -> Answer:
     """Channels of a connection of AMQP 0-9-1."""
     found = await found_connection(call, call.values["name"])
-    return call.listed([_channel(call, found, each) for each in found.channels], paged=True)
+    return await listed(call, [_channel(call, found, each) for each in found.channels])
 
 
 async def list_sessions(call: Call) -> Answer:

@@ -9,8 +9,8 @@ from typing import Any, Final
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.http.calls import NO_CONTENT, Call, RunEndpoint, route
 from amqp10broker.http.front import not_found
-from amqp10broker.http.lists import Listing
-from amqp10broker.http.long_lists import Item, described, written
+from amqp10broker.http.lists import Item, Listing
+from amqp10broker.http.long_lists import described, written
 from amqp10broker.http.messages import Answer, Refused, json_bytes
 from amqp10broker.http.rights import Tag
 from amqp10broker.http.routes import Route

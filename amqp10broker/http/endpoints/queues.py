@@ -12,8 +12,8 @@ from amqp10broker.http import fields
 from amqp10broker.http.calls import CREATED, NO_CONTENT, Call, RunEndpoint, route
 from amqp10broker.http.endpoints.connections import consumers_of, every_connection, peer_details
 from amqp10broker.http.front import not_found
-from amqp10broker.http.lists import Listing
-from amqp10broker.http.long_lists import Item, described, listed
+from amqp10broker.http.lists import Item, Listing
+from amqp10broker.http.long_lists import described, listed
 from amqp10broker.http.messages import Answer, Refused
 from amqp10broker.http.queue_objects import COUNTS, STATIC, TOTALS, Row, counts, details, figures, static
 from amqp10broker.http.rights import Tag

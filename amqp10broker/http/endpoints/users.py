@@ -12,6 +12,7 @@ from amqp10broker.errors import NotFound
 from amqp10broker.http import fields
 from amqp10broker.http.calls import CREATED, NO_CONTENT, Call, RunEndpoint, route
 from amqp10broker.http.front import not_found
+from amqp10broker.http.long_lists import listed
 from amqp10broker.http.messages import Answer, Refused
 from amqp10broker.http.rights import Tag
 from amqp10broker.http.routes import Route
@@ -21,7 +22,7 @@ USER_LIMITS: Final = ("max-connections", "max-channels")
 
 async def list_users(call: Call) -> Answer:
     """All users."""
-    return call.listed([_object(user) for user in _sorted(call.door.catalog.users)], paged=True)
+    return await listed(call, [_object(user) for user in _sorted(call.door.catalog.users)])
 
 
 async def list_without_permissions(call: Call) -> Answer:

@@ -11,6 +11,7 @@ from amqp10broker.http import fields
 from amqp10broker.http.calls import CREATED, NO_CONTENT, Call, RunEndpoint, route
 from amqp10broker.http.endpoints.users import limit_value
 from amqp10broker.http.front import not_found
+from amqp10broker.http.long_lists import listed
 from amqp10broker.http.messages import Answer, Refused
 from amqp10broker.http.rights import Tag
 from amqp10broker.http.routes import Route
@@ -24,7 +25,7 @@ async def list_vhosts(call: Call) -> Answer:
     known = call.door.catalog.vhosts
     all_of_them = call.has(Tag.MONITORING)
     seen = [known[name] for name in sorted(known) if all_of_them or call.sees(name)]
-    return call.listed([_object(call, vhost) for vhost in seen], paged=True)
+    return await listed(call, [_object(call, vhost) for vhost in seen])
 
 
 async def get_vhost(call: Call) -> Answer:

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amqp10broker.catalog.bounded_search import STATES_MAX, BoundedSearch, Unbounded, ways
+from amqp10broker.catalog.bounded_search import (
+    STATES_MAX,
+    BoundedSearch,
+    TooManySteps,
+    Unbounded,
+    compiled,
+    extent,
+    parsed,
+    steps,
+)
 
 HOPELESS = [
     ("^([a-z]+\\.?)+$", "a" * 254 + "!"),
@@ -27,8 +36,8 @@ HOPELESS = [
 @pytest.mark.parametrize(("pattern", "text"), HOPELESS)
 def test_what_re_would_never_end_is_answered(pattern: str, text: str) -> None:
     """That the test ends is what it shows."""
-    assert not BoundedSearch(pattern)(text)
-    assert ways(pattern) > 1024
+    assert not BoundedSearch(parsed(pattern))(text)[0]
+    assert extent(parsed(pattern))[0] > 1024
 
 
 @pytest.mark.parametrize(
@@ -50,7 +59,7 @@ def test_what_re_would_never_end_is_answered(pattern: str, text: str) -> None:
 )
 def test_ways_of_patterns_that_are_quick(pattern: str, expected: int) -> None:
     """A repetition has as many as it may have rounds; parts one after the other multiply theirs."""
-    assert ways(pattern) == expected
+    assert extent(parsed(pattern))[0] == expected
 
 
 @pytest.mark.parametrize(
@@ -68,7 +77,44 @@ def test_what_cannot_be_followed_is_said(pattern: str, what: str) -> None:
     """Nothing else than what is in the way; the pattern itself is a regular expression."""
     re.compile(pattern)
     with pytest.raises(Unbounded, match=re.escape(what)):
-        BoundedSearch(pattern)
+        BoundedSearch(parsed(pattern))
+
+
+@pytest.mark.parametrize("pattern", ["(){400000000}.*.*x", "(?:(){60000}){60000}(?:a|)*x"])
+def test_rounds_with_nothing_in_them_are_not_gone(pattern: str) -> None:
+    """That the test ends is what it shows."""
+    assert BoundedSearch(parsed(pattern))("aax")[0]
+    assert steps(parsed(pattern)) > 1 << 20
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["(?:(?:a|a)){10}" + "[ab]" * 100 + "x", ".*" + "a" * 200 + "b", "(){400000000}x", "(?=a){4000000}b"],
+)
+def test_few_ways_with_much_on_each_are_many_steps(pattern: str) -> None:
+    """`re` would take a hundredth of a second for a name, or for ever."""
+    assert steps(parsed(pattern)) > 1 << 20
+
+
+@pytest.mark.parametrize("pattern", ["^orders\\..*", "orders.*new", "^(a|b|cd)-[0-9]+$", "^(?!amq\\.).*"])
+def test_patterns_as_people_write_them_are_few_steps(pattern: str) -> None:
+    assert steps(parsed(pattern)) < 1 << 20
+
+
+def test_a_search_is_given_up_after_so_many_steps() -> None:
+    search = BoundedSearch(parsed("^([a-z]+\\.?)+$"))
+    found, made = search("a" * 255)
+    assert found
+    assert search("a" * 255, made) == (True, made)
+    with pytest.raises(TooManySteps):
+        search("a" * 255, made // 2)
+
+
+def test_classes_with_too_much_beyond_latin_1_are_not_compiled() -> None:
+    """Each would take milliseconds."""
+    assert compiled(parsed("(?i)[\u4e00-\u9fff][\x80-\U0010ffff]?\\w[^a-z]")).search("\u4e01a:")
+    with pytest.raises(Unbounded, match="characters beyond Latin-1"):
+        compiled(parsed("(?:x(?i:[a\x80-\uffff]|b)){2}[\x80-\uffff]"))
 
 
 ATOMS = [
@@ -100,6 +146,6 @@ PATTERNS = st.recursive(st.sampled_from(ATOMS), _larger, max_leaves=8)
 @given(pattern=PATTERNS, texts=st.lists(st.text("abA\n é-", max_size=8), min_size=1, max_size=5))
 def test_it_finds_what_re_finds(pattern: str, texts: list[str]) -> None:
     """Whatever is in the pattern: repetitions in repetitions, anchors, classes, flags, looks in looks."""
-    search = BoundedSearch(pattern)
+    search = BoundedSearch(parsed(pattern))
     for text in texts:
-        assert search(text) is (re.search(pattern, text) is not None), (pattern, text)
+        assert search(text)[0] is (re.search(pattern, text) is not None), (pattern, text)

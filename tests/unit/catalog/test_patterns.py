@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from amqp10broker.catalog import patterns
 from amqp10broker.catalog.patterns import check_bounded, check_pattern, fault_of, matches
 from amqp10broker.errors import InvalidArgument
 
@@ -67,6 +68,27 @@ def test_what_might_take_for_ever_is_refused_when_it_is_set() -> None:
     assert not matches(hopeless, "a-b-a")
     with pytest.raises(InvalidArgument, match=r"^p: .* could take for ever to search for: it has a back ref"):
         check_bounded(["a", hopeless], "p")
+
+
+@pytest.mark.parametrize("pattern", ["^(.*)-(.*)-\\1$", "(", "a" * 5000])
+def test_what_is_refused_is_compiled_once(pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not again for each name."""
+    seen = []
+    whole = patterns.parsed
+    monkeypatch.setattr(patterns, "parsed", lambda text: seen.append(text) or whole(text))
+    patterns._compiled.cache_clear()
+    assert not any(matches(pattern, f"a{at}-b") for at in range(100))
+    assert len(seen) <= 1
+
+
+def test_a_pattern_has_4096_characters_at_most() -> None:
+    """A longer one from before stays and finds nothing."""
+    long = "a" * (patterns.PATTERN_CHARACTERS_MAX + 1)
+    assert check_pattern(long, "p") == long
+    assert not matches(long, "a" * 1000)
+    assert matches(long[1000:], "b") is False
+    with pytest.raises(InvalidArgument, match=r"^p: 'a{200}\.\.\.' could take for ever .* longer than 4096"):
+        check_bounded([long], "p")
 
 
 def test_a_pattern_that_is_none_any_more_finds_nothing() -> None:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import trio
 
+from amqp10broker.errors import InvalidArgument
+from amqp10broker.http import long_lists
 from amqp10broker.http.lists import Listing
 from amqp10broker.http.messages import Refused
 
@@ -19,8 +24,21 @@ QUEUES: list[dict[str, Any]] = [
 ]
 
 
+class _Door:
+    pauses = 0
+
+    async def pause(self) -> None:
+        self.pauses += 1
+        await trio.lowlevel.checkpoint()
+
+
+def list_of(items: list[dict[str, Any]], query: dict[str, str], *, paged: bool = True) -> Any:
+    call: Any = SimpleNamespace(request=SimpleNamespace(query=query), door=_Door())
+    return json.loads(trio.run(partial(long_lists.listed, call, items, paged=paged)).body)
+
+
 def listed(paged: bool = True, **query: str) -> Any:
-    return Listing.read(query, paged=paged).of(QUEUES)
+    return list_of(QUEUES, query, paged=paged)
 
 
 def names(items: Any) -> list[str]:
@@ -67,7 +85,7 @@ def test_an_unknown_key_leaves_the_order() -> None:
 
 def test_values_of_several_types_have_an_order() -> None:
     items = [{"v": "s"}, {"v": {"a": 1}}, {"v": True}, {"v": None}, {"v": 1.5}, {}]
-    assert Listing(sort="v").of(items) == [
+    assert Listing(sort="v").shown(items) == [
         {},
         {"v": 1.5},
         {"v": None},
@@ -105,9 +123,43 @@ def test_a_name_may_be_a_regular_expression() -> None:
 @pytest.mark.parametrize("pattern", ["(", "[", "(a+)+$"])
 def test_an_expression_that_cannot_be_searched_with_finds_nothing_or_what_it_means(pattern: str) -> None:
     hostile = [{"name": "a" * 200 + "!"}]
-    page = Listing.read({"page": "1", "name": pattern, "use_regex": "true"}, paged=True).of(hostile)
+    page = list_of(hostile, {"page": "1", "name": pattern, "use_regex": "true"})
     assert page["items"] == []
     assert page["page_count"] == 0
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "a" * 10_200,
+        "(.*)-(.*)-\\1",
+        "(?:a|){400000000}x",
+        "(?i)" + "[\x00-\uffff]" * 300,
+    ],
+)
+def test_an_expression_that_is_too_long_to_search_with_is_refused(pattern: str) -> None:
+    """Also if the list is empty: it is refused as it is compiled."""
+    with pytest.raises(InvalidArgument, match="^name: .* could take for ever to search for"):
+        list_of([], {"page": "1", "name": pattern, "use_regex": "true"})
+
+
+def test_an_expression_is_searched_for_in_so_many_steps_of_all_names() -> None:
+    """Of names that take many steps each fewer are looked at than of others, and others run meanwhile."""
+    hostile = [{"name": "a" * 254 + "!"} for _ in range(10_000)]
+    query = {"page": "1", "name": "^([a-z]+\\.?)+$", "use_regex": "true"}
+    with pytest.raises(InvalidArgument, match="takes too long to search for in so many names"):
+        list_of(hostile, query)
+    assert list_of(hostile[:1000], query)["items"] == []
+    assert (
+        list_of([{"name": f"queue.{at}"} for at in range(10_000)], {**query, "name": "ue.*9$"})["items"] != []
+    )
+
+
+def test_others_run_while_names_are_searched() -> None:
+    door, hostile = _Door(), [{"name": "a" * 254 + "!"} for _ in range(100)]
+    listing = Listing.read({"page": "1", "name": "^([a-z]+\\.?)+$", "use_regex": "true"}, paged=True)
+    trio.run(listing.found, hostile, door.pause)
+    assert door.pauses >= 3
 
 
 def test_sorting_comes_before_paging_and_columns_after() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from amqp10broker.catalog import patterns
 from amqp10broker.errors import BadRequest, InvalidArgument, NotFound
 from amqp10broker.queues.commands import Configure
 from tests.support.managing import Broker
@@ -101,6 +102,21 @@ def test_what_does_not_act_is_said(broker: Broker) -> None:
     assert found["ineffective"] == ["max-age"]
     (warning,) = found["warnings"]
     assert warning.startswith("queue 'qq': quorum queues have no overflow reject-publish-dlx")
+
+
+@pytest.mark.parametrize("operation", ["set-policy", "set-operator-policy"])
+def test_a_policy_whose_pattern_takes_too_long_in_all_names_is_refused(
+    broker: Broker, operation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be searched for in all of them at once, by every node."""
+    monkeypatch.setattr(patterns, "FINDING_STEPS_MAX", 5_000)
+    for at in range(20):
+        broker.do("declare-queue", name=f"{at}" + "a" * 200 + "!")
+    slow = policy({"max-length": 1}, pattern="([a-z]+\\.?)+$")
+    with pytest.raises(InvalidArgument, match=r"^policy 'p': .* in so many names, .*; begin it with \^"):
+        broker.do(operation, **slow)
+    assert broker.do("list-policies") == broker.do("list-operator-policies") == []
+    assert broker.do(operation, **(slow | {"pattern": "^[0-9]+a"}))["queues"] == 20
 
 
 @pytest.mark.parametrize(
