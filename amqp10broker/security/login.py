@@ -1,12 +1,16 @@
 """SASL on the server's side: one `Authentication` a connection decides who the client is.
 
 Nothing here waits. What takes time (argon2, SCRAM's derivation) is handed out as `Slow`: the caller runs
-it in a thread and gives its result to `resume`. What the client must answer is handed out as `Challenge`::
+it in a thread and gives its result to `resume`. Keys that must be fetched are handed out as `Fetch`. What the
+client must answer is handed out as `Challenge`::
 
     step = authenticator.begin(peer).start(mechanism, initial_response)
     while not isinstance(step, Success | Failure):
         if isinstance(step, Slow):
             step = authentication.resume(step.conclude(await in_a_thread(step.work)))
+        elif isinstance(step, Fetch):
+            await step.fetch()
+            step = authentication.resume(None)
         else:
             step = authentication.respond(await ask_the_client(step.data))
 
@@ -17,7 +21,7 @@ Mechanisms: PLAIN (RFC 4616), AMQPLAIN (AMQP 0-9-1: a field table with LOGIN and
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Hashable, Mapping, Sequence
 from dataclasses import field
 from enum import Enum
 from typing import Any, Final, Protocol, TypeAlias
@@ -126,8 +130,19 @@ class Slow:
 
 
 @dataclass(frozen=True, slots=True)
-class Crowded:
-    """The client's password was not looked at: too many of its address wait for theirs. It may try again.
+class Fetch:
+    """The authority of tokens must be asked for its keys: await it, then call `Authentication.resume`.
+
+    It takes no turn of those who wait for a verification: a server may need seconds for its answer.
+    """
+
+    fetch: Callable[[], Awaitable[None]] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Unverified:
+    """The client's password was not verified: too many of its address wait for theirs, or a fault of ours.
+    It may try again.
 
     Attributes:
         reason: for the client and the log.
@@ -136,8 +151,8 @@ class Crowded:
     reason: str
 
 
-Step: TypeAlias = Success | Failure | Challenge | Slow
-_Steps: TypeAlias = Generator[Challenge | Slow, Any, Success | Failure]
+Step: TypeAlias = Success | Failure | Challenge | Slow | Fetch
+_Steps: TypeAlias = Generator[Challenge | Slow | Fetch, Any, Success | Failure]
 
 
 class Tokens(Protocol):
@@ -154,11 +169,8 @@ class Tokens(Protocol):
     def may_fetch(self) -> bool:
         """Whether the authority may be asked for its keys now."""
 
-    def fetch(self) -> Any:
-        """Ask for them, in a thread."""
-
-    def learn(self, fetched: Any) -> bool:
-        """Take what was fetched; whether there was anything."""
+    async def fetch(self) -> None:
+        """Ask for them, or wait for the answer that another login has asked for."""
 
 
 class Authenticator:
@@ -279,7 +291,7 @@ class Authentication:
         return self._next(response)
 
     def resume(self, result: Any) -> Step:
-        """The work of a `Slow` is done, and this is what was concluded from it."""
+        """The work of a `Slow` is done, and this is what was concluded from it; a `Fetch` gives nothing."""
         return self._next(result)
 
     def _next(self, value: Any) -> Step:
@@ -342,7 +354,7 @@ class Authentication:
             except UnknownKey:
                 if not tokens.may_fetch():
                     raise
-                yield Slow(tokens.fetch, tokens.learn, "", ("key set",), lambda: None)
+                yield Fetch(tokens.fetch)
                 grants = tokens.verify(token)
         except TokenRefused as refusal:
             return Failure(f"token refused: {refusal}")

@@ -25,6 +25,8 @@ ALGORITHMS: Final = (
 """What is accepted unless it is configured: signatures that only the authority can make."""
 SYMMETRIC: Final = ("HS256", "HS384", "HS512")
 USERNAME_CLAIMS: Final = ("preferred_username", "sub", "client_id")
+NAMELESS: Final = "unknown"
+"""The user of a token that names none, as in RabbitMQ."""
 TOKEN_BYTES_MAX: Final = 32_768
 _PEM: Final = b"-----BEGIN"
 _DEFAULT: Final = ""
@@ -227,17 +229,9 @@ class TokenVerifier:
             )
 
     def user(self, claims: Mapping[str, Any]) -> str:
-        """The user's name.
-
-        Raises:
-            TokenRefused: no claim has one.
-        """
-        names = self.settings.username_claims
-        found = (claims.get(name) for name in names)
-        name = next((each for each in found if isinstance(each, str) and each and "\0" not in each), None)
-        if name is None:
-            raise TokenRefused(f"it names no user: none of {', '.join(names)} is a text")
-        return name
+        """The user's name; a token need not have one (RFC 7519, section 4.1.2)."""
+        found = (claims.get(name) for name in self.settings.username_claims)
+        return next((name for name in found if isinstance(name, str) and name and "\0" not in name), NAMELESS)
 
     def granted(self, claims: Mapping[str, Any]) -> Granted:
         """What the scopes of a token say."""

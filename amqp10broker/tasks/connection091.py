@@ -28,7 +28,7 @@ from amqp10broker.amqp091.method_names import method_name
 from amqp10broker.amqp10.heartbeat import IdleTimer
 from amqp10broker.errors import NotAllowed, NotFound
 from amqp10broker.management.snapshot import ConnectionView
-from amqp10broker.security.login import Challenge, Crowded, Failure, Peer, Success
+from amqp10broker.security.login import Challenge, Failure, Peer, Success, Unverified
 from amqp10broker.service.channels.open import login_refused, server_properties
 from amqp10broker.tasks.channel import RunningChannel
 from amqp10broker.tasks.channels091 import Channels
@@ -140,7 +140,7 @@ class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChanne
                 case _:
                     assert_never(event)
 
-    def answer_login(self, step: Success | Challenge | Failure | Crowded) -> None:
+    def answer_login(self, step: Success | Challenge | Failure | Unverified) -> None:
         config = self._surroundings.config
         match step:
             case Success():
@@ -151,7 +151,7 @@ class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChanne
                 )
             case Challenge():
                 self.engine.secure(step.data)
-            case Crowded():
+            case Unverified():
                 self._refuse_login(AmqpHardError(ReplyCode.CONNECTION_FORCED, step.reason))
             case Failure():
                 self._refuse_login(login_refused(self._mechanism))

@@ -26,7 +26,7 @@ from amqp10broker.amqp10.heartbeat import IdleTimer
 from amqp10broker.amqp10.performatives import SaslCode
 from amqp10broker.errors import NotAllowed, ResourceLocked
 from amqp10broker.management.snapshot import ConnectionView
-from amqp10broker.security.login import Challenge, Crowded, Failure, Peer, Success
+from amqp10broker.security.login import Challenge, Failure, Peer, Success, Unverified
 from amqp10broker.service.sessions.open import (
     check_open,
     is_of_jms,
@@ -107,13 +107,13 @@ class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession]):
         self.engine.fail(fault)
         self.flush()
 
-    def answer_login(self, step: Success | Challenge | Failure | Crowded) -> None:
+    def answer_login(self, step: Success | Challenge | Failure | Unverified) -> None:
         match step:
             case Success():
                 self.engine.sasl_outcome(SaslCode.OK, step.data or None)
             case Challenge():
                 self.engine.sasl_challenge(step.data)
-            case Crowded():
+            case Unverified():
                 self.engine.sasl_outcome(SaslCode.SYS_TEMP)
             case Failure():
                 self.engine.sasl_outcome(SaslCode.AUTH)

@@ -22,11 +22,11 @@ from amqp10broker.management.snapshot import ConnectionView, OriginView
 from amqp10broker.security.login import (
     Authentication,
     Challenge,
-    Crowded,
     Failure,
     Peer,
     Step,
     Success,
+    Unverified,
 )
 from amqp10broker.service.circumstances import Circumstances
 from amqp10broker.service.counters import ClientCounters
@@ -245,7 +245,7 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
         """Do what the client wants."""
 
     @abstractmethod
-    def answer_login(self, step: Success | Challenge | Failure | Crowded) -> None:
+    def answer_login(self, step: Success | Challenge | Failure | Unverified) -> None:
         """Tell the client how its login goes on; after a failure it has waited for that."""
 
     @abstractmethod

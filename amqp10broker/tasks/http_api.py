@@ -22,7 +22,7 @@ from amqp10broker.http.rights import wrong_login
 from amqp10broker.http.routes import JSON_TYPES, Router
 from amqp10broker.http.table import ROUTES
 from amqp10broker.security.grants import CatalogGrants, Grants, account_of
-from amqp10broker.security.login import Crowded, Failure, Peer, Success
+from amqp10broker.security.login import Failure, Peer, Success, Unverified
 from amqp10broker.tasks.connection_log import host_of
 from amqp10broker.tasks.http_connection import RunRequest
 from amqp10broker.tasks.http_door import BrokerDoor
@@ -135,7 +135,7 @@ class HttpApi:
             grants = outcome.token or CatalogGrants(broker.catalog.users, outcome.user)
             if grants.account is not None:
                 return grants
-        if isinstance(outcome, Crowded):
+        if isinstance(outcome, Unverified):
             raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", outcome.reason)
         if isinstance(outcome, Failure):
             host = host_of(peer)

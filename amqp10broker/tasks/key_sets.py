@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import json
 import ssl
+import time
 import urllib.request
 from collections.abc import Callable
+from http.client import HTTPException
 from typing import Any, Final
+
+import trio
 
 from amqp10broker.config import Config
 from amqp10broker.config.pairs import scope_aliases, signing_keys
 from amqp10broker.errors import ConfigError
 from amqp10broker.security.token_scopes import TokenGrants
-from amqp10broker.security.tokens import (
-    TokenKeys,
-    TokenRefused,
-    TokenSettings,
-    TokenVerifier,
-    UnknownKey,
-)
+from amqp10broker.security.tokens import TokenKeys, TokenSettings, TokenVerifier
 from amqp10broker.tasks.log import Log
 
 _log = Log("amqp10broker.login")
 
 FETCH_TIMEOUT_S: Final = 5.0
+"""For an authority's answer, and for each part of it: a server may send a byte a second."""
 KEY_SET_BYTES_MAX: Final = 1_000_000
+_PART_BYTES: Final = 65_536
+_LATE: Final = f"it took longer than {FETCH_TIMEOUT_S:g} s"
 _LOOPBACK_URIS: Final = ("http://127.0.0.1:", "http://127.0.0.1/", "http://[::1]:", "http://localhost:")
 
 
@@ -47,6 +48,8 @@ class LivingTokens:
         self._ca_file = config.oauth2_jwks_ca_file
         self._interval_s = config.oauth2_jwks_interval_ms / 1000
         self._fetched_at = float("-inf")
+        self._fetching = trio.Lock()
+        self._thread = trio.CapacityLimiter(1)
 
     def verify(self, token: bytes) -> TokenGrants:
         return self.verifier.verify(token, self._now_s())
@@ -54,12 +57,20 @@ class LivingTokens:
     def may_fetch(self) -> bool:
         return self._uri is not None and self._now_s() >= self._fetched_at + self._interval_s
 
-    def fetch(self) -> Any:
-        assert self._uri is not None
-        self._fetched_at = self._now_s()
-        return fetch_key_set(self._uri, self._ca_file)
+    async def fetch(self) -> None:
+        async with self._fetching:
+            if self._uri is None or not self.may_fetch():
+                return  # another login has just asked
+            fetched: Any = _LATE
+            with trio.move_on_after(FETCH_TIMEOUT_S):
+                # A thread that is left behind ends with its socket; the next waits for it, so there is one.
+                fetched = await trio.to_thread.run_sync(
+                    fetch_key_set, self._uri, self._ca_file, abandon_on_cancel=True, limiter=self._thread
+                )
+            self._fetched_at = self._now_s()
+            self._learn(fetched)
 
-    def learn(self, fetched: Any) -> bool:
+    def _learn(self, fetched: Any) -> None:
         problem = fetched if isinstance(fetched, str) else None
         if problem is None:
             try:
@@ -68,9 +79,8 @@ class LivingTokens:
                 problem = f"it is no key set: {error}"
         if problem is not None:
             _log.warning("the authority's keys cannot be had", uri=self._uri, reason=problem)
-            return False
-        _log.info("the authority's keys", uri=self._uri, keys=len(self.verifier.keys.fetched))
-        return True
+        else:
+            _log.info("the authority's keys", uri=self._uri, keys=len(self.verifier.keys.fetched))
 
 
 def fetch_key_set(uri: str, ca_file: str | None) -> Any:
@@ -85,13 +95,17 @@ def fetch_key_set(uri: str, ca_file: str | None) -> Any:
     """
     try:
         context = ssl.create_default_context(cafile=ca_file)
+        ends, data = time.monotonic() + FETCH_TIMEOUT_S, b""
         with urllib.request.urlopen(uri, timeout=FETCH_TIMEOUT_S, context=context) as response:
-            data = response.read(KEY_SET_BYTES_MAX + 1)
-        if len(data) > KEY_SET_BYTES_MAX:
-            return f"it is longer than {KEY_SET_BYTES_MAX} bytes"
+            while part := response.read1(_PART_BYTES):
+                data += part
+                if len(data) > KEY_SET_BYTES_MAX:
+                    return f"it is longer than {KEY_SET_BYTES_MAX} bytes"
+                if time.monotonic() > ends:
+                    return _LATE
         return json.loads(data)
-    except (OSError, ValueError, RecursionError) as error:
-        return str(getattr(error, "reason", error))
+    except (OSError, HTTPException, ValueError, RecursionError) as error:
+        return str(getattr(error, "reason", error)) or type(error).__name__
 
 
 def verifier(config: Config) -> TokenVerifier:
@@ -114,47 +128,6 @@ def verifier(config: Config) -> TokenVerifier:
             "give oauth2_jwks_uri, oauth2_default_key or oauth2_signing_keys",
         )
     return TokenVerifier(_settings(config), _keys(config))
-
-
-def explained(config: Config, token: bytes, now_s: float) -> dict[str, Any]:
-    """What a token is to a broker of this configuration, as plain values.
-
-    Args:
-        config: of the broker.
-        token: as it came.
-        now_s: the time of day, seconds since the epoch.
-
-    Returns:
-        ``refused`` is why it would be, or None; the rest is there when the signature is right.
-
-    Raises:
-        ConfigError: settings lack or contradict each other, or a key cannot be read.
-    """
-    tokens = LivingTokens(config, lambda: now_s)
-    rules = tokens.verifier
-    try:
-        try:
-            claims = rules.claims(token)
-        except UnknownKey:
-            if not tokens.may_fetch() or not tokens.learn(tokens.fetch()):
-                raise
-            claims = rules.claims(token)
-    except TokenRefused as refusal:
-        return {"refused": str(refusal)}
-    granted = rules.granted(claims)
-    found: dict[str, Any] = {
-        "refused": None,
-        "user": next((claims[name] for name in rules.settings.username_claims if name in claims), None),
-        "expires_at": claims.get("exp") if isinstance(claims.get("exp"), int | float) else None,
-        "tags": sorted(granted.tags),
-        "scopes": list(granted.kept),
-        "dropped": [{"scope": scope, "reason": reason} for scope, reason in granted.dropped],
-    }
-    try:
-        rules.verify(token, now_s)
-    except TokenRefused as refusal:
-        found["refused"] = str(refusal)
-    return found
 
 
 def _settings(config: Config) -> TokenSettings:

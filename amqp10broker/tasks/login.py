@@ -18,11 +18,12 @@ from amqp10broker.security.login import (
     Authentication,
     Authenticator,
     Challenge,
-    Crowded,
     Failure,
+    Fetch,
     Slow,
     Step,
     Success,
+    Unverified,
 )
 from amqp10broker.security.passwords import Passwords
 from amqp10broker.security.turns import Turn, Turns
@@ -36,7 +37,11 @@ VERIFICATIONS_MAX: Final = 2
 HELD_MAX: Final = 200
 """Clients of one address held after a failed login at one time: as many a second with the default delay."""
 
-_CROWDED: Final = Crowded("too many logins from your address wait for their verification; try again later")
+FAULT_TOLD_S: Final = 60.0
+"""Between two entries in the log about faults of ours in logins: whoever knows no password may cause them."""
+
+_CROWDED: Final = Unverified("too many logins from your address wait for their verification; try again later")
+_FAULTY: Final = Unverified("the login was not verified by a fault in the broker: see its log; try again")
 
 _threads = trio.CapacityLimiter(VERIFICATIONS_MAX)
 
@@ -84,10 +89,11 @@ class Logins:
         self._turned_away: set[str] = set()
         # Address -> how many were refused since it was told in the log that they are.
         self._refused: dict[str, int] = {}
+        self._fault_due = float("-inf")
 
     async def settle(
         self, authentication: Authentication, step: Step, address: str
-    ) -> Success | Failure | Challenge | Crowded:
+    ) -> Success | Failure | Challenge | Unverified:
         """Do what a step asks for, until the client is concerned.
 
         Args:
@@ -95,13 +101,21 @@ class Logins:
             step: what it asks for.
             address: whose turns it uses up.
         """
-        while isinstance(step, Slow):
-            turn = await self._wait(step, address)
-            if turn.refused:
-                return _CROWDED
-            if turn.work.fault is not None:
-                raise turn.work.fault
-            step = authentication.resume(turn.work.result)
+        try:
+            while isinstance(step, Slow | Fetch):
+                if isinstance(step, Fetch):
+                    await step.fetch()
+                    step = authentication.resume(None)
+                    continue
+                turn = await self._wait(step, address)
+                if turn.refused:
+                    return _CROWDED
+                if turn.work.fault is not None:
+                    raise turn.work.fault
+                step = authentication.resume(turn.work.result)
+        except Exception as error:
+            self._tell_fault(error)
+            return _FAULTY
         return step
 
     async def hold(self, address: str, delay_s: float) -> None:
@@ -159,6 +173,11 @@ class Logins:
             _log.warning("logins are refused unverified: too many wait", address=turn.address)
         self._refused[turn.address] = self._refused.get(turn.address, 0) + turn.waiting
         turn.work.over.set()
+
+    def _tell_fault(self, fault: Exception) -> None:
+        if trio.current_time() >= self._fault_due:
+            self._fault_due = trio.current_time() + FAULT_TOLD_S
+            _log.error("a login was not verified by a fault in the broker", exc_info=fault)
 
     async def _verify(self) -> None:
         while True:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -11,10 +12,14 @@ import trio
 
 @pytest.fixture(autouse=True)
 def verify_passwords_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that jumps when all tasks wait would jump while a thread works."""
+    """A clock that jumps when all tasks wait would jump while a thread works: so they wait for it themselves.
 
-    async def run_here(work: Callable[[], Any]) -> Any:
+    The thread is a real one, for which Trio's clock and the broker's state are not there.
+    """
+
+    async def run_meanwhile(work: Callable[[], Any]) -> Any:
         await trio.lowlevel.checkpoint()
-        return work()
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(work).result()
 
-    monkeypatch.setattr("amqp10broker.tasks.login.run_slow", run_here)
+    monkeypatch.setattr("amqp10broker.tasks.login.run_slow", run_meanwhile)

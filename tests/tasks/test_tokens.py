@@ -22,14 +22,13 @@ from amqp10broker.amqp10.performatives import (
 )
 from amqp10broker.amqp10.types import Symbol
 from amqp10broker.errors import ConfigError
-from amqp10broker.tasks import key_sets
 from amqp10broker.tasks.broker import Broker
 from tests.support import tokens
 from tests.support.declaring import add_vhost, declare
 from tests.support.http_user import http_user
 from tests.support.managing import request_message
 from tests.support.rawframes import attach_receiver, begin, credit, frame, login, open_frame
-from tests.support.tokens import SERVER, key, pem
+from tests.support.tokens import SERVER, pem
 from tests.support.trio091 import Basic, Channel, Client091, Connection, connect091
 from tests.support.trioclient import Client, connect, running_broker
 from tests.tasks.conftest import LogRecorder
@@ -249,46 +248,16 @@ async def test_a_token_that_has_not_the_virtual_host_any_more_ends_the_connectio
         assert (close.reply_code, "access to vhost '/' refused" in close.reply_text) == (530, True)
 
 
-async def test_keys_of_the_authority_are_fetched_for_a_key_that_is_not_known(
-    autojump_clock: object, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+async def test_a_token_without_a_name_is_of_the_user_unknown(
+    autojump_clock: object, settings: dict[str, Any]
 ) -> None:
-    """Not more often than may be, whoever comes with whatever key; a new key is known then."""
-    asked: list[str] = []
-    known = [{**key("RSA", "k1").as_dict(private=False), "kid": "k1"}]
-
-    def fetch(uri: str, ca_file: str | None) -> Any:
-        asked.append(uri)
-        return {"keys": known}
-
-    monkeypatch.setattr(key_sets, "fetch_key_set", fetch)
-    uri = "https://authority.example/keys"
-    settings = {**settings, "oauth2_signing_keys": "", "oauth2_jwks_uri": uri, "auth_backends": "oauth2"}
-    async with running_broker(**settings) as broker:
-        await client091(broker, token(broker, *ALL))
-        await client091(broker, token(broker, *ALL))
-        assert asked == [uri]
-        stranger = token(broker, *ALL, signed_by=key("RSA", "k2"), kid="k2")
-        await client10(broker, stranger, code=1)
-        await client10(broker, stranger, code=1)
-        assert asked == [uri]
-        await trio.sleep(11)
-        known.append({**key("RSA", "k2").as_dict(private=False), "kid": "k2"})
-        await client10(broker, stranger)
-        assert asked == [uri, uri]
-
-
-async def test_an_authority_that_does_not_answer_is_told_in_the_log(
-    autojump_clock: object, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch, log: LogRecorder
-) -> None:
-    monkeypatch.setattr(key_sets, "_log", log)
-    monkeypatch.setattr(key_sets, "fetch_key_set", lambda uri, ca_file: "Connection refused")
-    settings = {**settings, "oauth2_signing_keys": "", "oauth2_jwks_uri": "https://authority.example/keys"}
-    async with running_broker(**settings) as broker:
-        await client10(broker, token(broker, *ALL), code=1)
-        assert await connect091(broker).open("guest", "guest")
-    assert ("the authority's keys cannot be had", "Connection refused") in [
-        (event, fields.get("reason")) for event, fields in log.of("warning")
-    ]
+    """RFC 7519 makes `sub` optional, and the tests of RabbitMQ's AMQP 1.0 clients log in with such tokens."""
+    async with running_broker(**settings) as broker, http_user(broker, "") as user:
+        nameless = token(broker, *ALL, "tag:monitoring", sub=None)
+        client = await client10(broker, nameless)
+        assert client.task.user == "unknown"
+        heard = await user.ask("GET", "/whoami", authorization=f"Bearer {nameless}")
+        assert heard.json["name"] == "unknown"
 
 
 async def test_a_bearer_token_is_a_login_of_the_http_api(

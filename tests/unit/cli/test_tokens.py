@@ -9,17 +9,18 @@ from typing import Any
 import pytest
 
 from amqp10broker.cli import main
-from amqp10broker.tasks import key_sets
+from tests.support.key_server import key_server
 from tests.support.tokens import SERVER, key, pem, token
 
 
 @pytest.fixture
-def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def config(tmp_path: Path) -> Path:
     """A broker's configuration."""
     (tmp_path / "key.pem").write_bytes(pem())
     file = tmp_path / "broker.toml"
     file.write_text(
-        f'oauth2_resource_server_id = "{SERVER}"\noauth2_signing_keys = "k1={tmp_path}/key.pem"\n'
+        f'auth_backends = "oauth2"\noauth2_resource_server_id = "{SERVER}"\n'
+        f'oauth2_signing_keys = "k1={tmp_path}/key.pem"\n'
     )
     return file
 
@@ -69,17 +70,27 @@ def test_nothing_is_said_of_a_token_that_somebody_else_signed(
     assert (code, said) == (1, {"refused": "bad_signature: the signature is wrong"})
 
 
-def test_the_key_set_is_fetched(
+def test_the_key_set_is_fetched_as_for_a_login(
     config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("AMQP10BROKER_OAUTH2_JWKS_URI", "https://authority.example/keys")
-    public = {**key("EC").as_dict(private=False), "kid": "e1"}
-    monkeypatch.setattr(key_sets, "fetch_key_set", lambda uri, ca_file: {"keys": [public]})
-    code, said = explained(config, token("read:v/q", alg="ES256", signed_by=key("EC"), kid="e1"), capsys)
-    assert (code, said["user"]) == (0, "ann")
-    monkeypatch.setattr(key_sets, "fetch_key_set", lambda uri, ca_file: "Connection refused")
-    code, said = explained(config, token(kid="e2"), capsys)
-    assert (code, said) == (1, {"refused": "it is signed with key 'e2', which is not known"})
+    """From a real server, in a thread."""
+    with key_server(key("EC", "e1")) as server:
+        monkeypatch.setenv("AMQP10BROKER_OAUTH2_JWKS_URI", server.uri)
+        secret = token("read:v/q", alg="ES256", signed_by=key("EC", "e1"), kid="e1")
+        code, said = explained(config, secret, capsys)
+        assert (code, said["user"]) == (0, "ann")
+    code, said = explained(config, secret, capsys)
+    assert (code, said) == (1, {"refused": "it is signed with key 'e1', which is not known"})
+
+
+def test_a_token_is_refused_where_the_broker_takes_none(
+    config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it would allow is said all the same."""
+    monkeypatch.setenv("AMQP10BROKER_AUTH_BACKENDS", "internal")
+    code, said = explained(config, token("read:v/q"), capsys)
+    assert (code, said["scopes"]) == (1, ["read:v/q"])
+    assert said["refused"] == "auth_backends is 'internal', without oauth2"
 
 
 def test_a_configuration_without_keys_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
