@@ -2,9 +2,10 @@
 
 `export` (in `definitions_export`) writes the catalog; `ImportDefinitions` brings a document into it. What a
 document asks for is planned as one: each entry of it on a copy of the catalog, that runs no queues, to which
-the plans of the entries before were applied. So a file is taken over as a whole or, if anything in it is
-refused, not at all. What is there already and agrees with the file stays as it is; loading a file again
-changes nothing.
+the plans of the entries before were applied. An exchange, queue, binding or policy that is refused is left
+out and named in the report: RabbitMQ exports bindings of internal exchanges, and not the exchanges. A
+document that is malformed, or of which a user, a permission or a limit is refused, is not taken over at all.
+What is there already and agrees with it stays as it is; loading it again changes nothing.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from amqp10broker.catalog.vhost_requests import (
     SetPolicy,
 )
 from amqp10broker.dataclass import dataclass
-from amqp10broker.errors import ConfigError, PreconditionFailed
+from amqp10broker.errors import ConfigError, RefusedError
 from amqp10broker.queues.commands import Command
 from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.figures import QueueFigures
@@ -72,6 +73,8 @@ SECTIONS: Final = (
     "bindings",
 )
 """In the order in which they are loaded: each needs only what came before."""
+_OPTIONAL: Final = frozenset({"exchanges", "policies", "queues", "bindings"})
+"""Sections of which an entry that is refused is left out."""
 _HEADER: Final = frozenset(
     {"rabbit_version", "rabbitmq_version", "product_name", "product_version", "explanation", "metadata"}
     | {"rabbitmq_definition_format", "original_cluster_name", "description", "default_queue_type", "limits"}
@@ -83,7 +86,7 @@ class Report:
     """What became of a document.
 
     Attributes:
-        loaded: number of entries by section.
+        loaded: number of entries by section, without those that were refused.
         skipped: entries left out, each with the reason, for the log.
         unknown: names of parts of the document that nobody here knows; kept for the next export.
     """
@@ -101,13 +104,11 @@ class ImportDefinitions:
         document: parsed JSON.
         passwords: the records of its users' passwords, by the place of the entry.
         vhost: the virtual host of entries that name none.
-        skip_unsupported: see `importing`.
     """
 
     document: Mapping[str, Any] = field(hash=False, repr=False)
     passwords: Mapping[str, PasswordRecord | None] = field(hash=False, repr=False)
     vhost: str | None = None
-    skip_unsupported: bool = False
 
     def plan(self, catalog: Catalog) -> Plan[Report]:
         """See `plan`.
@@ -115,7 +116,7 @@ class ImportDefinitions:
         Raises:
             ConfigError: the document is refused; names the place.
         """
-        loader = _Loader(catalog, self.passwords, self.vhost, self.skip_unsupported)
+        loader = _Loader(catalog, self.passwords, self.vhost)
         loader.load(self.document)
         return Plan(loader.report, list(loader.puts.values()))
 
@@ -125,7 +126,6 @@ def importing(
     *,
     make_password: Callable[[str], PasswordRecord] | None = None,
     vhost: str | None = None,
-    skip_unsupported: bool = False,
 ) -> ImportDefinitions:
     """The request to bring a document into the catalog.
 
@@ -134,8 +134,6 @@ def importing(
         make_password: makes the record of a password that stands there in plain; without it, such a user
             is refused.
         vhost: the virtual host of entries that name none, as in a file of one virtual host.
-        skip_unsupported: leave out queues and exchanges of kinds that this broker does not have, and
-            their bindings, instead of refusing the document.
 
     Raises:
         ConfigError: it is no document, or a password cannot be used; names the place.
@@ -143,7 +141,7 @@ def importing(
     if not isinstance(document, Mapping):
         raise ConfigError("definitions:", f"is {shown(document)}", "must be an object: {...}")
     passwords = {entry.place: password_of(entry, make_password) for entry in entries_of(document, "users")}
-    return ImportDefinitions(document, passwords, vhost, skip_unsupported)
+    return ImportDefinitions(document, passwords, vhost)
 
 
 class _NoQueue:
@@ -221,7 +219,6 @@ class _Loader:
         catalog: Catalog,
         passwords: Mapping[str, PasswordRecord | None],
         vhost: str | None,
-        skip_unsupported: bool,
     ) -> None:
         self.report = Report()
         self.puts: dict[Key, Put] = {}
@@ -229,8 +226,6 @@ class _Loader:
         self._catalog = _copy(catalog)
         self._passwords = passwords
         self._vhost = vhost
-        self._skip_unsupported = skip_unsupported
-        self._left_out: set[tuple[str, str, str]] = set()
 
     def load(self, document: Mapping[str, Any]) -> None:
         """Go through the sections in order."""
@@ -248,9 +243,16 @@ class _Loader:
         }
         for section in SECTIONS:
             entries = entries_of(document, section)
-            for entry in entries:
-                take[section](entry)
             self.report.loaded[section] = len(entries)
+            for entry in entries:
+                try:
+                    take[section](entry)
+                except ConfigError as error:
+                    refusal = error.__cause__
+                    if section not in _OPTIONAL or not isinstance(refusal, RefusedError):
+                        raise
+                    self.report.loaded[section] -= 1
+                    self._skip(entry, refusal.description)
         for name, value in document.items():
             if name not in SECTIONS and name not in _HEADER:
                 self.report.unknown.append(name)
@@ -275,7 +277,7 @@ class _Loader:
         try:
             entry.asking(lambda: self._do(PutVhost(facts)))
         except ConfigError as error:
-            if not (self._skip_unsupported and isinstance(error.__cause__, UnknownQueueType)):
+            if not isinstance(error.__cause__, UnknownQueueType):
                 raise
             kind = facts.default_queue_type
             self._skip(entry, f"default queue type '{kind}' is not served; taking the broker's")
@@ -298,16 +300,7 @@ class _Loader:
         if not name or name.startswith(RESERVED_PREFIX):
             self._skip(entry, f"exchange '{name}' is always there")
             return
-        try:
-            entry.asking(lambda: self._do(DeclareExchange(vhost, exchange)))
-        except ConfigError as error:
-            # Exactly this class: the kind is unknown. Its subclasses say that an exchange differs.
-            self._leave_out_or_raise(
-                entry,
-                ("exchange", vhost, name),
-                error,
-                unsupported=type(error.__cause__) is PreconditionFailed,
-            )
+        entry.asking(lambda: self._do(DeclareExchange(vhost, exchange)))
 
     def _global_parameter(self, entry: DefinitionEntry) -> None:
         self._do(SetGlobalParameter(entry.text("name"), entry.value("value")))
@@ -340,23 +333,14 @@ class _Loader:
             arguments.setdefault("x-queue-type", entry.text("type"))
         if name.startswith(RESERVED_PREFIX):
             self._skip(entry, f"queue '{name}' has a name that only the broker gives")
-            self._left_out.add(("queue", vhost, name))
             return
         request = DeclareQueue(vhost, name, durable, auto_delete=auto_delete, arguments=arguments)
-        try:
-            entry.asking(lambda: self._do(request))
-        except ConfigError as error:
-            unsupported = isinstance(error.__cause__, UnknownQueueType)
-            self._leave_out_or_raise(entry, ("queue", vhost, name), error, unsupported=unsupported)
+        entry.asking(lambda: self._do(request))
 
     def _binding(self, entry: DefinitionEntry) -> None:
         vhost = self._virtual_host_of(entry).name
         binding = read_binding(entry)
-        destination = binding.destination
-        ends = (("exchange", vhost, binding.source), (destination.kind, vhost, destination.name))
-        if any(end in self._left_out for end in ends):
-            self._skip(entry, "an end of it was left out")
-        elif not binding.source:
+        if not binding.source:
             self._skip(entry, "every queue is bound to the default exchange")
         elif not self._is_bound(vhost, binding):
             entry.asking(lambda: self._do(Bind(vhost, binding)))
@@ -372,13 +356,7 @@ class _Loader:
         name = self._vhost_name(entry)
         return entry.asking(lambda: self._catalog.lookup_vhost(name))
 
-    def _leave_out_or_raise(
-        self, entry: DefinitionEntry, what: tuple[str, str, str], error: ConfigError, *, unsupported: bool
-    ) -> None:
-        if not (unsupported and self._skip_unsupported):
-            raise error
-        self._left_out.add(what)
-        self._skip(entry, str(error.__cause__))
-
     def _skip(self, entry: DefinitionEntry, reason: str) -> None:
-        self.report.skipped.append(f"{entry.place}: {reason}")
+        values = entry.values
+        name = values.get("name") or f"{values.get('source')} to {values.get('destination')}"
+        self.report.skipped.append(f"{entry.place} ({name}): {reason}")

@@ -79,7 +79,7 @@ COMMANDS: Final = (
         without=("document",),
         more=_add_source,
         prepare=_with_document,
-        description="Declare what a file says: all of it, or nothing if any of it is refused. --vhost is for "
-        "a file that names none.",
+        description="Declare what a file says. Exchanges, queues, bindings and policies that are refused are "
+        "left out and named; nothing is declared if anything else is. --vhost is for a file that names none.",
     ).command("import-definitions"),
 )

@@ -47,8 +47,8 @@ def export_definitions(caller: Caller) -> dict[str, Any] | Job:
     return Job(gather)
 
 
-def import_definitions(caller: Caller, document: object, skip_unsupported: bool) -> Proposal:
-    """Declare what a document says; all of it, or nothing if any of it is refused.
+def import_definitions(caller: Caller, document: object) -> Proposal:
+    """Declare what a document says, but for what is refused of its exchanges, queues, bindings and policies.
 
     Returns:
         ``{"loaded": {section: entries}, "skipped": [reasons], "unknown": [names]}``.
@@ -64,13 +64,12 @@ def import_definitions(caller: Caller, document: object, skip_unsupported: bool)
             document,
             make_password=passwords.make if passwords is not None else None,
             vhost=caller.vhost.name,
-            skip_unsupported=skip_unsupported,
         )
     except ConfigError as error:
         raise BadRequest("definitions", str(error)) from error
 
     def then(report: Report) -> dict[str, Any]:
-        node.definitions_imported()
+        node.definitions_imported(report.skipped)
         return {"loaded": report.loaded, "skipped": report.skipped, "unknown": report.unknown}
 
     return Proposal(_Refusable(request), then)

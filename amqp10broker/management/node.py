@@ -157,8 +157,8 @@ class Node(Protocol):
             NotFound: none of this number is suspended.
         """
 
-    def definitions_imported(self) -> None:
-        """Say in the log what of them acts otherwise than it reads."""
+    def definitions_imported(self, left_out: Sequence[str]) -> None:
+        """Say in the log what of them was left out, and what acts otherwise than it reads."""
 
     async def start_recording(self, folder: str, every_ms: int | None, run_id: str | None) -> RecordingView:
         """Begin to record flow events; what is shown of the recording.

@@ -327,10 +327,8 @@ _TABLE: Final = (
     ),
     Operation(
         "import-definitions", "definitions",
-        (Argument("document", Kind.ANY, "as exported, parsed"),
-         Argument("skip_unsupported", Kind.FLAG,
-                  "leave out queues and exchanges of kinds that this broker does not have", False)),
-        _ADMINISTRATOR, "Declare what a document says, or nothing of it.",
+        (Argument("document", Kind.ANY, "as exported, parsed"),),
+        _ADMINISTRATOR, "Declare what a document says; what cannot be is left out and named.",
     ),
     Operation(
         "status", "status",

@@ -18,7 +18,7 @@ from amqp10broker.config.records import User as ConfiguredUser
 from amqp10broker.errors import LimitExceeded, StorageError
 from amqp10broker.security.passwords import Passwords, plain_record
 from amqp10broker.tasks.data import Data
-from amqp10broker.tasks.definitions_file import due_now, import_file, naming_the_file
+from amqp10broker.tasks.definitions_file import due_now, import_file, naming_the_file, tell_left_out
 from amqp10broker.tasks.log import Log
 
 _log = Log("amqp10broker.broker")
@@ -90,7 +90,7 @@ def bootstrap(
     names = _bootstrap_users(catalog, config, passwords, before, again=again)
     if queues_later:
         with naming_the_file(config.definitions):
-            due_now(config, catalog).plan(catalog)
+            tell_left_out(due_now(config, catalog).plan(catalog).answer.skipped)
         return names
     for queue in config.queues:
         vhost = catalog.lookup_vhost(config.default_vhost)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.definitions import ImportDefinitions, importing
@@ -13,12 +13,18 @@ from amqp10broker.catalog.definitions_due import due_of, without_due
 from amqp10broker.catalog.users import PasswordRecord
 from amqp10broker.config import Config
 from amqp10broker.errors import BrokerError, ConfigError
+from amqp10broker.tasks.log import Log
+
+_log = Log("amqp10broker.broker")
+
+TOLD_MAX: Final = 50
+"""Entries of a document that are told in the log one by one."""
 
 
 def import_file(
     catalog: Catalog, path: str, make_password: Callable[[str], PasswordRecord], *, queues_later: bool
 ) -> None:
-    """Declare what a definitions file says.
+    """Declare what a definitions file says; what is left out of it is told in the log.
 
     Args:
         catalog: where.
@@ -32,7 +38,20 @@ def import_file(
     document = _document(path)
     with naming_the_file(path):
         request = importing(document, make_password=make_password)
-        catalog.propose(without_due(request) if queues_later else request)
+        report = catalog.propose(without_due(request) if queues_later else request)
+    tell_left_out(report.skipped)
+
+
+def tell_left_out(reasons: Sequence[str]) -> None:
+    """Log what of a document of definitions is not there.
+
+    Args:
+        reasons: as a report has them.
+    """
+    for reason in reasons[:TOLD_MAX]:
+        _log.warning("left out of the definitions", reason=reason)
+    if len(reasons) > TOLD_MAX:
+        _log.warning("more was left out of the definitions", count=len(reasons) - TOLD_MAX)
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from amqp10broker.security.passwords import Passwords
 from amqp10broker.tasks.askers import Askers
 from amqp10broker.tasks.bootstrap import bootstrap_folder
 from amqp10broker.tasks.data import OF_THE_NODE, Data
-from amqp10broker.tasks.definitions_file import due_now
+from amqp10broker.tasks.definitions_file import due_now, tell_left_out
 from amqp10broker.tasks.forming import FIRST
 from amqp10broker.tasks.letter_box import InlineQueue
 from amqp10broker.tasks.log import Log
@@ -92,8 +92,8 @@ async def declare_when_whole(
 ) -> None:
     """Have the queues of the founder's configuration declared when as many nodes run as shall. Then it ends.
 
-    What is refused (a client has declared a queue of the same name that is another one) is in the log, and
-    tried again until it can be.
+    What cannot be (a client has declared a queue of the same name that is another one) is left out, and told
+    in the log; a file that cannot be read is tried again.
 
     Args:
         config: the founder's.
@@ -113,6 +113,7 @@ async def declare_when_whole(
                 _log.error("the queues of the configuration cannot be declared yet", reason=said)
             await trio.sleep(AGAIN_S)
         else:
+            tell_left_out(report.skipped)
             counts = {section: report.loaded.get(section, 0) for section in DUE_LATER}
             _log.info("the cluster is whole: the queues of the configuration are declared", **counts)
 

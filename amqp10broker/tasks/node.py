@@ -33,6 +33,7 @@ from amqp10broker.tasks.afterwards import Afterwards
 from amqp10broker.tasks.bootstrap import tell_idle_patterns
 from amqp10broker.tasks.connections import Connections, what_waits
 from amqp10broker.tasks.data import Data
+from amqp10broker.tasks.definitions_file import tell_left_out
 from amqp10broker.tasks.doors import Doors
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.surroundings import ConnectionSurroundings, Surroundings
@@ -180,7 +181,8 @@ class RunningNode:
     def alarms(self) -> list[str]:
         return sorted(self._broker.alarms)
 
-    def definitions_imported(self) -> None:
+    def definitions_imported(self, left_out: Sequence[str]) -> None:
+        tell_left_out(left_out)
         tell_idle_patterns(self._broker.catalog)
 
     # --- connections ------------------------------------------------------------------------------

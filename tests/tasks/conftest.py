@@ -16,6 +16,7 @@ MODULES = (
     "connection_log",
     "dead_letter",
     "dead_letter_worker",
+    "definitions_file",
     "connection_lifecycle",
     "keepers",
     "listener",

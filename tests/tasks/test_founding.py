@@ -17,12 +17,13 @@ from amqp10broker.catalog.node_requests import JoinNode
 from amqp10broker.catalog.plan import Put
 from amqp10broker.config import Config
 from amqp10broker.config.records import QueueDeclaration
-from amqp10broker.errors import ConfigError, Unavailable
+from amqp10broker.errors import Unavailable
 from amqp10broker.queues.machine_version import carried_out
 from amqp10broker.replication.bootstrap import Address, MemberAt, Membership
 from amqp10broker.storage.disk import OsDisk
 from amqp10broker.tasks.data import Data
 from amqp10broker.tasks.founding import NoQueues, declare_when_whole, prepare_folder
+from tests.tasks.conftest import LogRecorder
 
 NODES = "a=127.0.0.1:1,b=127.0.0.1:2,c=127.0.0.1:3"
 ME = Membership("id", 1, "a", (MemberAt(1, "a", Address("127.0.0.1", 1)),))
@@ -83,13 +84,15 @@ def test_without_a_configuration_nothing_is_due(tmp_path: Path) -> None:
     assert not catalog.cluster.queues_due
 
 
-def test_a_queue_that_cannot_be_ends_the_start_already(tmp_path: Path) -> None:
+def test_a_queue_that_cannot_be_is_told_at_the_start_already(tmp_path: Path, log: LogRecorder) -> None:
     """And not hours later, when the last node comes."""
     config = configured(tmp_path, cluster_nodes=NODES)
     wrong = {"queues": [{"name": "q", "vhost": "/", "arguments": {"x-max-length": -1}}]}
     Path(config.definitions or "").write_text(json.dumps(wrong))
-    with pytest.raises(ConfigError, match=r"definitions.json.* queues\[0\]"):
-        founder(tmp_path, config)
+    founder(tmp_path, config)
+    ((event, fields),) = log.of("warning")
+    assert event == "left out of the definitions"
+    assert fields["reason"].startswith("definitions: queues[0] (q): invalid arg 'x-max-length'")
 
 
 async def test_they_are_declared_when_as_many_run_and_tried_again_if_that_is_refused(

@@ -17,6 +17,7 @@ from amqp10broker.tasks.cluster_node import NodeAlone
 from tests.support.declaring import bind, declare, remove
 from tests.support.http_user import add_login, http_user
 from tests.support.trioclient import running_broker
+from tests.tasks.conftest import LogRecorder
 
 NOT_FOUND = {"error": "Object Not Found", "reason": "Not Found"}
 SHA256 = "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR"
@@ -327,10 +328,35 @@ async def test_what_is_wrong_with_definitions_is_told(autojump_clock: trio.abc.C
         kind = {"content_type": "application/json"}
         heard = await user.ask("POST", "/definitions", b"{", **kind)
         assert (heard.status, heard.json["reason"]) == (400, "failed_to_parse_json")
-        queues = {"queues": [{"name": "q", "vhost": "nowhere", "durable": True}]}
-        heard = await user.ask("POST", "/definitions", queues, **kind)
+        permissions = {"permissions": [{"user": "guest", "vhost": "nowhere"}]}
+        heard = await user.ask("POST", "/definitions", permissions, **kind)
         assert heard.status == 400
-        assert "nowhere" in heard.json["reason"]
+        assert "permissions[0]" in heard.json["reason"]
+
+
+@pytest.mark.parametrize("path", ["/definitions", "/definitions/%2F"])
+async def test_a_binding_without_its_exchange_is_left_out_and_named(
+    autojump_clock: trio.abc.Clock, log: LogRecorder, path: str
+) -> None:
+    """RabbitMQ exports the bindings of internal exchanges, and not these."""
+    ends = {"vhost": "/", "destination": "q", "destination_type": "queue", "routing_key": "", "arguments": {}}
+    document = {
+        "queues": [{"name": "q", "vhost": "/", "durable": True, "auto_delete": False, "arguments": {}}],
+        "bindings": [{"source": "inner", **ends}, {"source": "amq.fanout", **ends}],
+    }
+    reason = "definitions: bindings[0] (inner to q): no exchange 'inner' in vhost '/'"
+    async with running_broker() as broker, http_user(broker) as user:
+        heard = await user.ask("POST", path, document, content_type="application/json")
+        assert (heard.status, heard.json["skipped"]) == (200, [reason])
+        assert (heard.json["loaded"]["queues"], heard.json["loaded"]["bindings"]) == (1, 1)
+        sources = [each["source"] for each in await user.get("/queues/%2F/q/bindings")]
+        assert sources == ["", "amq.fanout"]
+        told = [("left out of the definitions", {"reason": reason})]
+        assert log.of("warning") == told
+        del document["bindings"][0]
+        heard = await user.ask("POST", path, document, content_type="application/json")
+        assert heard.status == 204
+        assert log.of("warning") == told
 
 
 async def test_parameters_are_shown_and_those_of_plugins_refused(autojump_clock: trio.abc.Clock) -> None:

@@ -134,7 +134,7 @@ async def test_definitions_that_are_imported_tell_theirs(
     """They are taken as they are: a file of RabbitMQ is not changed by hand for this."""
     monkeypatch.setattr("amqp10broker.tasks.bootstrap._log", log)
     async with running_broker() as broker:
-        await ask(broker, "import-definitions", document=old_definitions(), skip_unsupported=False)
+        await ask(broker, "import-definitions", document=old_definitions())
         assert len([event for event, _ in log.of("warning") if "finds nothing" in event]) == 3
 
 

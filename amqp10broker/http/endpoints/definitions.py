@@ -52,9 +52,8 @@ async def get_definitions_of_vhost(call: Call) -> Answer:
 
 
 async def post_definitions(call: Call) -> Answer:
-    """Declare what a document says, or nothing of it."""
-    await call.administer("import-definitions", document=_document(call))
-    return NO_CONTENT
+    """Declare what a document says; where something is left out of it, the answer names that."""
+    return _imported(await call.administer("import-definitions", document=_document(call)))
 
 
 async def post_definitions_of_vhost(call: Call) -> Answer:
@@ -68,8 +67,11 @@ async def post_definitions_of_vhost(call: Call) -> Answer:
         for part in _OF_VHOST
         if isinstance(document.get(part), list)
     }
-    await call.administer("import-definitions", vhost.name, document=within)
-    return NO_CONTENT
+    return _imported(await call.administer("import-definitions", vhost.name, document=within))
+
+
+def _imported(report: dict[str, Any]) -> Answer:
+    return Answer.of_json(report) if report["skipped"] else NO_CONTENT
 
 
 def _vhost(call: Call) -> VirtualHost:

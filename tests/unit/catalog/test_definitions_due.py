@@ -72,15 +72,15 @@ def test_it_is_declared_once() -> None:
         assert list(each) == []
 
 
-def test_what_clashes_with_what_a_client_has_declared_stays_due() -> None:
-    """As a whole."""
+def test_what_clashes_with_what_a_client_has_declared_is_left_out() -> None:
+    """And named; the rest is there."""
     catalog, _ = founded()
     declare(catalog, "/", "other")
     further = [{"name": "other", "vhost": "/", "type": "quorum"}]
-    with pytest.raises(ConfigError, match=r"queues\[1\]"):
-        catalog.propose(DeclareDue(due_of(DOCUMENT, further)))
+    report = catalog.propose(DeclareDue(due_of(DOCUMENT, further)))
+    assert [each.partition(":")[2].partition(":")[0] for each in report.skipped] == [" queues[1] (other)"]
     assert catalog.cluster is not None
-    assert catalog.cluster.queues_due
-    assert [queue.name for queue in catalog] == ["other"]
+    assert not catalog.cluster.queues_due
+    assert sorted(queue.name for queue in catalog) == ["other", "q"]
     with pytest.raises(ConfigError, match="queues is {}; must be a list"):
         due_of({"queues": {}}, further).plan(catalog)

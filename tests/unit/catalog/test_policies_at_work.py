@@ -179,8 +179,8 @@ def test_an_imported_policy_acts_on_running_queues(catalog: Catalog, vhost: Virt
 def test_a_refused_file_changes_no_running_queue(catalog: Catalog, vhost: VirtualHost) -> None:
     """Although its policy is good and the rehearsal has put it."""
     queue, _ = declare(catalog, vhost, "q")
-    refused = document(5) | {"queues": [{"name": "r", "vhost": "nowhere", "durable": True}]}
-    with pytest.raises(ConfigError, match="nowhere"):
+    refused = document(5) | {"queues": [{"name": "r", "vhost": "/", "durable": "yes"}]}
+    with pytest.raises(ConfigError, match="durable"):
         load(refused, catalog)
     assert told(vhost, "q") == []
     assert queue.effective.policy is None

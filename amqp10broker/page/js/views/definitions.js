@@ -1,7 +1,7 @@
 /** Definitions: everything that is declared, as one file, out and in. */
 
 import { path } from "../api.js";
-import { ask } from "../dialogs.js";
+import { ask, show } from "../dialogs.js";
 import { h, put, visible } from "../dom.js";
 import { count } from "../format.js";
 import { button, heading, panel } from "../parts.js";
@@ -27,7 +27,7 @@ export const view = {
         ),
         panel(
           "Upload",
-          h("p", { class: "hint" }, `What a file of definitions says is declared ${visible(what)}: all of it, or nothing. What is there and stands in the file is overwritten; nothing is deleted.`),
+          h("p", { class: "hint" }, `What a file of definitions says is declared ${visible(what)}. Exchanges, queues, bindings and policies that cannot be are left out and named; nothing is declared if anything else cannot be. What is there and stands in the file is overwritten; nothing is deleted.`),
           button("Upload a file", () => upload(where, context)),
         ),
       ),
@@ -53,6 +53,7 @@ async function download(where, context) {
 
 async function upload(where, context) {
   let told = "";
+  let leftOut = [];
   const done = await ask({
     title: "Upload definitions",
     fields: [{ name: "file", label: "File (JSON)", type: "file", required: true }],
@@ -65,9 +66,12 @@ async function upload(where, context) {
       } catch {
         throw new Error("the file is not JSON");
       }
-      await context.api.post(where, definitions);
+      const report = await context.api.post(where, definitions);
+      leftOut = report?.skipped ?? [];
       told = PARTS.filter((each) => definitions[each]?.length).map((each) => `${count(definitions[each].length)} ${each.replace("_", " ")}`).join(", ");
     },
   });
-  if (done) context.tell(told ? `Declared: ${told}.` : "The file declares nothing.");
+  if (!done) return;
+  if (leftOut.length) show("Left out", h("ul", null, leftOut.map((each) => h("li", null, visible(each)))));
+  else context.tell(told ? `Declared: ${told}.` : "The file declares nothing.");
 }
