@@ -22,7 +22,7 @@ RETRY_MS: Final = 1000
 """A write for which the disk had no room is tried again after this time."""
 
 MARK_AFTER_MS: Final = 1000
-"""After so long without a commit the inventory is told of the last."""
+"""So long after a commit, however many follow it, the inventory is told how much is synced."""
 
 
 PARTS_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -117,9 +117,8 @@ class StreamKeeper(Keeper[StreamQueue]):
         self._sync_ms = 0
         self._full_ms: int | None = None
         self._retry_ms = 0
-        self._marked = 0
         self._mark_ms: int | None = None
-        """When the inventory is to be told of the last commit; None if it was, or there was none."""
+        """When the inventory is to be told of what was committed; None if it was."""
 
     @property
     def busy(self) -> bool:
@@ -180,7 +179,7 @@ class StreamKeeper(Keeper[StreamQueue]):
         """See `Keeper`."""
         self._commit(now_ms)
         self._publish_durable(now_ms)
-        self._mark_if_quiet(now_ms)
+        self._mark_in_time(now_ms)
         if (self.queue.waiting or self._unwritten) and self._writing is None:
             self._write(now_ms)
         self.due_ms = self._mark_ms
@@ -223,19 +222,16 @@ class StreamKeeper(Keeper[StreamQueue]):
             self._log.commit(self._writing)
             if self._parts is not None and self._parts.bytes:
                 self._parts.written(self._log.number)
-            if self._writing > self._marked:
-                self._marked = self._writing
+            if self._mark_ms is None:
                 self._mark_ms = now_ms + MARK_AFTER_MS
             self._writing = None
             self._synced = False
             self.queue.commit(now_ms)
 
-    def _mark_if_quiet(self, now_ms: int) -> None:
-        """After a while without a commit the inventory is told how much is synced; it guards the last one."""
+    def _mark_in_time(self, now_ms: int) -> None:
         if self._mark_ms is not None and now_ms >= self._mark_ms:
             self._mark_ms = None
-            if self._writing is None and not self._unwritten and not self.queue.waiting:
-                self._log.mark()
+            self._log.mark()
 
     def close(self) -> None:
         """See `Keeper`."""

@@ -61,7 +61,7 @@ class CatalogLog(EntryLog):
     def mark(self) -> None:
         """Have the inventory know how much is synced, so that an end that is cut off is told.
 
-        For quiet moments; when it cannot be written, it is as well kept as before.
+        When it cannot be written, it is as well kept as before.
         """
         file_id, synced = self.place
         try:

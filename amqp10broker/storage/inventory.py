@@ -7,8 +7,8 @@ What an entry claims is true whatever a crash or a loss of power leaves:
 - It is made when header and name of the file are durable, and in a commit before, or with, which anything
   in that file is confirmed.
 - Before a file is removed its entry is, durably. A file that comes back is older than all that have entries.
-- The length only grows, when a sequence goes on in another file, after a quiet second, and at an orderly
-  end. So it costs no commit anything.
+- The length only grows: when a sequence goes on in another file, each second in which something was
+  synced, and at an orderly end.
 """
 
 from __future__ import annotations

@@ -259,7 +259,7 @@ class Journal:
     def mark(self) -> None:
         """Have the inventory know how much is synced, so that damage in it, or its loss, can be told.
 
-        For quiet moments; when it cannot be written, all is as well kept as before.
+        When it cannot be written, all is as well kept as before.
         """
         current = self._current
         assert current is not None, "recover first"

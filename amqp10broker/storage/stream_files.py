@@ -12,14 +12,14 @@ of such a folder is removed by the next start (`remove_leftovers`).
 from __future__ import annotations
 
 import os.path
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from amqp10broker.errors import DamagedFile, DiskFull, StorageError
 from amqp10broker.storage.disk import Disk, sync_folder
 from amqp10broker.storage.inventory import Inventory, Part
 from amqp10broker.storage.logfile import FULL, LogFile, go_on
-from amqp10broker.storage.reader import BRING_BACK, FileReader, Known
+from amqp10broker.storage.reader import BRING_BACK, FileReader, Known, Torn
 from amqp10broker.storage.record import HEADER_BYTES, Header, Purpose, Record
 from amqp10broker.storage.sequence import STREAM, survey
 from amqp10broker.storage.stream_log import CHUNK, SegmentRecord
@@ -83,7 +83,14 @@ def remove_leftovers(disk: Disk, streams: str, numbers: Iterable[int], inventory
 class FileShelf:
     """A `stream_log.Shelf` on disk."""
 
-    def __init__(self, disk: Disk, streams: str, number: int, part: Part) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        streams: str,
+        number: int,
+        part: Part,
+        on_torn: Callable[[str, Torn], None] = lambda path, torn: None,
+    ) -> None:
         """Name the folder; nothing is read or made before it is asked for.
 
         Args:
@@ -91,7 +98,9 @@ class FileShelf:
             streams: folder of all streams, which is there.
             number: the stream's, 1 to 2**32 - 1.
             part: of the inventory (`part_of`). Whoever syncs for the stream syncs the inventory as well.
+            on_torn: called with the file whose torn end was cut off at the start.
         """
+        self._on_torn = on_torn
         self._disk = disk
         self._streams = streams
         self._part = part
@@ -129,6 +138,8 @@ class FileShelf:
             self._files[member.number] = file
         if reader is not None:
             self._newest = self._files[found.files[-1].number] = go_on(self._disk, reader)
+            if reader.torn is not None:
+                self._on_torn(reader.path, reader.torn)
             self._claim_all()
 
     def _claim_all(self) -> None:

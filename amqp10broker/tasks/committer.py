@@ -23,9 +23,9 @@ _log = Log("amqp10broker.storage")
 
 FULL_RETRY_S: Final = 1.0
 MARK_AFTER_S: Final = 1.0
+"""So long after a commit, however many follow it, the inventory is told how much is synced."""
 FEW: Final = 4
 """So many queues go on at once when what they have kept is durable; more take their own turns."""
-"""After so long without a commit, or twice, the inventory is told what is synced: it guards the last one."""
 
 
 class AlsoSynced(Protocol):
@@ -57,7 +57,7 @@ class Committer:
         *,
         also: Sequence[AlsoSynced] = (),
         on_full: Callable[[bool], None] = lambda full: None,
-        on_quiet: Callable[[], None] = lambda: None,
+        on_mark: Callable[[], None] = lambda: None,
         on_failed: Callable[[StorageFailed], None] = lambda error: None,
         relay: Relay | None = None,
     ) -> None:
@@ -68,7 +68,7 @@ class Committer:
             sync: makes files durable, or raises `StorageFailed`: `Syncer.sync`.
             also: other files; they are written by their owners, who then call `wake`.
             on_full: called with True when the disk is full, and with False when it takes writes again.
-            on_quiet: called when there is time to have the inventory know how much of other files is synced.
+            on_mark: called when the inventory is to be told how much of other files is synced.
             on_failed: called once before `run` raises, so that publishers can be told.
             relay: by which those who wait for little that is durable go on at once.
         """
@@ -82,7 +82,7 @@ class Committer:
         self._sync = sync
         self._also = also
         self._on_full = on_full
-        self._on_quiet = on_quiet
+        self._on_mark = on_mark
         self._on_failed = on_failed
         self._relay = Relay() if relay is None else relay
         self._lot = trio.lowlevel.ParkingLot()
@@ -91,7 +91,7 @@ class Committer:
         # A commit since the inventory was told last.
         self._unmarked = False
         self._to_mark = trio.Event()
-        self._quiet = False
+        self._mark_due = False
         self._waiting: list[tuple[int, Callable[[], None]]] = []
         self._for_room: list[Callable[[], None]] = []
         self._events: set[trio.Event] = set()
@@ -182,7 +182,7 @@ class Committer:
                 durable is; nothing more will be.
         """
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._notice_quiet)
+            nursery.start_soon(self._mark_in_time)
             try:
                 await self._commit_always()
             except StorageError as error:
@@ -193,11 +193,19 @@ class Committer:
 
     async def _commit_always(self) -> None:
         while True:
+            if self._mark_due:
+                self._mark_due = self._unmarked = False
+                self.journal.mark()
+                self._on_mark()
             if await self._commit() and (self._wanted or not self.journal.at_rest):
                 continue
-            if self._stopping and not self._unmarked:
-                return
-            await self._rest()
+            if self._stopping:
+                if not self._unmarked:
+                    return
+                self._mark_due = True
+            elif not (self._wanted or self._mark_due):
+                with trio.move_on_after(FULL_RETRY_S) if self.full else nullcontext():
+                    await self._lot.park()
 
     def _fail(self, error: StorageError) -> None:
         failure = error
@@ -210,16 +218,12 @@ class Committer:
         for event in self._events:
             event.set()
 
-    async def _notice_quiet(self) -> None:
-        """End a rest that has lasted; an alarm for each would be set in vain, hundreds of times a second."""
+    async def _mark_in_time(self) -> None:
         while True:
             await self._to_mark.wait()
             self._to_mark = trio.Event()
-            commits = -1
-            while commits != self.commits or self._began is not None:
-                commits = self.commits
-                await trio.sleep(MARK_AFTER_S)
-            self._quiet = True
+            await trio.sleep(MARK_AFTER_S)
+            self._mark_due = True
             self._lot.unpark()
 
     async def _commit(self) -> bool:
@@ -264,7 +268,6 @@ class Committer:
         if ticket is not None:
             self.journal.synced(ticket)
         self.journal.remove_dropped()
-        self._quiet = False
         if not self._unmarked:
             self._unmarked = True
             self._to_mark.set()
@@ -279,18 +282,6 @@ class Committer:
             for callback in ready:
                 callback()
             self._relay.carry()
-
-    async def _rest(self) -> None:
-        """Until `wake`; when nothing was committed for long, or never will be, the inventory is told."""
-        if self._stopping or (self._unmarked and self._quiet):
-            self.journal.mark()
-            self._on_quiet()
-            # Of the inventory itself nobody keeps an inventory.
-            await self._commit()
-            self._unmarked = False
-        elif not self._wanted:
-            with trio.move_on_after(FULL_RETRY_S) if self.full else nullcontext():
-                await self._lot.park()
 
     def _note(self, shortage: DiskFull | None) -> None:
         """Whether there is room for more than what makes room."""

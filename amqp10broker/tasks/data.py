@@ -90,6 +90,13 @@ class Data:
             self.folder.close()
             raise
         self._read_s = perf_counter() - started
+        for log in (self.folder.inventory, self.catalog_log):
+            if log.found.torn_bytes:
+                _log.warning(
+                    "the last changes were not written whole and never durable; they are cut off",
+                    path=log.path,
+                    bytes=log.found.torn_bytes,
+                )
 
     # --- of a node of a cluster ---------------------------------------------------------------------
 
@@ -188,12 +195,6 @@ class Data:
                 queues=counts.get("queue", 0),
                 bindings=counts.get("binding", 0),
                 policies=counts.get("policy", 0) + counts.get("operator_policy", 0),
-            )
-        if log.found.torn_bytes:
-            _log.warning(
-                "the last changes before the end were not written whole and never durable; they are cut off",
-                path=log.path,
-                bytes=log.found.torn_bytes,
             )
         catalog.changes.tell(log, conceal)
         self._catalog = catalog

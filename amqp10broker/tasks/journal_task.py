@@ -25,6 +25,7 @@ from amqp10broker.queues.outlook import Progress
 from amqp10broker.storage.disk import Disk
 from amqp10broker.storage.folder import DataFolder
 from amqp10broker.storage.journal import FILE_BYTES_MAX, Journal
+from amqp10broker.storage.reader import Torn
 from amqp10broker.storage.record import RECORD_BYTES, Record
 from amqp10broker.storage.scratch import Scratch
 from amqp10broker.storage.stream_files import FileShelf, part_of, remove_leftovers
@@ -148,7 +149,8 @@ class JournalTask:
 
     def stream(self, number: int) -> FileShelf:
         """The files of a stream, new or of before."""
-        return FileShelf(self._disk, self._folder.streams, number, part_of(self._folder.inventory, number))
+        part = part_of(self._folder.inventory, number)
+        return FileShelf(self._disk, self._folder.streams, number, part, _tell_torn)
 
     def remove_deleted_streams(self, numbers: Iterable[int]) -> None:
         """Remove what is left of streams that are not there any more.
@@ -231,13 +233,8 @@ class JournalTask:
             await trio.lowlevel.checkpoint()
         found = self.journal.found
         assert found is not None
-        if found.torn is not None:
-            _log.warning(
-                "the end of the journal was torn and is cut off: it had not been confirmed",
-                file=found.torn_path,
-                offset=found.torn.offset,
-                bytes=found.torn.bytes,
-            )
+        if found.torn is not None and found.torn_path is not None:
+            _tell_torn(found.torn_path, found.torn)
         _log.info(
             "journal read",
             files=found.files,
@@ -331,6 +328,15 @@ class JournalTask:
         )
 
 
+def _tell_torn(path: str, torn: Torn) -> None:
+    _log.warning(
+        "the end of a file was torn and is cut off: it had not been confirmed",
+        file=path,
+        offset=torn.offset,
+        bytes=torn.bytes,
+    )
+
+
 def journal_sizes(folder: DataFolder) -> tuple[int, int]:
     """How long a file of the journal gets, and how much is reserved behind the last: bytes.
 
@@ -385,7 +391,7 @@ async def opened_journal(
         streams = StreamSyncs()
         also = (data.catalog_log, streams, inventory)
         committer = Committer(
-            journal, helper.sync, also=also, on_full=on_full, on_quiet=data.catalog_log.mark, relay=relay
+            journal, helper.sync, also=also, on_full=on_full, on_mark=data.catalog_log.mark, relay=relay
         )
         streams.wake = committer.wake
         journal_task = JournalTask(data.disk, data.folder, journal, committer, streams, clock, on_failed)

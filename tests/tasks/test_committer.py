@@ -29,15 +29,15 @@ class Scene:
         self.sync_fails = False
         self.syncs = 0
         self.told: list[str] = []
-        self.quiet = 0
+        self.marks = 0
         self.committer = Committer(
-            self.journal, self.sync, also=[self.inventory], on_quiet=self.be_quiet,
+            self.journal, self.sync, also=[self.inventory], on_mark=self.mark,
             on_full=lambda full: self.told.append(f"full {full}"),
             on_failed=lambda error: self.told.append(f"failed: {error.problem}"),
         )  # fmt: skip
 
-    def be_quiet(self) -> None:
-        self.quiet += 1
+    def mark(self) -> None:
+        self.marks += 1
 
     def synced(self) -> int:
         """What a loss of power leaves the inventory to say of the first file."""
@@ -184,7 +184,7 @@ async def test_what_nobody_asks_for_makes_no_commit_of_its_own(
     nursery.cancel_scope.cancel()
 
 
-async def test_after_a_quiet_second_the_inventory_is_told_once(
+async def test_a_second_after_the_last_commit_the_inventory_is_told_of_it(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     scene = Scene()
@@ -196,9 +196,29 @@ async def test_after_a_quiet_second_the_inventory_is_told_once(
     await trio.sleep(100)
     assert scene.synced() == size == len(scene.disk.contents(f"{FOLDER}/{file_name(1)}"))
     assert scene.syncs == 2
-    assert scene.quiet == 1
+    assert scene.marks == 2  # the second finds nothing new
     await scene.committer.wait_durable(scene.append())
     assert scene.recovered() == [1, 2]
+    nursery.cancel_scope.cancel()
+
+
+async def test_commits_without_a_pause_do_not_keep_the_inventory_from_being_told_each_second(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    """The next batch collects while one is synced, so that there is never a rest."""
+    scene = Scene(sync_s=0.3)
+    nursery.start_soon(scene.committer.run)
+    path = f"{FOLDER}/{file_name(1)}"
+    sizes: list[int] = []
+    for _ in range(100):
+        scene.append()
+        await trio.sleep(0.1)
+        sizes.append(len(scene.disk.contents(path)))
+        if len(sizes) > 20:
+            # Of a second ago, of the commit with the mark, and of the one before.
+            assert scene.synced() >= sizes[-20]
+    assert scene.syncs > 30
+    assert scene.marks <= 10
     nursery.cancel_scope.cancel()
 
 
@@ -208,6 +228,8 @@ async def test_a_full_disk_is_told_and_tried_again_and_nothing_is_confirmed_or_l
     scene = Scene()
     nursery.start_soon(scene.committer.run)
     await scene.committer.wait_durable(scene.append())
+    await trio.sleep(10)  # the inventory has been told
+    began = trio.current_time()
     calls = len(scene.disk.calls)
     # Three tries, each a write and the cut after it; before a next one the cut is made again and synced.
     scene.disk.fail = {calls: errno.ENOSPC, calls + 4: errno.ENOSPC, calls + 8: errno.EDQUOT}
@@ -219,7 +241,7 @@ async def test_a_full_disk_is_told_and_tried_again_and_nothing_is_confirmed_or_l
     await trio.sleep(2)
     assert scene.committer.durable == 1
     await scene.committer.wait_durable(ticket + 1)
-    assert trio.current_time() > 3
+    assert trio.current_time() > began + 3
     assert scene.told == ["full True", "full False"]
     assert not scene.committer.full
     assert scene.recovered() == [1, 2, 3]

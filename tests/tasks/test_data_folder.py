@@ -21,6 +21,7 @@ from amqp10broker.config import QueueDeclaration, User
 from amqp10broker.errors import ConfigError, DamagedFile, FolderInUse, LimitExceeded, StorageError
 from amqp10broker.routing.exchange import Binding, Destination
 from amqp10broker.storage.disk import OsDisk
+from amqp10broker.tasks import journal_task
 from amqp10broker.tasks.broker import Broker
 from amqp10broker.tasks.data import FURNISHED, Data
 from amqp10broker.tasks.journal_task import RECOVERING_MAX
@@ -41,6 +42,7 @@ from tests.support.declaring import (
     set_tags,
 )
 from tests.support.kept_entries import durable_part
+from tests.support.node import CLASSIC, STREAM, History, Seat
 from tests.support.trioclient import quiet_config
 from tests.tasks.conftest import LogRecorder
 
@@ -153,17 +155,26 @@ async def test_queues_take_up_what_they_had_some_in_a_turn(
     assert max(begun.values()) <= RECOVERING_MAX
 
 
-async def test_a_torn_end_is_cut_off_and_told(start: Start, data_log: LogRecorder, tmp_path: Path) -> None:
+@pytest.mark.parametrize("torn", ["catalog/*.log", "inventory.log", "journal/*1.log", "streams/*/*.log"])
+async def test_a_torn_end_is_cut_off_and_told(
+    start: Start, data_log: LogRecorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torn: str
+) -> None:
     """It is no damage: it was never durable."""
+    monkeypatch.setattr(journal_task, "_log", data_log)
     async with start() as broker:
-        declare(broker.catalog, "/", "q")
-    path = tmp_path / "data" / "catalog" / "catalog.log"
+        for kind in (CLASSIC, STREAM):
+            queue, _ = declare(broker.catalog, "/", kind.name, arguments={"x-queue-type": kind.name})
+            seat = Seat(queue, History(kind))
+            seat.publish(1)
+            await seat.effects()
+    (path,) = (tmp_path / "data").glob(torn)
     with path.open("ab") as file:
         file.write(bytes(100))
     async with start() as broker:
-        assert broker.catalog.lookup_vhost("/").find("q") is not None
+        for queue in broker.catalog:
+            assert queue.handle.figures().messages_ready == 1
     ((_, fields),) = data_log.of("warning")
-    assert fields == {"path": str(path), "bytes": 100}
+    assert (fields.get("path", fields.get("file")), fields["bytes"]) == (str(path), 100)
 
 
 async def test_status_says_where_the_data_is(start: Start, tmp_path: Path) -> None:

@@ -12,14 +12,17 @@ from collections.abc import Callable
 from typing import Final
 
 import pytest
+import trio
+from trio.testing import MockClock
 
 from amqp10broker.errors import DamagedFile, StorageError
 from amqp10broker.storage.accept import accept_folder
 from amqp10broker.storage.folder import open_data_folder
 from amqp10broker.storage.record import HEADER_BYTES
+from amqp10broker.tasks.broker import Broker
 from tests.support.disks import SimDisk
 from tests.support.journals import LONG
-from tests.support.node import FOLDER, History, Node, faults_of
+from tests.support.node import CONFIG, FOLDER, KINDS, History, Node, NoMeter, Seat, faults_of
 
 STEPS: Final = 40
 
@@ -120,6 +123,35 @@ def test_whichever_file_is_cut_is_told(node: Node) -> None:
                 assert path.endswith("/inventory.log") or size <= 32, (path, left)
             else:
                 assert path in str(refused) or path.endswith("/inventory.log"), (path, left, refused)
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum", "stream"])
+def test_an_end_of_the_catalog_that_is_cut_off_after_a_kill_under_steady_load_is_told(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """What is declared was durable long before, whether or not the journal has had a quiet second since."""
+    node = Node(monkeypatch, kinds=[each for each in KINDS if each.name == kind])
+    killed: list[SimDisk] = []
+
+    async def work() -> None:
+        async with Broker(CONFIG, meter=NoMeter()) as broker:
+            name = node._declare(broker.catalog, random.Random(0))
+            seat = Seat(broker.catalog.lookup_vhost("/").lookup(name), node.queues[name])
+            for _ in range(50):
+                seat.publish(1)
+                await trio.sleep(0.2)
+            await seat.listen()
+            assert seat.history.promised
+            killed.append(node.disk.after_kill())
+
+    trio.run(work, clock=MockClock(autojump_threshold=0))
+    path = f"{FOLDER}/catalog/catalog.log"
+    for cut in (1, 10, 100, 250):
+        refused = Verdicts(node, killed[0]).agree(
+            lambda disk, cut=cut: disk.overwrite(path, disk.contents(path)[:-cut])
+        )
+        assert isinstance(refused, DamagedFile)
+        assert refused.path == path
 
 
 @pytest.mark.parametrize("folder", ["journal", "catalog", "streams"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os.path
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -35,7 +36,7 @@ from amqp10broker.tasks.clock import WallClock
 from amqp10broker.tasks.mailbox import Mailbox
 from amqp10broker.tasks.queue_task import QueueTask
 from tests.support.disks import SimDisk
-from tests.support.inventories import ShelfAlone
+from tests.support.inventories import ShelfAlone, inventory_on
 from tests.support.streams import text
 
 STREAMS = "/streams"
@@ -249,26 +250,31 @@ async def test_without_room_nothing_is_confirmed_and_it_is_tried_again_each_seco
         assert one.full == [True, False]
 
 
-async def test_after_a_quiet_second_the_inventory_guards_the_last_commit(autojump_clock: object) -> None:
-    """So that damage in it is told from a torn end, also when the broker is killed."""
-    inventory = "/inventory.log"
-    for quiet_s, guarded in ((0.5, False), (1.5, True)):
-        disk = new_disk()
-        async with running(shelf_of(disk), Slow(disk)) as one:
-            one.publish(5)
-            await trio.sleep(quiet_s)
-            killed = disk.after_kill()
-            size = len(disk.contents(inventory))
-            await trio.sleep(100)
-            # Once is enough.
-            assert (len(disk.contents(inventory)) == size) is guarded
-        content = bytearray(killed.contents(f"{folder_of(STREAMS, 1)}/{0:020}.log"))
-        content[100:103] = bytes(3)
-        killed.overwrite(f"{folder_of(STREAMS, 1)}/{0:020}.log", bytes(content))
-        if guarded:
-            with pytest.RaisesGroup(DamagedFile, flatten_subgroups=True):
-                async with running(shelf_of(killed), Slow(killed)):
-                    await trio.sleep(1)
+@pytest.mark.parametrize(("publishes", "pause_s"), [(1, 1.5), (100, 0.05), (10, 0.6)])
+async def test_the_inventory_guards_what_was_committed_a_second_ago(
+    autojump_clock: object, publishes: int, pause_s: float
+) -> None:
+    """So that damage in it is told from a torn end when the broker is killed, also while it never pauses."""
+    disk = new_disk()
+    path = f"{folder_of(STREAMS, 1)}/{0:020}.log"
+    async with running(shelf_of(disk), Slow(disk)) as one:
+        sizes: list[int] = []
+        for _ in range(publishes):
+            one.publish(1)
+            await wait_all_tasks_blocked()
+            sizes.append(len(disk.contents(path)))
+            await trio.sleep(pause_s)
+        known = inventory_on(disk.after_kill()).part("streams/1").known[os.path.basename(path)]
+        assert known.synced >= sizes[-int(1 + 1.1 / pause_s)]
+        await trio.sleep(10)
+        size = len(disk.contents("/inventory.log"))
+        await trio.sleep(100)
+        assert len(disk.contents("/inventory.log")) == size, "once is enough"
+        killed = disk.after_kill()
+    killed.overwrite(path, killed.contents(path)[:-1])
+    with pytest.RaisesGroup(DamagedFile, flatten_subgroups=True):
+        async with running(shelf_of(killed), Slow(killed)):
+            await trio.sleep(1)
 
 
 async def test_a_sync_that_fails_confirms_nothing_and_publishers_hear_that_storage_has_failed(
