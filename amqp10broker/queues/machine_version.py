@@ -12,13 +12,17 @@ versions of the broker: in the code that is a look at `QuorumQueue.version`.
 from __future__ import annotations
 
 OLDEST = 1
-NEWEST = 3
+NEWEST = 4
 
 SELECTING = 2
 """From which on a quorum queue has consumers that select, and in a cluster such that browse."""
 
 DELAYING = 3
 """From which on a quorum queue keeps messages that were published to be delivered later until then."""
+
+ROTATING = 4
+"""From which on the consumers of a quorum queue get messages one each in rotation. Before, each had several
+at a time; who may settle what, in a log, depends on that."""
 
 
 class NewerMachine(ValueError):

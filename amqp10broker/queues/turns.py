@@ -3,28 +3,40 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sized
-from itertools import accumulate
+from collections.abc import Iterable, Sequence, Sized
+from itertools import accumulate, islice
 from typing import Final, Protocol, TypeVar
 
+from amqp10broker.queues.commands import NO_BOUND
+
 TURN_MAX: Final = 32
-"""Deliveries one consumer gets at most before the next has its turn. Long turns make batches, and
-batches make deliveries cheap."""
+"""Deliveries that make a turn of a consumer at most. Long turns make batches, and batches make deliveries
+cheap."""
 
 _TURNS_PER_GRANT: Final = 8
 """A consumer's turn is an eighth of what it was granted: who asks for few at a time gets them one by
 one in rotation with the others, who asks for hundreds gets them in batches."""
 
 _SHARED_OUT_MAX: Final = 8
-"""With so few consumers, a backlog shorter than their turns is shared out evenly."""
-
+"""So few consumers share every batch. Of more, a batch goes to so many, or to as many as make each part a
+turn: a message costs twice as much in a hundred parts of a batch, and five times in a thousand."""
 
 SCAN_MAX: Final = 1_000
 """Messages of one queue that all who select or browse look at together before others have the process: some
 milliseconds."""
 
 
+class Taker(Protocol):
+    """A consumer of whatever kind of queue: what it may have now, in deliveries and in bytes, and how many
+    deliveries make a turn of it."""
+
+    credit: int
+    room: int
+    turn: int
+
+
 T = TypeVar("T")
+C = TypeVar("C", bound=Taker)
 
 
 class Ring(OrderedDict[T, None]):
@@ -47,12 +59,10 @@ class Ring(OrderedDict[T, None]):
         """The first was served: it is the last now."""
         self.move_to_end(next(iter(self)))
 
-
-class Taker(Protocol):
-    """A consumer of whatever kind of queue: what it may have now, and how much of it in one turn."""
-
-    credit: int
-    turn: int
+    def turn_by(self, takers: Sequence[T], count: int) -> None:
+        """The first ones, these, were given so many in rotation: the next is the one behind the last."""
+        for taker in takers[: count % len(takers) or len(takers)]:
+            self.move_to_end(taker)
 
 
 def turn_within(credit: int) -> int:
@@ -60,8 +70,29 @@ def turn_within(credit: int) -> int:
     return min(TURN_MAX, credit // _TURNS_PER_GRANT) or 1
 
 
+def next_takers(ring: Ring[C], ready: int) -> tuple[list[C], int, int]:
+    """Which consumers get messages next, one each in rotation: as many rounds as all of them have credit for.
+
+    Args:
+        ring: all whose turn it is, at least one.
+        ready: messages there are, at least 1.
+
+    Returns:
+        Consumers; messages for all of them together; bytes of contents after which one may have no room.
+    """
+    size = len(ring)
+    if size > _SHARED_OUT_MAX:
+        size = max(_SHARED_OUT_MAX, -(-ready // ring.first.turn))
+    takers = list(islice(ring, min(size, ready)))
+    rounds = ready // len(takers)
+    if rounds == 1:
+        return takers, len(takers), NO_BOUND
+    rounds = min(rounds, min([each.credit for each in takers]))
+    return takers, rounds * len(takers), min([each.room for each in takers])
+
+
 def turn_of(consumer: Taker, ring: Sized, ready: int, waiting: int) -> int:
-    """How many messages the first consumer of a ring gets now.
+    """How many messages the first consumer of a ring gets now, where some look for what they select.
 
     Args:
         consumer: the first.

@@ -582,8 +582,9 @@ class LaneClient:
                 consumer.seen += len(effect.keys)
                 consumer.held += len(effect.keys)
             case CreditReply():
-                self.available = effect.available
                 consumer = self._consumers.get(effect.consumer)
+                if consumer is None or consumer.active is not False:
+                    self.available = effect.available  # otherwise that says nothing of the queue
                 if consumer is None:
                     return effect.consumer in self._browsers
                 consumer.draining = consumer.draining and not effect.drain
@@ -713,7 +714,8 @@ class LaneClient:
             consumer = self._consumers.get(ref)
             if consumer is not None:
                 consumer.missed += state.missed
-                self.available = state.available
+                if state.active is not False:
+                    self.available = state.available
         for deliver in resumed.deliveries:
             if self._is_for_session(deliver):
                 add_effect(out, deliver.consumer.reply_to, deliver)

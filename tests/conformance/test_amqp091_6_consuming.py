@@ -160,6 +160,17 @@ def test_consumers_take_turns(channel: WorldChannel) -> None:
     assert channel.world.counts("q") == (1, 6)
 
 
+def test_a_burst_goes_in_turn_to_consumers_without_prefetch(channel: WorldChannel) -> None:
+    """Seed 001: in a round robin manner; also where two may have all and one only ten."""
+    others = [channel.world.channel() for _ in range(3)]
+    others[2].say(BasicQos(prefetch_count=10))
+    for each in others:
+        each.consume("q")
+    fill(channel, *range(12))
+    turns = [[int(body) for body in bodies(each.take())] for each in others]
+    assert turns == [[0, 3, 6, 9], [1, 4, 7, 10], [2, 5, 8, 11]]
+
+
 @pytest.mark.rabbitmq("queue_parallel_SUITE", "subscribe_with_autoack")
 def test_no_ack_deliveries_need_no_ack(channel: WorldChannel) -> None:
     """They are gone when they are written; acknowledging one is an error."""

@@ -7,7 +7,7 @@ given back, or met by a session that has gone. It reads the queue's ready messag
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -30,7 +30,6 @@ from amqp10broker.queues.commands import (
     Verdict,
 )
 from amqp10broker.queues.effects import Confirmed, CreditReply, Deliver, QueueDeleted, Unconfirmed
-from amqp10broker.queues.turns import TURN_MAX
 from tests.support.askers import new_asker
 from tests.support.queue_inside import consumers_of, fresh_of, returned_of
 
@@ -385,41 +384,6 @@ class ClassicQueueMachine(RuleBasedStateMachine):
 
 TestClassicQueue = ClassicQueueMachine.TestCase
 TestClassicQueue.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
-
-
-@given(
-    credits_=st.lists(st.integers(1, 60), min_size=1, max_size=12),
-    backlog=st.integers(1, 400),
-    first=st.booleans(),
-)
-@settings(max_examples=100, deadline=None)
-def test_no_consumer_with_credit_is_passed_over(credits_: list[int], backlog: int, first: bool) -> None:
-    """All credit is used if messages last, and everyone with credit has a turn of a long backlog."""
-    queue = ClassicQueue("q", durable=False)
-    reply_to = new_asker("s")
-    publish = Publish(reply_to.publisher(), range(backlog), [(HEAD, b"%d" % n) for n in range(backlog)], True)
-    if first:
-        queue.apply(publish, 0)
-    refs = [reply_to.consumer() for _ in credits_]
-    for ref in refs:
-        queue.apply(Subscribe(ref, settled=False), 0)
-    if not first:
-        for ref, link_credit in zip(refs, credits_, strict=True):
-            queue.apply(Credit(ref, 0, link_credit, drain=False, seen=0), 0)
-        queue.apply(publish, 0)
-    else:
-        for ref, link_credit in zip(refs, credits_, strict=True):
-            queue.apply(Credit(ref, 0, link_credit, drain=False, seen=0), 0)
-    got = dict.fromkeys(refs, 0)
-    for effect in queue.take_effects().get(reply_to.id, []):
-        if isinstance(effect, Deliver):
-            assert list(effect.keys) == sorted(effect.keys)
-            got[effect.consumer] += len(effect.keys)
-    assert sum(got.values()) == min(backlog, sum(credits_))
-    assert all(got[ref] <= link_credit for ref, link_credit in zip(refs, credits_, strict=True))
-    turns = [min(TURN_MAX, link_credit) for link_credit in credits_]
-    if not first and backlog >= sum(turns):
-        assert all(got.values()), "a consumer with credit got nothing of a backlog that was large enough"
 
 
 @pytest.mark.parametrize("settled", [False, True])

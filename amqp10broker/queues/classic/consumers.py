@@ -6,7 +6,7 @@ what settlement gives back: only `Credit` moves it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Final
 
@@ -282,6 +282,13 @@ class Consumers:
     def top_ring(self) -> Ring[Consumer]:
         """Those whose turn it is, the next one first. There is somebody waiting."""
         return next(iter(self._rings.values()))
+
+    def had_turns(self, takers: Sequence[Consumer], count: int) -> None:
+        """The first of the top ring, these, got so many messages, at least one: see `had_turn`."""
+        self.top_ring().turn_by(takers, count)
+        for consumer in takers:
+            if not consumer.credit:
+                self._leave_ring(consumer)
 
     def had_turn(self, consumer: Consumer) -> None:
         """The first of the top ring was served: others are next, and if it has no credit left it leaves."""

@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 
 from amqp10broker.amqp10.serial import MASK
 from amqp10broker.message.message import Message
+from amqp10broker.queues.classic.backlog import content_bytes
 from amqp10broker.queues.classic.consumers import Consumer, Consumers
 from amqp10broker.queues.classic.ready import EXPIRED_MAX, Ready
 from amqp10broker.queues.classic.removal import Disposal
 from amqp10broker.queues.classic.selecting import Look, has_more
 from amqp10broker.queues.classic.store import Store
 from amqp10broker.queues.outbox import Outbox
-from amqp10broker.queues.turns import SCAN_MAX, turn_of
+from amqp10broker.queues.turns import SCAN_MAX, next_takers, turn_of
 
 
 def _nobody() -> None:
@@ -80,17 +81,38 @@ class Serving:
             return
         expired = 0
         while waiting.count and consumers.waiting:
-            ring = consumers.top_ring()
-            to_come = len(ring)  # consumers whose turn in this round is still to come
-            while waiting.count and ring:
-                consumer = ring.first
-                expired += self._hand_out(consumer, turn_of(consumer, ring, waiting.count, to_come), now_ms)
-                consumers.had_turn(consumer)
-                to_come = to_come - 1 or len(ring)
-                if expired >= EXPIRED_MAX and not to_the_end:
-                    due_ms = waiting.next_expiry()
-                    if due_ms is not None and due_ms <= now_ms:
-                        return
+            expired += self._rotate(now_ms)
+            if expired >= EXPIRED_MAX and not to_the_end:
+                due_ms = waiting.next_expiry()
+                if due_ms is not None and due_ms <= now_ms:
+                    return
+
+    def _rotate(self, now_ms: int) -> int:
+        """Give messages to those whose turn it is, one each in rotation; how many had expired instead.
+
+        They are taken together, and each consumer has its part of them by a slice: no message costs a turn of
+        its own.
+        """
+        consumers = self._consumers
+        again = self._waiting.again
+        takers, count, room = next_takers(consumers.top_ring(), self._waiting.count)
+        keys, messages, expired, size = self._waiting.take(count, now_ms, room)
+        if expired:
+            self._disposal.remove_expired(expired, now_ms)
+        if keys:
+            if self.keeps:
+                self._mark_delivered(keys)
+            step = len(takers)
+            for place, taker in enumerate(takers[: len(keys)]):
+                if step == 1:
+                    self.give(taker, keys, messages, size, now_ms)
+                else:
+                    part = messages[place::step]
+                    self.give(taker, keys[place::step], part, content_bytes(part), now_ms)
+                if again:
+                    self._outbox.deliver_again(taker)
+            consumers.had_turns(takers, len(keys))
+        return len(expired)
 
     def _serve_all(self, now_ms: int, *, to_the_end: bool) -> None:
         """As `serve`, where somebody selects or browses.

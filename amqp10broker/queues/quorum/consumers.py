@@ -39,7 +39,7 @@ from amqp10broker.queues.quorum.messages import Messages
 from amqp10broker.queues.quorum.node_lanes import ConsumerFacts, NodeLanes
 from amqp10broker.queues.quorum.ready import Place
 from amqp10broker.queues.quorum.selecting import Selecting, encoded
-from amqp10broker.queues.turns import Ring, turn_of, turn_within
+from amqp10broker.queues.turns import Ring, next_takers, turn_of, turn_within
 
 
 class QuorumConsumers:
@@ -52,6 +52,7 @@ class QuorumConsumers:
         timeout_at: no delivery is held for too long before, in ms; None: never.
         unused_since: when the last consumer went or the last message was fetched, in ms.
         made: consumers that ever were.
+        rotates: messages go to the consumers one each, and not in turns of several.
         activity: which one is active, if only one is.
         selecting: those that select.
         suspects: nodes that are not heard of, by number and incarnation -> since when, in ms; None: for so
@@ -71,6 +72,7 @@ class QuorumConsumers:
         "delivered_ms",
         "give_up_at",
         "made",
+        "rotates",
         "selecting",
         "suspects",
         "timeout_at",
@@ -86,6 +88,7 @@ class QuorumConsumers:
         self.by_ref: dict[ConsumerRef, Consumer] = {}
         self.count = 0
         self.made = 0
+        self.rotates = False
         self.turns = Turns()
         self.activity = Activity(self.by_ref)
         self.selecting = Selecting(messages)
@@ -362,15 +365,22 @@ class QuorumConsumers:
 
     def _reply(self, consumer: Consumer, *, drain: bool) -> CreditReply:
         self._outbox.flush(consumer)
-        available = self._messages.ready.length if consumer.selection is None else self._available(consumer)
         reply = CreditReply(
-            consumer.ref, consumer.delivery_count, consumer.credit, available, drain, consumer.epoch
+            consumer.ref,
+            consumer.delivery_count,
+            consumer.credit,
+            self._available(consumer),
+            drain,
+            consumer.epoch,
         )
         self._outbox.tell(consumer.ref.reply_to, reply)
         return reply
 
     def _available(self, consumer: Consumer) -> int:
-        """Messages that there may be for it."""
+        """Messages that there may be for it: none for one that waits to be the single active consumer."""
+        single = self._messages.settings.single_active_consumer
+        if single and consumer.counted and self.activity.holder is not consumer:
+            return 0
         sees = consumer.selection is None or self.selecting.has_more(consumer)
         return self._messages.ready.length if sees else 0
 
@@ -389,7 +399,7 @@ class QuorumConsumers:
             if indexes:
                 assert consumer.selection is not None
                 consumer.selection.passed += len(indexes)
-                self._have(consumer, indexes, sizes, room - sum(sizes))
+                self._have(consumer, indexes, sizes, self._read(indexes))
             selecting.advance(consumer, look.at)
             self._update_turn(consumer)
         selecting.stand_again(left)
@@ -468,7 +478,29 @@ class QuorumConsumers:
             self.serve()
 
     def serve(self) -> None:
-        """Hand out ready messages while any consumer can take one."""
+        """Hand out ready messages while any consumer can take one: one each in rotation."""
+        if self.selecting.able or not self.rotates:
+            self._serve_in_turns()
+            return
+        turns, ready = self.turns, self._messages.ready
+        while turns and (left := ready.length):
+            group = turns.first()
+            takers, count, room = next_takers(group, left)
+            indexes, sizes = self._take(count, room, None)
+            if not indexes:
+                continue
+            messages = self._read(indexes)
+            step = len(takers)
+            for place, taker in enumerate(takers[: len(indexes)]):
+                part = slice(place, None, step)
+                self._have(taker, indexes[part], sizes[part], messages[part])
+            group.turn_by(takers, len(indexes))
+            for taker in takers:
+                if not taker.credit:
+                    turns.remove(taker)
+
+    def _serve_in_turns(self) -> None:
+        """As `serve`, where some select, or by the rules of before version `machine_version.ROTATING`."""
         turns, ready = self.turns, self._messages.ready
         group: Ring[Consumer] | None = None
         bounds: Sequence[int] | None = None
@@ -491,10 +523,15 @@ class QuorumConsumers:
             waiting = waiting - 1 or len(group)
 
     def _hand_out(self, consumer: Consumer, count: int, bounds: Sequence[int] | None) -> None:
+        indexes, sizes = self._take(count, consumer.room, bounds)
+        if indexes:
+            self._have(consumer, indexes, sizes, self._read(indexes))
+
+    def _take(self, count: int, room: int, bounds: Sequence[int] | None) -> tuple[list[int], list[int]]:
+        """Indexes and sizes of the next ready messages; the one that uses up the room is the last."""
         ready = self._messages.ready
         indexes: list[int] = []
         sizes: list[int] = []
-        room = consumer.room
         while len(indexes) < count and room > 0 and ready.length:
             if bounds is None:
                 more, more_sizes = ready.take(count - len(indexes), self._messages.expired_at, room)
@@ -510,14 +547,18 @@ class QuorumConsumers:
                 sizes += more_sizes
             else:
                 indexes, sizes = more, more_sizes
-        if indexes:
-            self._have(consumer, indexes, sizes, room)
+        return indexes, sizes
 
-    def _have(self, consumer: Consumer, indexes: list[int], sizes: list[int], room: int) -> None:
-        """A consumer gets messages, and has so much room left."""
+    def _read(self, indexes: Sequence[int]) -> list[Message]:
+        return [] if self._messages.replaying else self._messages.read(indexes)
+
+    def _have(
+        self, consumer: Consumer, indexes: list[int], sizes: list[int], messages: list[Message]
+    ) -> None:
+        """A consumer gets messages; they are not read while the queue follows."""
         count = len(indexes)
-        consumer.room = room
-        consumer.credit = consumer.credit - count if room > 0 else 0
+        consumer.room -= sum(sizes)
+        consumer.credit = consumer.credit - count if consumer.room > 0 else 0
         consumer.handed_out += count
         consumer.delivery_count = (consumer.delivery_count + count) & MASK
         self.delivered_ms = self._messages.now_ms
@@ -530,7 +571,7 @@ class QuorumConsumers:
                 self.timeout_at = timeout_at
         if self._messages.replaying:
             return
-        self._outbox.deliver(consumer, indexes, self._messages.read(indexes))
+        self._outbox.deliver(consumer, indexes, messages)
         if self._messages.counts:
             self._outbox.deliver_again(consumer)
 

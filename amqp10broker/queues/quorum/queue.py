@@ -123,6 +123,7 @@ class QuorumQueue(QueueMachine):
     def version(self, version: int) -> None:
         self._version = version
         self._messages.delays = version >= machine_version.DELAYING
+        self._consumers.rotates = version >= machine_version.ROTATING
 
     @property
     def settings(self) -> QueueSettings:

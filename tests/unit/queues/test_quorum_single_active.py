@@ -62,6 +62,21 @@ def test_an_inactive_consumer_that_drains_is_answered_at_once(bench: Bench) -> N
     assert only(told, CreditReply)[0].credit == 0
 
 
+def test_nothing_is_available_to_one_that_waits(bench: Bench) -> None:
+    """Seed 003: available is 0 for all inactive (waiting) consumers."""
+    first, second = bench.consumer(), bench.consumer()
+    bench.publish("a", "b")
+
+    def available(ref: ConsumerRef, credit: int) -> int:
+        return only(bench.credit(ref, credit), CreditReply)[0].available
+
+    assert (available(first, 1), available(second, 9)) == (1, 0)
+    bench.leave(first, Verdict.REQUEUE)
+    assert available(second, 0) == 0, "it has had both"
+    bench.publish("c")
+    assert available(second, 0) == 1
+
+
 @pytest.mark.rabbitmq(
     "rabbit_fifo_SUITE",
     "single_active_consumer_cancel_consumer_when_channel_is_down_test",
