@@ -11,6 +11,7 @@ import trio
 import trio.testing
 
 from amqp10broker.amqp10.performatives import Header
+from amqp10broker.amqp10.types import Long
 from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.config import Config
 from amqp10broker.errors import StorageFailed
@@ -178,17 +179,23 @@ async def test_a_queue_that_is_not_durable_keeps_nothing(folder: str) -> None:
         assert broker.journal_task.journal.live_bytes == 0
 
 
+def hold_syncs(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> trio.Event:
+    """Syncs wait for this."""
+    assert broker.journal_task is not None
+    release = trio.Event()
+    real = broker.journal_task.committer._sync
+
+    async def held(fds: list[int]) -> None:
+        await release.wait()
+        await real(fds)
+
+    monkeypatch.setattr(broker.journal_task.committer, "_sync", held)
+    return release
+
+
 async def test_nothing_is_confirmed_before_it_is_synced(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with broker_on(folder) as broker:
-        assert broker.journal_task is not None
-        release = trio.Event()
-        real = broker.journal_task.committer._sync
-
-        async def held(fds: list[int]) -> None:
-            await release.wait()
-            await real(fds)
-
-        monkeypatch.setattr(broker.journal_task.committer, "_sync", held)
+        release = hold_syncs(broker, monkeypatch)
         client = queue_of(broker)
         client.publish(1)
         client.publish(2, head=LOST)
@@ -198,6 +205,27 @@ async def test_nothing_is_confirmed_before_it_is_synced(folder: str, monkeypatch
         release.set()
         await client.listen(until=2)
         assert client.confirmed == [2, 1]
+
+
+async def test_a_transient_message_is_confirmed_when_it_is_in_its_queue(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seed 002; also one that came in a batch with persistent ones."""
+    async with broker_on(folder) as broker:
+        release = hold_syncs(broker, monkeypatch)
+        client = queue_of(broker, arguments={"x-max-priority": 5})
+        urgent = make_head(Header(priority=3), None, "", "q")
+        delayed = make_head(None, {"x-opt-delivery-delay": Long(60_000)}, "", "q")
+        heads = [SAFE, LOST, SAFE, urgent, delayed, SAFE]
+        messages = [(head, b"%d" % number) for number, head in enumerate(heads)]
+        client.queue.handle.post(Publish(client.publisher, range(6), messages, False))
+        await client.listen(until=3)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert client.confirmed == [1, 3, 4]
+        release.set()
+        await client.listen(until=6)
+        assert client.confirmed == [1, 3, 4, 0, 2, 5]
+        assert await client.get(9) == [3, 0, 1, 2, 5]
 
 
 async def test_a_failed_sync_tells_publishers_and_stops_the_broker(

@@ -89,7 +89,7 @@ class Intake:
         queue_ttl_ms: int | None,
         now_ms: int,
     ) -> None:
-        """Enqueue published messages, and confirm them as soon as they are safe.
+        """Enqueue published messages, and confirm them: persistent ones as soon as they are safe.
 
         Args:
             publisher: as in `Publish`.
@@ -106,6 +106,7 @@ class Intake:
             waiting.add(waiting.plain, messages, None)
             self._outbox.tell(publisher.reply_to, Confirmed(publisher, ids, settled))
             return
+        published = messages
         expiries, delays = expiries_of(messages, queue_ttl_ms, now_ms)
         ticket = 0
         if delays:
@@ -113,6 +114,12 @@ class Intake:
         if messages:
             ticket = max(ticket, self._line_up(messages, expiries, None))
         if ticket:
+            durable = {head: traits_of(head).durable for head in set(map(_HEAD, published))}
+            if not all(durable.values()):
+                numbered = list(zip(ids, published, strict=True))
+                at_once = [number for number, (head, _) in numbered if not durable[head]]
+                self._outbox.tell(publisher.reply_to, Confirmed(publisher, at_once, settled))
+                ids = [number for number, (head, _) in numbered if durable[head]]
             self._unsafe.append((ticket, publisher, ids, settled, now_ms))
             if self.store_failed:
                 self.refuse_unsafe(failed=True)
