@@ -45,13 +45,16 @@ def _room(*may_import: str, why: str, pure: bool = True, may_use: Iterable[str] 
 ROOMS: Final[Mapping[str, Room]] = {
     "dataclass": _room(why="how a record is written in every room: `FOR_ALL`"),
     "errors": _room(why="protocol-neutral; everybody raises them, so they know nobody"),
+    "budget": _room(why="bytes held for clients, bounded for both engines alike"),
     "config": _room("errors", why="limits and their parsing; given the environment, does not read it"),
     "flowevents": _room("errors", why="what an event is, for all who write or read one"),
     "alarms": _room(why="measurements in, alarms out; who measures and who is told is the living room's"),
     "websocket": _room("greeting", why="a WebSocket's messages and AMQP's bytes: no socket"),
     "greeting": _room(why="eight bytes that say which protocol speaks"),
-    "amqp10": _room("errors", why="the engine serves broker and client: no broker, queue or role in it"),
-    "amqp091": _room("errors", why="AMQP 0-9-1's wire format and engine: no broker, no queue"),
+    "amqp10": _room(
+        "budget", "errors", why="the engine serves broker and client: no broker, queue or role in it"
+    ),
+    "amqp091": _room("budget", "errors", why="AMQP 0-9-1's wire format and engine: no broker, no queue"),
     "storage": _room(
         "errors", may_use=("os",),
         why="files: blocking calls behind the protocol Disk, so that a test's disk can fail and lose power",
@@ -115,7 +118,8 @@ ROOMS: Final[Mapping[str, Room]] = {
     "tasks": _room(
         "service", "management", "security", "catalog", "queues", "routing", "message", "amqp10", "amqp091",
         "persistence", "replication", "raft", "storage", "flowevents", "recording", "greeting", "adminpath",
-        "alarms", "http", "websocket", "metrics", "telemetry", "frames", "config", "errors", "__init__",
+        "alarms", "budget", "http", "websocket", "metrics", "telemetry", "frames", "config", "errors",
+        "__init__",
         why="the only living room: every nursery, socket, timer and thread",
         pure=False,
     ),

@@ -46,6 +46,7 @@ from amqp10broker.amqp091.methods import (
     ConnectionUpdateSecretOk,
     Method,
 )
+from amqp10broker.budget import Budget
 
 CHANNEL_MAX: Final = 65535
 """What the wire can number, for a connection without another limit."""
@@ -191,8 +192,8 @@ class Connection091:
         return self._reader.publishing
 
     @property
-    def unfinished_bytes(self) -> int:
-        """Bytes kept of contents that are not whole."""
+    def unfinished(self) -> Budget:
+        """Bounds what is kept of contents that are not whole."""
         return self._reader.unfinished
 
     def discard(self, opened: ContentOpened) -> None:

@@ -47,6 +47,7 @@ from amqp10broker.amqp091.methods import (
     Method,
     decode_method,
 )
+from amqp10broker.budget import Budget
 
 __all__ = [
     "CONTENT_BYTES_MAX",
@@ -123,7 +124,7 @@ class FrameReader:
             does.
         open: whether channels may be used; until then only channel 0 may.
         content_bytes_max: a body announced larger is reported and not collected.
-        unfinished: bytes kept of contents that are not whole, at most `unfinished_bytes_max`.
+        unfinished: bounds what is kept of contents that are not whole.
         singly_max: of frames that are of no learned layout, so many are read in one call.
         frames: how many whole methods and contents were read; acknowledgements and publishes that are alike
             count each.
@@ -146,7 +147,6 @@ class FrameReader:
         "open",
         "singly_max",
         "unfinished",
-        "unfinished_bytes_max",
     )
 
     def __init__(
@@ -160,12 +160,11 @@ class FrameReader:
         self.open = True
         self.content_bytes_max = content_bytes_max
         self.fault: AmqpHardError | None = None
-        self.unfinished = 0
         self.singly_max = sys.maxsize
         self.more = False
         self.frames = 0
         # One message of the largest size fits always, with what its frames cost.
-        self.unfinished_bytes_max = max(unfinished_bytes_max, 2 * content_bytes_max)
+        self.unfinished = Budget(max(unfinished_bytes_max, 2 * content_bytes_max), "on this connection")
         self._contents: dict[int, PendingContent] = {}
         # Contents whose header has come in this call.
         self._announced: list[tuple[int, PendingContent]] = []
@@ -224,7 +223,7 @@ class FrameReader:
     def discard(self, opened: ContentOpened) -> None:
         """Nobody wants a content: keep nothing of it. Without effect if it has become whole meanwhile."""
         if self._contents.get(opened.channel) is opened.content:
-            self.unfinished -= opened.content.held
+            self.unfinished.give_back(opened.content.held)
             opened.content.discard()
 
     def _tell_opened(self, batch: _Batch) -> None:
@@ -403,17 +402,18 @@ class FrameReader:
         else:
             content.body(payload)
         if content.remaining:
-            self.unfinished += content.held - held
-            if self.unfinished > self.unfinished_bytes_max:
+            if (short := self.unfinished.take(content.held - held)) is not None:
+                self.unfinished.give_back(held)
+                content.discard()
                 raise AmqpHardError(
                     ReplyCode.RESOURCE_ERROR,
-                    f"contents that are not whole hold more than {self.unfinished_bytes_max} bytes on this "
-                    "connection: finish some before you begin others",
+                    f"contents that are not whole hold more than {short.bytes_max} bytes {short.whose}: "
+                    "finish some before you begin others",
                     content.method.CLASS_ID,
                     content.method.METHOD_ID,
                 )
             return
-        self.unfinished -= held
+        self.unfinished.give_back(held)
         del self._contents[channel]
         if not content.discarded:
             self._finish(channel, content, batch)
@@ -441,7 +441,7 @@ class FrameReader:
             # A peer whose channel we closed may leave a content unfinished; its close-ok says so.
             if not pending.discarded and payload != _CLOSE_OK:
                 raise pending.unexpected()
-            self.unfinished -= pending.held
+            self.unfinished.give_back(pending.held)
             del self._contents[channel]
         layout = self._layouts.get(frame)
         method: Method = layout.method if layout is not None else decode_method(payload)

@@ -90,6 +90,17 @@ class DeliveriesReceived:
 
 
 @dataclass(frozen=True, slots=True)
+class DeliveryBegun:
+    """The first of several transfers of a delivery has come, with this payload, on a link that `looks_ahead`.
+
+    Refuse the delivery now if the sender may not send it: the rest is not kept.
+    """
+
+    link: ReceiverLink
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class DeliveryResumed:
     """The peer has resumed a delivery on a receiver link that `resumes`; what it has of it is not taken.
 
@@ -178,6 +189,7 @@ SessionEvent = (
     | LinkDetached
     | LinkFlowed
     | DeliveriesReceived
+    | DeliveryBegun
     | DeliveryResumed
     | DeliveriesUpdated
     | DeliveriesSettled

@@ -87,7 +87,7 @@ class HeldFrames:
             if held.link is link:
                 del self.by_remote[handle]
                 frames = held.frames
-                self._unfinished.free(held.held_bytes)
+                self._unfinished.give_back(held.held_bytes)
                 held.held_bytes = 0
         return frames
 

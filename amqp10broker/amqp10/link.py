@@ -191,6 +191,7 @@ class ReceiverLink(Link):
         drain: we asked the peer to drain.
         whole_frames_only: a delivery of several frames is a fault of the link.
         escalate: makes of a fault of this link one of the session; None: it stays the link's.
+        looks_ahead: its owner wants to see the first transfer of a delivery of several.
         resumes: its owner wants to hear of deliveries that the peer resumes; else they are ignored.
     """
 
@@ -198,6 +199,7 @@ class ReceiverLink(Link):
         "credit",
         "drain",
         "escalate",
+        "looks_ahead",
         "max_message_size",
         "partial",
         "resumes",
@@ -211,5 +213,6 @@ class ReceiverLink(Link):
         self.partial: PartialDelivery | None = None
         self.drain = False
         self.whole_frames_only = False
+        self.looks_ahead = False
         self.resumes = False
         self.escalate: Callable[[AmqpLinkError], AmqpSessionError] | None = None

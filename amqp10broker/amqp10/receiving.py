@@ -8,7 +8,7 @@ from itertools import repeat
 
 from amqp10broker.amqp10.delivery import PartialDelivery, check_first
 from amqp10broker.amqp10.errors import AmqpLinkError, AmqpSessionError, Condition
-from amqp10broker.amqp10.events import DeliveriesReceived, DeliveryResumed, SessionEvent
+from amqp10broker.amqp10.events import DeliveriesReceived, DeliveryBegun, DeliveryResumed, SessionEvent
 from amqp10broker.amqp10.faults import message_too_large, over_limit
 from amqp10broker.amqp10.link import ReceiverLink
 from amqp10broker.amqp10.performatives import (
@@ -190,6 +190,8 @@ class Inbound:
         if link.max_message_size and partial.size_bytes > link.max_message_size:
             raise message_too_large(partial.size_bytes, link.max_message_size)
         if transfer.more:
+            if link.looks_ahead and link.partial is None and not partial.resumed:
+                events.append(DeliveryBegun(link, payload))
             link.partial = partial
             partial.held_bytes += self._unfinished.keep(len(payload))
             return
@@ -217,7 +219,7 @@ class Inbound:
 
     def _end_partial(self, link: ReceiverLink, partial: PartialDelivery) -> None:
         link.partial = None
-        self._unfinished.free(partial.held_bytes)
+        self._unfinished.give_back(partial.held_bytes)
         partial.held_bytes = 0
 
     def _drop_delivery(self, link: ReceiverLink, partial: PartialDelivery) -> None:

@@ -82,15 +82,19 @@ class Sections:
         self.bare = 0
 
 
-def locate(payload: bytes) -> Sections:
+def locate(payload: bytes, found: Sections | None = None) -> Sections:
     """Find the sections of a message and check their order and form.
 
     The body may be absent, though 3.2 wants one: JMS's plain Message, go-amqp and other clients send none.
 
+    Args:
+        payload: of the message.
+        found: has what stands before a fault.
+
     Raises:
         DecodeError: out of order, repeated, unknown, of a wrong type, or cut off.
     """
-    found = Sections()
+    found = found or Sections()
     end = len(payload)
     pos = 0
     previous = 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from amqp10broker.amqp10.errors import AmqpSessionError, Condition
+from amqp10broker.budget import Budget
 
 FRAME_BYTES: Final = 64
 """What keeping one frame costs beside its payload, so that empty ones are not kept for nothing."""
@@ -16,40 +17,28 @@ FRAME_BYTES: Final = 64
 NO_LIMIT: Final = 2**63
 
 
-class Unfinished:
-    """One connection's, shared by its sessions.
+class Unfinished(Budget):
+    """One connection's, shared by its sessions: payloads kept, and `FRAME_BYTES` for each."""
 
-    Attributes:
-        held_bytes: payloads kept, and `FRAME_BYTES` for each.
-        bytes_max: not more.
-    """
-
-    __slots__ = ("bytes_max", "held_bytes")
+    __slots__ = ()
 
     def __init__(self, bytes_max: int = NO_LIMIT) -> None:
-        self.held_bytes = 0
-        self.bytes_max = bytes_max
+        super().__init__(bytes_max, "on this connection")
 
     def keep(self, payload_bytes: int) -> int:
         """Count one more frame that is kept.
 
         Returns:
-            What to give to `free` when it is not kept any more.
+            What to give back when it is not kept any more.
 
         Raises:
             AmqpSessionError: it is too much; the session must be ended, and frees what its links hold.
         """
         held = payload_bytes + FRAME_BYTES
-        if self.held_bytes + held > self.bytes_max:
+        if (short := self.take(held)) is not None:
             raise AmqpSessionError(
                 Condition.RESOURCE_LIMIT_EXCEEDED,
                 "deliveries that are not whole, and frames for links that are not attached yet, hold more "
-                f"than {self.bytes_max} bytes on this connection: finish or abort some before you begin "
-                "others",
+                f"than {short.bytes_max} bytes {short.whose}: finish or abort some before you begin others",
             )
-        self.held_bytes += held
         return held
-
-    def free(self, held_bytes: int) -> None:
-        """A delivery is whole, aborted, or gone with its link; or a frame is handled."""
-        self.held_bytes -= held_bytes

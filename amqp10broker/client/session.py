@@ -11,6 +11,7 @@ from amqp10broker.amqp10.events import (
     DeliveriesSent,
     DeliveriesSettled,
     DeliveriesUpdated,
+    DeliveryBegun,
     DeliveryResumed,
     LinkAttached,
     LinkAttaching,
@@ -244,8 +245,8 @@ class ClientSession:
                     event.link,
                     AmqpError(Condition.NOT_ALLOWED, "this client takes no links that the peer attaches"),
                 )
-            case DeliveryResumed():
-                raise AssertionError("no link of a client's resumes")
+            case DeliveryBegun() | DeliveryResumed():
+                raise AssertionError("no link of a client's resumes, or looks ahead")
             case SessionEnded():
                 if event.fault is None:
                     self.engine.end()

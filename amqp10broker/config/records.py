@@ -285,6 +285,12 @@ class Config:
         UINT_MAX,
         "bytes one connection may have sent of messages it has not finished; twice the biggest it always may",
     )
+    unfinished_bytes_max_per_node: int = number(
+        1024 * _MIB,
+        1,
+        UINT_MAX,
+        "the same of all connections of this node; those of one user may have half of it",
+    )
     max_frame_size_bytes: int = number(
         131_072,
         512,

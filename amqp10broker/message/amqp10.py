@@ -7,6 +7,7 @@ properties, application-properties, body and footer, byte for byte as published 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from operator import itemgetter
 from typing import Any, Final, TypeAlias, TypeVar
@@ -14,7 +15,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from amqp10broker.amqp10.codec import decode, encode
 from amqp10broker.amqp10.errors import AmqpLinkError, Condition, DecodeError
 from amqp10broker.amqp10.performatives import Header, Properties, decode_composite
-from amqp10broker.amqp10.sections import locate
+from amqp10broker.amqp10.sections import Sections, locate
 from amqp10broker.amqp10.types import Array, Described, Map, Symbol, ULong
 from amqp10broker.message.layouts import MessageLayouts, header_end
 
@@ -181,6 +182,14 @@ class MessageReader:
         if annotations and X_CC in annotations:
             self.has_extra_keys = True
         return make_head(header, annotations, self._exchange, self._routing_key)
+
+
+def to_at_start(payload: bytes) -> Any:
+    """The `to` of a message of which only the beginning is here; None: there is none, or it is further on."""
+    found = Sections()
+    with suppress(DecodeError):  # it is cut off, and read again when it is whole
+        locate(payload, found)
+    return None if found.properties is None else found.properties.to
 
 
 def make_head(

@@ -30,6 +30,7 @@ import trio
 
 from amqp10broker import __version__
 from amqp10broker.alarms import AlarmCause
+from amqp10broker.budget import UserBudgets
 from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.proposing import at_once
 from amqp10broker.catalog.queue import DeclaredQueue, QueueHandle, QueueSpec
@@ -125,6 +126,7 @@ class Broker:
         watches: links that somebody looks at.
         suspended: links of AMQP 1.0 that outlive their sessions, and their time.
         log_limits: how many warnings clients may cause.
+        unfinished: bounds what is kept of messages that are not whole, by user.
         session_type: makes sessions.
         channel_type: makes channels.
         faulty_stream: makes streams that commit faults; None: it is not in test mode.
@@ -181,6 +183,7 @@ class Broker:
         self.suspended = SuspendedLinks(self)
         self.catalog.on_left = self.suspended.left
         self.log_limits = LogLimits()
+        self.unfinished = UserBudgets(config.unfinished_bytes_max_per_node, config.max_message_size_bytes)
         self.session_type: Callable[..., BrokerSession] = BrokerSession
         self.channel_type: Callable[..., BrokerChannel] = BrokerChannel
         self.faulty_stream: Callable[..., Stream] | None = None

@@ -48,6 +48,7 @@ class Channels(RunningParts[RunningChannel]):
     ) -> None:
         super().__init__(surroundings, connection)
         self._engine = engine
+        self.unfinished = engine.unfinished
         self._flow = CreditFlowSettings.of(surroundings.config)
         self._held_until = -FLOW_SHOWN_S
         # The one that the reader waits for, for its credit or until it has taken its mail; and since when.

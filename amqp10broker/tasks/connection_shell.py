@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 import trio
 
 from amqp10broker.amqp10.heartbeat import IdleTimer
+from amqp10broker.budget import Budget
 from amqp10broker.catalog.queue import Owner
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.errors import NotAllowed
@@ -81,13 +82,17 @@ class Parts(Protocol[PartT]):
     """The sessions or channels of one connection.
 
     `full`: the reader waits, or soon will, for one of them. `working`: those whose task is not over, also
-    those that the client has ended, which `by_number` has no more.
+    those that the client has ended, which `by_number` has no more. `unfinished`: bounds what
+    is kept of messages that are not whole.
     """
 
     by_number: dict[int, PartT]
     no_alarm: trio.Event | None
     begun: int
     measures: Measures
+
+    @property
+    def unfinished(self) -> Budget: ...
 
     @property
     def full(self) -> bool: ...
@@ -280,6 +285,7 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
             await self.line.run(self)
         finally:
             self.leave()
+            self._parts.unfinished.leave()
 
     def leave(self) -> None:
         """Leave the virtual host, if it was entered."""
@@ -387,6 +393,7 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
         if isinstance(answer, Success):
             self.user = answer.user
             self.credential.take(answer)
+            self._parts.unfinished.within = surroundings.unfinished.of(answer.user)
             if self.credential.is_token:
                 self.line.start_companion(self._end_with_token)
             surroundings.logged_in(self.number)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from amqp10broker.budget import UserBudgets
 from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.proposing import Propose
 from amqp10broker.catalog.queue import DeclaredQueue
@@ -58,6 +59,7 @@ class ConnectionSurroundings(Surroundings, Protocol):
         authenticator: the rules of logging in.
         logins: whose password is verified when.
         log_limits: how many warnings clients may cause.
+        unfinished: bounds what is kept of messages that are not whole, by user.
         journal_task: keeps what durable queues have; None: all is in memory.
         session_type: makes sessions.
         channel_type: makes channels.
@@ -69,6 +71,7 @@ class ConnectionSurroundings(Surroundings, Protocol):
     authenticator: Authenticator
     logins: Logins
     log_limits: LogLimits
+    unfinished: UserBudgets
     journal_task: JournalTask | None
     session_type: Callable[..., BrokerSession]
     channel_type: Callable[..., BrokerChannel]

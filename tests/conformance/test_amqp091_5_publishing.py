@@ -125,7 +125,7 @@ def test_what_the_method_says_is_looked_at_before_the_body_and_the_size(size: in
     (closed,) = got
     assert isinstance(closed, ChannelClose)
     assert (closed.reply_code, closed.method_id) == (403, BasicPublish.METHOD_ID)
-    assert stranger.reader.unfinished == 0
+    assert stranger.reader.unfinished.held_bytes == 0
     guest = world.connect()
     (closed,) = guest.channel(1).say(head_of(size, "nowhere"))
     assert isinstance(closed, ChannelClose)
@@ -155,7 +155,7 @@ def test_a_channel_that_fails_forgets_the_content_that_is_coming(channel: WorldC
     assert isinstance(closed, ChannelClose)
     assert closed.reply_code == 404
     assert not channel.connection.reader.publishing
-    assert channel.connection.reader.unfinished == 0
+    assert channel.connection.reader.unfinished.held_bytes == 0
     assert channel.say(ChannelCloseOk(), ChannelOpen()) == [ChannelOpenOk()]
 
 

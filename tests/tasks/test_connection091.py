@@ -471,18 +471,18 @@ async def test_who_is_in_the_middle_of_a_message_is_held_by_an_alarm(autojump_cl
         await settle_down()
         broker.set_alarm("memory", on=True)
         await settle_down()
-        held = publisher.task.engine.unfinished_bytes
+        held = publisher.task.engine.unfinished.held_bytes
         assert 100_000 <= held < 101_000
         for _ in range(4):
             await publisher.send_bytes(body_of_a_message(100_000))
         assert await publisher.expect(ConnectionBlocked) == ConnectionBlocked("low on memory")
         await settle_down()
         assert publisher.task.state == "blocked"
-        assert publisher.task.engine.unfinished_bytes <= held + 65_536, "more than the read under way"
+        assert publisher.task.engine.unfinished.held_bytes <= held + 65_536, "more than the read under way"
         broker.set_alarm("memory", on=False)
         await publisher.expect(ConnectionUnblocked)
         await settle_down()
-        assert publisher.task.engine.unfinished_bytes == 0
+        assert publisher.task.engine.unfinished.held_bytes == 0
         assert queue_counts(broker, "q") == (1, 0)
 
 
@@ -496,7 +496,7 @@ async def test_a_message_that_is_refused_does_not_hold_its_connection(autojump_c
         await client.send(1, ChannelCloseOk())
         await client.send(2, Q)
         await client.until(QueueDeclareOk)
-        assert client.task.engine.unfinished_bytes == 0
+        assert client.task.engine.unfinished.held_bytes == 0
 
 
 async def test_unfinished_messages_of_one_connection_are_bounded(
@@ -528,7 +528,7 @@ async def test_a_message_of_a_user_who_may_not_publish_is_refused_before_its_bod
         assert (await client.expect(ChannelClose)).reply_code == 403
         await client.send_bytes(body_of_a_message(100_000))
         await settle_down()
-        assert client.task.engine.unfinished_bytes == 0
+        assert client.task.engine.unfinished.held_bytes == 0
 
 
 async def test_a_publisher_of_the_past_may_consume_during_an_alarm(autojump_clock: object) -> None:

@@ -4,15 +4,55 @@ from __future__ import annotations
 
 import pytest
 
+from amqp10broker.amqp091.errors import ReplyCode
+from amqp10broker.amqp091.framing import END, content_header_frame, method_frame
+from amqp10broker.amqp091.framing import HEADER as FRAME_HEADER
+from amqp10broker.amqp091.methods import FRAME_BODY, BasicPublish, ConnectionClose
 from amqp10broker.amqp10.errors import Condition
-from amqp10broker.amqp10.performatives import Begin, Detach, Disposition, End, Flow
+from amqp10broker.amqp10.performatives import (
+    Begin,
+    Detach,
+    Disposition,
+    End,
+    Flow,
+    Header,
+    Properties,
+    SaslOutcome,
+    Target,
+)
+from amqp10broker.catalog.users import Permission
 from amqp10broker.management.snapshot import document
+from amqp10broker.security.passwords import plain_record
+from amqp10broker.tasks.broker import Broker
 from amqp10broker.tasks.connection_lifecycle import READ_BYTES_MAX
 from amqp10broker.tasks.sessions10 import EXCESS_BYTES_MAX
-from tests.support.rawframes import attach_receiver, attach_sender, begin, credit, flow, frame, transfer
+from tests.support.declaring import add_user, set_permission
+from tests.support.rawframes import (
+    attach_receiver,
+    attach_sender,
+    begin,
+    credit,
+    flow,
+    frame,
+    login,
+    message,
+    open_frame,
+    transfer,
+)
 from tests.support.trioclient import Client, connect, queue_counts, running_broker, settle_down
+from tests.support.trioclient091 import connect091
 
 KIB = 1024
+
+
+async def logged_in(broker: Broker, user: str) -> Client:
+    """A connection of a user, with one session."""
+    client = connect(broker)
+    await client.send(login("PLAIN", f"\0{user}\0secret".encode()))
+    await client.until(SaslOutcome)
+    await client.send(open_frame(), begin())
+    await client.until(Begin)
+    return client
 
 
 async def begun(client: Client, count: int, size: int, *, channel: int = 0) -> None:
@@ -137,3 +177,79 @@ async def test_who_sends_less_is_read_during_an_alarm(autojump_clock: object) ->
             await client.until(End)
             broker.set_alarm("disk", on=False)
         assert queue_counts(broker, "q") == (90, 0)
+
+
+async def test_deliveries_that_are_not_whole_are_bounded_over_all_connections_of_a_user(
+    autojump_clock: object,
+) -> None:
+    """Of both protocols, half of what the node may hold; what a connection had is free when that is gone."""
+    async with running_broker(unfinished_bytes_max_per_node=200_000, max_message_size_bytes=50_000) as broker:
+        held = broker.unfinished.of("guest")
+        clients = [await connect(broker).open() for _ in range(2)]
+        for client in clients:
+            await begun(client, 4, 10_000)
+            await client.idle()
+        assert 80_000 < held.held_bytes < 81_000
+        greedy = await connect091(broker).open()
+        head = method_frame(1, BasicPublish("", "q")) + content_header_frame(1, b"\0\0", 40_000)
+        await greedy.send_bytes(head + FRAME_HEADER.pack(FRAME_BODY, 1, 30_000) + b"x" * 30_000 + END)
+        closed = await greedy.until(ConnectionClose)
+        assert closed.reply_code == ReplyCode.RESOURCE_ERROR
+        assert "more than 100000 bytes for user 'guest' on this node" in closed.reply_text
+        await clients[0].send(attach_sender(4, "q"), transfer(4, 4, b"x" * 30_000, more=True))
+        end = await clients[0].until(End)
+        assert "more than 100000 bytes for user 'guest' on this node" in end.error.description
+        assert 40_000 < held.held_bytes < 41_000
+        await clients[1].vanish()
+        await settle_down()
+        assert held.held_bytes == 0
+
+
+async def test_deliveries_that_are_not_whole_are_bounded_over_all_users(autojump_clock: object) -> None:
+    """The third of three finds what two have left."""
+    async with running_broker(unfinished_bytes_max_per_node=100_000, max_message_size_bytes=20_000) as broker:
+        for name in "abc":
+            add_user(broker.catalog, name, plain_record("secret"))
+            set_permission(broker.catalog, name, "/", Permission())
+        for name in "ab":
+            await begun(await logged_in(broker, name), 4, 11_000)
+        third = await logged_in(broker, "c")
+        await begun(third, 1, 10_000)
+        await third.idle()
+        await third.send(attach_sender(1, "q"), transfer(1, 1, b"x" * 10_000, more=True))
+        assert "more than 100000 bytes on this node" in (await third.until(End)).error.description
+
+
+@pytest.mark.parametrize("to", ["/queues/q", "q", "/exchanges/amq.topic/k", "/topics/t"])
+async def test_a_delivery_that_the_user_may_not_send_is_refused_with_its_first_transfer(
+    autojump_clock: object, to: str
+) -> None:
+    """On an anonymous terminus: its address is there, and the rest need not be kept."""
+    async with running_broker() as broker:
+        set_permission(broker.catalog, "guest", "/", Permission(".*", "^$", ".*"))
+        client = await connect(broker).open()
+        await client.send(attach_sender(0, "", target=Target()))
+        await client.until(Flow)
+        start = (
+            Header(durable=True).encode() + Properties(to=to).encode() + message(b"x" * 1_000_000)[:20_000]
+        )
+        await client.send(transfer(0, 0, start, raw=True, more=True))
+        end = await client.until(End)
+        assert end.error.condition == Condition.UNAUTHORIZED_ACCESS
+        assert client.task._sessions.unfinished.held_bytes == 0
+
+
+@pytest.mark.parametrize("start", [Properties(to="/queues/none").encode(), Properties().encode(), b"\0\x53"])
+async def test_what_else_is_wrong_with_a_delivery_is_said_when_it_is_whole(
+    autojump_clock: object, start: bytes
+) -> None:
+    """Also one whose address is not known with its first transfer."""
+    async with running_broker() as broker:
+        client = await connect(broker).open()
+        await client.send(attach_sender(0, "", target=Target()))
+        await client.until(Flow)
+        await client.send(transfer(0, 0, start, raw=True, more=True))
+        assert await client.idle() == []
+        await client.send(transfer(0, 0, b"", raw=True, aborted=True))
+        await settle_down()
+        assert client.task._sessions.unfinished.held_bytes == 0

@@ -321,6 +321,7 @@ class ClientLinks:
             kept=kept,
         )
         link.resumes = kept is not None
+        link.looks_ahead = plan.queue is None and plan.exchange is None
         self._session.links.accept(
             link,
             source=attach.source,

@@ -8,7 +8,7 @@ nothing. So a queue that cannot follow withholds credit from the links that feed
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, Protocol
@@ -22,7 +22,7 @@ from amqp10broker.amqp10.errors import (
     AmqpSessionError,
     Condition,
 )
-from amqp10broker.amqp10.events import DeliveriesReceived, DeliveryResumed
+from amqp10broker.amqp10.events import DeliveriesReceived, DeliveryBegun, DeliveryResumed
 from amqp10broker.amqp10.faults import to_error
 from amqp10broker.amqp10.link import ReceiverLink, SenderLink
 from amqp10broker.amqp10.performatives import Flow, ReceiverSettleMode, Rejected, TransactionalState
@@ -35,12 +35,13 @@ from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.catalog.subscriptions import temporary_topic
 from amqp10broker.config import FlowSettings
 from amqp10broker.errors import AccessRefused, NotFound, PermissionDenied, RefusedError
+from amqp10broker.message.amqp10 import to_at_start
 from amqp10broker.message.message import Message, MessageReader
 from amqp10broker.message.routing_headers import routing_headers
 from amqp10broker.queues.commands import AttachPublisher, DetachPublisher, Publish, PublisherRef
 from amqp10broker.queues.effects import Rejected as Refused
 from amqp10broker.queues.effects import Unconfirmed
-from amqp10broker.routing.address import BadAddress, ExchangeAddress, QueueAddress, parse
+from amqp10broker.routing.address import BadAddress, ExchangeAddress, QueueAddress, TopicAddress, parse
 from amqp10broker.routing.exchange import Exchange
 from amqp10broker.service.commits import NoRoom, Part, no_part_text
 from amqp10broker.service.context import Post, SessionContext
@@ -262,6 +263,26 @@ class Publisher:
         else:
             with self._within(event):
                 self._take(event)
+
+    def on_begun(self, event: DeliveryBegun) -> None:
+        """A delivery of several transfers has begun, on an anonymous terminus.
+
+        Its address is known as a rule, and the rest need not be kept of one that the user may not send. What
+        else is wrong with it is said when it is whole, as of any other.
+
+        Raises:
+            AmqpSessionError: the user may not publish there.
+        """
+        to = to_at_start(event.payload)
+        if not isinstance(to, str):
+            return
+        with suppress(AmqpDeliveryError, BadAddress):
+            address = parse(to)
+            if isinstance(address, QueueAddress):
+                self._find("", address.queue)
+            else:
+                target = as_exchange(address) if isinstance(address, TopicAddress) else address
+                self._find(target.exchange, target.routing_key)
 
     def _count_in(self, auto: AutoCredit, event: DeliveriesReceived) -> None:
         payloads = event.payloads

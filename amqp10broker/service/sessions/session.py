@@ -17,6 +17,7 @@ from amqp10broker.amqp10.events import (
     DeliveriesSent,
     DeliveriesSettled,
     DeliveriesUpdated,
+    DeliveryBegun,
     DeliveryResumed,
     LinkAttached,
     LinkAttaching,
@@ -494,6 +495,10 @@ class BrokerSession:
                 resumer = self._owners.receivers.get(event.link)
                 if isinstance(resumer, Publisher):
                     self._tell(event.link, resumer.on_resumed, event)
+            case DeliveryBegun():
+                beginner = self._owners.receivers.get(event.link)
+                if isinstance(beginner, Publisher):
+                    self._tell(event.link, beginner.on_begun, event)
             case LinkAttached():
                 raise AssertionError("the broker attaches no links of its own")
             case SessionEnded():

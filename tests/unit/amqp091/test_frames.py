@@ -314,7 +314,7 @@ def test_a_content_that_is_not_whole_is_announced_once() -> None:
     assert reader.feed(body_frames(1, b"b", 0)) == []
     (run,) = reader.feed(body_frames(1, b"c", 0))
     assert isinstance(run, PublishRun)
-    assert (run.bodies, reader.publishing, reader.unfinished) == ([b"abc"], False, 0)
+    assert (run.bodies, reader.publishing, reader.unfinished.held_bytes) == ([b"abc"], False, 0)
 
 
 def test_a_content_that_nobody_wants_is_forgotten_and_read_over() -> None:
@@ -325,11 +325,11 @@ def test_a_content_that_nobody_wants_is_forgotten_and_read_over() -> None:
         method_frame(1, method) + content_header_frame(1, PLAIN, 3000) + body_frames(1, b"x" * 1000, 0)
     )
     assert isinstance(opened, ContentOpened)
-    assert reader.unfinished > 1000
+    assert reader.unfinished.held_bytes > 1000
     reader.discard(opened)
-    assert (reader.unfinished, reader.publishing) == (0, False)
+    assert (reader.unfinished.held_bytes, reader.publishing) == (0, False)
     assert reader.feed(body_frames(1, b"x" * 1000, 0)) == []
-    assert reader.unfinished == 0
+    assert reader.unfinished.held_bytes == 0
     close_ok = method_frame(1, ChannelCloseOk())
     other = method_frame(1, BasicPublish(routing_key="other"))
     _, second = reader.feed(close_ok + other + content_header_frame(1, PLAIN, 2))
@@ -353,7 +353,7 @@ def test_unfinished_contents_are_bounded_together(piece: int) -> None:
     with pytest.raises(AmqpHardError, match="contents that are not whole hold more than 50000") as caught:
         feed_again(reader, frames)
     assert caught.value.code == ReplyCode.RESOURCE_ERROR
-    assert reader.unfinished <= 50_000 + 64 + piece
+    assert reader.unfinished.held_bytes <= 50_000 + 64 + piece
 
 
 def feed_again(reader: FrameReader, data: bytes) -> None:
@@ -367,7 +367,7 @@ def test_one_content_of_the_largest_size_always_fits() -> None:
     reader = FrameReader(FRAME_MAX, content_bytes_max=10_000, unfinished_bytes_max=1)
     items = read_all(reader, content_frames(1, BasicPublish(routing_key="q"), PLAIN, b"x" * 10_000, 1000))
     (run,) = [item for item in items if isinstance(item, PublishRun)]
-    assert (run.bodies, reader.unfinished) == ([b"x" * 10_000], 0)
+    assert (run.bodies, reader.unfinished.held_bytes) == ([b"x" * 10_000], 0)
 
 
 def read_all(reader: FrameReader, data: bytes) -> list[Item]:

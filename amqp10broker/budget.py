@@ -1,0 +1,70 @@
+"""Bytes kept of what clients have begun and not finished, bounded by connection, user and node."""
+
+from __future__ import annotations
+
+from weakref import WeakValueDictionary
+
+
+class Budget:
+    """Bytes that may be held at a time, within a larger budget if there is one.
+
+    Attributes:
+        held_bytes: what was taken and not given back.
+        bytes_max: not more.
+        whose: in a sentence: "on this connection".
+        within: what is taken of this is taken of that as well.
+    """
+
+    __slots__ = ("__weakref__", "bytes_max", "held_bytes", "whose", "within")
+
+    def __init__(self, bytes_max: int, whose: str, within: Budget | None = None) -> None:
+        self.held_bytes = 0
+        self.bytes_max = bytes_max
+        self.whose = whose
+        self.within = within
+
+    def take(self, size: int) -> Budget | None:
+        """Hold so many bytes more.
+
+        Returns:
+            The budget that has not so many left, and nothing was taken; None: they are held.
+        """
+        if self.held_bytes + size > self.bytes_max:
+            return self
+        if self.within is not None and (short := self.within.take(size)) is not None:
+            return short
+        self.held_bytes += size
+        return None
+
+    def give_back(self, size: int) -> None:
+        """So many bytes are not held any more."""
+        self.held_bytes -= size
+        if self.within is not None:
+            self.within.give_back(size)
+
+    def leave(self) -> None:
+        """Whoever holds these bytes is gone, and the larger budget has all of them back."""
+        if self.within is not None:
+            self.within.give_back(self.held_bytes)
+            self.within = None
+
+
+class UserBudgets:
+    """Of one node: no user has more than half of it.
+
+    A message of the largest size fits always, with what its frames cost.
+    """
+
+    def __init__(self, node_bytes_max: int, message_bytes_max: int) -> None:
+        self._user_bytes_max = max(node_bytes_max // 2, 2 * message_bytes_max)
+        self._node = Budget(max(node_bytes_max, self._user_bytes_max), "on this node")
+        # Of users who have a connection: it holds its user's.
+        self._by_user: WeakValueDictionary[str, Budget] = WeakValueDictionary()
+
+    def of(self, user: str) -> Budget:
+        """What all connections of a user have together."""
+        found = self._by_user.get(user)
+        if found is None:
+            found = Budget(self._user_bytes_max, f"for user '{user}' on this node", self._node)
+            self._by_user[user] = found
+        return found
