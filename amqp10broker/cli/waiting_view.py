@@ -48,6 +48,8 @@ def page(found: Document, width: int) -> list[str]:
     if found.get("unreached"):
         silent = ", ".join(map(clean, found["unreached"]))
         lines += wrapped(f"not known of clients of {silent}: not reached", width, "", "  ")
+    for note in found.get("notes", ()):
+        lines += wrapped(f"note: {clean(note)}", width, "", "  ")
     several = found.get("nodes", 1) > 1
     for each, entry in zip(found["waiting"], entries(found["waiting"], width, several=several), strict=True):
         lines += ["", *entry, *wrapped(f"do: {clean(each['to_do'])}", width, "    ", "    ")]

@@ -416,6 +416,12 @@ def _clock(facts: Facts) -> Found:
             ),
             "have the clock kept right (chrony, systemd-timesyncd), and restart the broker",
         )
+    if clock.notes:
+        return (
+            State.WARN,
+            "; ".join(clock.notes),
+            "have all clocks kept right (chrony, systemd-timesyncd), and restart the node that is wrong",
+        )
     if clock.synchronised is None:
         return (
             State.UNKNOWN,

@@ -54,11 +54,13 @@ class ClockSeen:
             set it meanwhile.
         synchronised: whether the system says that something keeps it right; None: it says nothing.
         told_by: what says so.
+        notes: what is wrong with it, with other nodes' and with the time of queues, a sentence each.
     """
 
     ahead_ms: int
     synchronised: bool | None
     told_by: str
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,6 +121,9 @@ class Node(Protocol):
     def alarms(self) -> list[str]:
         """Names of those that are on, for whatever reason."""
 
+    def clock_notes(self) -> list[str]:
+        """What is wrong with clocks, a sentence each."""
+
     async def waiting(
         self, choose: Mapping[str, Any], *, queues: bool
     ) -> tuple[SummaryView, Sequence[WaitingView]]:

@@ -99,9 +99,10 @@ def waiting(
     Of each other node it has the `WAITING_ASKED_FOR` that wait longest, and counts all.
 
     Returns:
-        ``{"summary": {...}, "waiting": [{...}, ...], "unreached": [names], "nodes": int}`` of `SummaryView`
-        and `WaitingView`, each of these with the name of its ``node``; and of how many nodes. What clients of
-        those nodes wait for that are not reached is not known.
+        ``{"summary": {...}, "waiting": [{...}, ...], "unreached": [names], "nodes": int, "notes": [str]}`` of
+        `SummaryView` and `WaitingView`, each of these with the name of its ``node``; of how many nodes; and
+        what is wrong with their clocks. What clients of those nodes wait for that are not reached is not
+        known.
 
     Raises:
         BadRequest: what is chosen by cannot be understood.
@@ -122,17 +123,25 @@ def waiting(
         summary, found = await running.waiting(choose, queues=queues)
         own = named[cluster.number]
         counts, lines = document(summary), [document(each) | {"node": own} for each in found]
+        notes = [f"{own}: {note}" for note in running.clock_notes()]
         if number is not None:
-            return {"summary": counts, "waiting": lines, "unreached": [], "nodes": 1}
+            return {"summary": counts, "waiting": lines, "unreached": [], "nodes": 1, "notes": notes}
         asked = others(caller, cluster)
         most = given | {"limit": min(limit or WAITING_ASKED_FOR, WAITING_ASKED_FOR)}
         told = await cluster.run_at_each(asked, "waiting", most, None)
         for each in told.values():
             counts = _added(counts, each["summary"])
             lines += each["waiting"]
+            notes += each.get("notes", ())
         lines.sort(key=lambda line: (line["idle"], -(line["waits_for_s"] or 0.0)))
         unreached = [name for each, name in named.items() if each != cluster.number and each not in told]
-        return {"summary": counts, "waiting": lines[:limit], "unreached": unreached, "nodes": len(named)}
+        return {
+            "summary": counts,
+            "waiting": lines[:limit],
+            "unreached": unreached,
+            "nodes": len(named),
+            "notes": notes,
+        }
 
     return Job(gather)
 

@@ -17,6 +17,7 @@ from typing import ClassVar, Final, NamedTuple, Protocol
 from amqp10broker.persistence.keeper import Commits, Keeper
 from amqp10broker.persistence.lane_admission import LaneAdmission
 from amqp10broker.persistence.quorum_store import LogEntry, QuorumStore
+from amqp10broker.persistence.quorum_time import RIGHT, Corrected, LogTime
 from amqp10broker.queues import machine_version
 from amqp10broker.queues.commands import (
     DELETE,
@@ -189,11 +190,13 @@ class QuorumInLog(QuorumInMemory):
         lanes: what of the letters of nodes there is room for.
         usable: gives the machine version that the cluster uses, which all members carry out; 0: it is not
             known. Outside a cluster that is the newest.
+        on_ahead: called when this member leads and the time of the log is ahead of its clock.
     """
 
     __slots__ = (
         "_begin",
         "_carried_out",
+        "_clocks",
         "_commits",
         "_committed",
         "_early",
@@ -210,10 +213,12 @@ class QuorumInLog(QuorumInMemory):
         "_settings",
         "_states",
         "_store",
+        "_time",
         "_told",
         "_waiting",
         "_waits_since_ms",
         "lanes",
+        "on_ahead",
         "on_lead",
         "usable",
     )
@@ -227,6 +232,7 @@ class QuorumInLog(QuorumInMemory):
         store: QuorumStore,
         begin: Callable[[QuorumInLog], GroupMember],
         states: States | None = None,
+        clocks: Corrected = RIGHT,
     ) -> None:
         """Keep for a queue.
 
@@ -236,11 +242,15 @@ class QuorumInLog(QuorumInMemory):
             store: the queue's part of it.
             begin: makes this node's member of the queue's group, when what it had has been read.
             states: sends the state to members; None: the node is in no cluster.
+            clocks: what is known of this node's clock.
         """
         super().__init__(queue, commits)
         self.admission = self.lanes = LaneAdmission(commits, lambda: self.wake())
         self.on_lead: Callable[[bool], None] = _nobody
         self.usable: Callable[[], int] = lambda: machine_version.NEWEST
+        self.on_ahead: Callable[[QuorumInLog], None] = lambda _: None
+        self._clocks = clocks
+        self._time = LogTime(clocks)
         self._commits = commits
         self._store = store
         self._begin = begin
@@ -307,7 +317,7 @@ class QuorumInLog(QuorumInMemory):
         member, store = self._member, self._store
         if due_ms is None or member is None or self._waiting or not member.leads:
             return None
-        return None if store.tail and store.now_ms >= due_ms else due_ms
+        return None if store.tail and store.now_ms >= due_ms else self._time.when(due_ms)
 
     @property
     def tells(self) -> bool:
@@ -373,7 +383,7 @@ class QuorumInLog(QuorumInMemory):
                     commands, now_ms
                 )  # a member may be behind a node that has heard that all can do it
                 return
-            proposal = store.propose(self._without_copies(commands), now_ms)
+            proposal = store.propose(self._without_copies(commands), self._time.at(now_ms))
             try:
                 member.propose([proposal.payload])
             except (NotLeader, NotReady, Full):
@@ -454,12 +464,20 @@ class QuorumInLog(QuorumInMemory):
             self._states.stop(self._store.group)
         if self._leads:
             self._leads = False
+            self._time = LogTime(self._clocks)
             self.on_lead(False)
+
+    def ahead_ms(self, now_ms: int) -> int:
+        """By how much the time of the log is ahead of this node's clock; 0 where it does not lead."""
+        return self._time.ahead_ms(now_ms) if self._leads and not self.queue.deleted else 0
 
     def _lead(self, now_ms: int) -> None:
         if self.queue.replaying:
             self.queue.lead()
+        self._time = LogTime(self._clocks, self._store.now_ms, now_ms)
         self._leads = True
+        if self.ahead_ms(now_ms):
+            self.on_ahead(self)
         self.on_lead(True)
         if self.queue.settings != self._settings:
             # Changed while nobody led, or never told: a group of several begins without.
@@ -482,7 +500,7 @@ class QuorumInLog(QuorumInMemory):
         """Propose what nobody has asked for; whether that was possible."""
         member = self._member
         assert member is not None, "it leads"
-        proposal = self._store.propose([command], now_ms)
+        proposal = self._store.propose([command], self._time.at(now_ms))
         try:
             member.propose([proposal.payload])
         except (NotLeader, NotReady, Full):

@@ -57,6 +57,7 @@ from amqp10broker.tasks.bootstrap import (
     tell_idle_patterns,
 )
 from amqp10broker.tasks.clock import WallClock
+from amqp10broker.tasks.clock_watch import ClockWatch
 from amqp10broker.tasks.cluster_node import NodeAlone
 from amqp10broker.tasks.connections import Connections
 from amqp10broker.tasks.data import Data, opened_data
@@ -119,6 +120,7 @@ class Broker:
         failure: why it cannot go on; leaving the block raises it.
         afterwards: what is to be done with the folder when the broker has stopped; None: nothing.
         clock: the time of day, while it runs.
+        clock_watch: what is wrong with clocks.
         askers: the sessions and others that may ask queues, while it runs.
         dead_letters: hands on what queues give up, while it runs.
         recordings: of flow events.
@@ -173,6 +175,7 @@ class Broker:
             config, self.catalog.users, self.passwords, lambda: self.clock.now_ms() / 1000
         )
         self.logins = Logins()
+        self.clock_watch = ClockWatch(self)
         self.connections = Connections(self.catalog)
         self.rights = Rights(self.connections)
         self.catalog.users.on_change = self.rights.note
@@ -223,6 +226,7 @@ class Broker:
     async def _running(self) -> AsyncIterator[None]:
         """The stages, each around the next: folder, recording, sockets, journal, queues, clients."""
         failure: Exception | None = None
+        self.clock = WallClock()
         with ExitStack() as stack:
             self.data = stack.enter_context(opened_data(self.config.data_dir))
             if self.data is not None and self.config.node_name is not None:
@@ -288,7 +292,6 @@ class Broker:
     @asynccontextmanager
     async def _keeping_journal(self) -> AsyncIterator[None]:
         self._started_at = trio.current_time()
-        self.clock = WallClock()
         self.askers = Askers(
             node=0 if self.cluster is None else self.cluster.membership.number,
             incarnation=1 if self.data is None else self.data.incarnation,
@@ -355,6 +358,7 @@ class Broker:
             listeners.start_soon(self.resource_monitor.run)
             listeners.start_soon(self.logins.run)
             listeners.start_soon(self.log_limits.run)
+            listeners.start_soon(self.clock_watch.run)
             listeners.start_soon(self.rights.run)
             listeners.start_soon(self.suspended.run)
             listeners.start_soon(self.as_member.run)

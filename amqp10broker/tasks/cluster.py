@@ -43,6 +43,7 @@ from amqp10broker.replication.system_store import used_version
 from amqp10broker.replication.wire import Frame, FrameKind, Purpose
 from amqp10broker.security.passwords import Passwords
 from amqp10broker.security.tls import mutual_tls
+from amqp10broker.tasks.clock_watch import ClockWatch
 from amqp10broker.tasks.cluster_listener import bind_cluster
 from amqp10broker.tasks.cluster_secret import read_secret
 from amqp10broker.tasks.connections import Connections
@@ -84,6 +85,7 @@ class ClusterSurroundings(Surroundings, Protocol):
         passwords: of the catalog's users.
         connections: of clients.
         resource_monitor: has its alarms.
+        clock_watch: what is wrong with clocks.
         journal_task: what is kept here; None before it is.
         over: set when the broker is to end.
         failure: why it is.
@@ -92,6 +94,7 @@ class ClusterSurroundings(Surroundings, Protocol):
     passwords: Passwords
     connections: Connections
     resource_monitor: ResourceMonitor
+    clock_watch: ClockWatch
     journal_task: JournalTask | None
     over: trio.Event
     failure: BrokerError | None
@@ -514,6 +517,7 @@ class Cluster:
         there = {member.number for member in members}
         for gone in [each for each in self.membership.members if each.number not in there]:
             self.peers.forget(gone.number)
+            self._surroundings.clock_watch.others.forget(gone.number)
         if members != self.membership.members:
             me = self.membership
             self.membership = Membership(me.cluster, me.number, me.name, members)
@@ -681,6 +685,14 @@ class Cluster:
     def heartbeat(self) -> Document:
         """See `PeerEvents`."""
         return self.news.told()
+
+    def clock_ms(self) -> int:
+        """See `PeerEvents`."""
+        return self._surroundings.clock.now_ms()
+
+    def clock_told(self, node: int, clock_ms: int) -> None:
+        """See `PeerEvents`."""
+        self._surroundings.clock_watch.others.heard(node, clock_ms - self.clock_ms())
 
     def told(self, node: int, facts: Document) -> None:
         """See `PeerEvents`."""

@@ -53,7 +53,7 @@ async def inspect(broker: Administered) -> Inspection:
         listeners=tuple(_listeners(broker)),
         guest=await _guest(broker),
         certificates=await login.run_slow(partial(certificates, config, began_ms, ahead_ms)),
-        clock=_clock(ahead_ms),
+        clock=_clock(ahead_ms, tuple(broker.clock_watch.notes().values())),
         at_ms=at_ms,
         boot_id=meters.read_text("/proc/sys/kernel/random/boot_id").strip() or None,
         files_open=_files_open(),
@@ -133,16 +133,16 @@ def certificates(config: Config, began_ms: int = 0, ahead_ms: int = 0) -> tuple[
     return tuple(found)
 
 
-def _clock(ahead_ms: int) -> ClockSeen:
+def _clock(ahead_ms: int, notes: tuple[str, ...] = ()) -> ClockSeen:
     status = _clock_status()
     if status is not None and status & STA_UNSYNC:
         told = "the kernel knows of nothing that keeps the clock right (adjtimex says STA_UNSYNC)"
-        return ClockSeen(ahead_ms, False, told)
+        return ClockSeen(ahead_ms, False, told, notes)
     if status is not None:
-        return ClockSeen(ahead_ms, True, "the kernel says that something keeps it right (adjtimex)")
+        return ClockSeen(ahead_ms, True, "the kernel says that something keeps it right (adjtimex)", notes)
     if os.path.exists(TIMESYNCD):
-        return ClockSeen(ahead_ms, True, "systemd-timesyncd has set it")
-    return ClockSeen(ahead_ms, None, "the system does not say whether something keeps it right")
+        return ClockSeen(ahead_ms, True, "systemd-timesyncd has set it", notes)
+    return ClockSeen(ahead_ms, None, "the system does not say whether something keeps it right", notes)
 
 
 def _clock_status() -> int | None:

@@ -19,6 +19,7 @@ from amqp10broker.persistence.keeper import Keeper
 from amqp10broker.queues import machine_version
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.settings import ConfirmWhen
+from amqp10broker.tasks.clock_watch import ClockWatch
 from amqp10broker.tasks.dead_letter import DeadLetterOffice
 from amqp10broker.tasks.journal_task import JournalTask
 from amqp10broker.tasks.log import Log
@@ -40,9 +41,11 @@ class QueueSurroundings(Surroundings, Protocol):
 
     Attributes:
         dead_letters: hands on what they give up.
+        clock_watch: what is wrong with clocks.
     """
 
     dead_letters: DeadLetterOffice
+    clock_watch: ClockWatch
 
     def set_alarm(self, name: str, *, on: bool, cause: AlarmCause) -> None:
         """Give an alarm a cause, or take it away."""
@@ -139,7 +142,9 @@ class Keepers:
                 member.advance()
             return member
 
-        keeper = QuorumInLog(queue, journal_task, store, begin, snapshots)
+        watch = self._surroundings.clock_watch
+        keeper = QuorumInLog(queue, journal_task, store, begin, snapshots, watch.others)
+        keeper.on_ahead = watch.queues.add
         if snapshots is not None:
             catalog = self._surroundings.catalog
             keeper.usable = lambda: 0 if catalog.cluster is None else catalog.cluster.version

@@ -31,6 +31,7 @@ from amqp10broker.service.sessions.kept import KeptLinks
 from amqp10broker.service.survey import Selection
 from amqp10broker.tasks.afterwards import Afterwards
 from amqp10broker.tasks.bootstrap import tell_idle_patterns
+from amqp10broker.tasks.clock_watch import ClockWatch
 from amqp10broker.tasks.connections import Connections, what_waits
 from amqp10broker.tasks.data import Data
 from amqp10broker.tasks.definitions_file import tell_left_out
@@ -82,6 +83,7 @@ class Administered(Surroundings, QueueHost, Protocol):
         passwords: makes records of passwords.
         authenticator: the rules of logging in.
         data: the data folder; None in memory only.
+        clock_watch: what is wrong with clocks.
         connections: by number, of both protocols.
         tracing: who is traced.
         watches: links that somebody looks at.
@@ -99,6 +101,7 @@ class Administered(Surroundings, QueueHost, Protocol):
     passwords: Passwords
     authenticator: Authenticator
     data: Data | None
+    clock_watch: ClockWatch
     connections: Connections
     tracing: Tracing
     watches: Watches
@@ -180,6 +183,9 @@ class RunningNode:
 
     def alarms(self) -> list[str]:
         return sorted(self._broker.alarms)
+
+    def clock_notes(self) -> list[str]:
+        return list(self._broker.clock_watch.notes().values())
 
     def definitions_imported(self, left_out: Sequence[str]) -> None:
         tell_left_out(left_out)

@@ -52,6 +52,12 @@ class PeerEvents(Protocol):
     def told(self, node: int, facts: Document) -> None:
         """Another node's facts, when they have changed or its connection is new."""
 
+    def clock_ms(self) -> int:
+        """This node's time, since 1970."""
+
+    def clock_told(self, node: int, clock_ms: int) -> None:
+        """Another node's, as its heartbeat was sent."""
+
     def unsynced_ms(self) -> int:
         """For how long the oldest append here has not been synced; 0: none waits."""
 

@@ -30,6 +30,11 @@ SILENT_TIMES: Final = 2
 the kernel waits longer and longer before it tries again."""
 
 
+CLOCK: Final = "clock_ms"
+"""Beside the facts of a heartbeat: the sender's time, since 1970."""
+CLOCK_TOLD_S: Final = 60
+"""It is told as often: clocks drift."""
+
 BACKLOG_BYTES_MAX: Final = 16 * 1024 * 1024
 
 
@@ -59,8 +64,8 @@ class Heart:
         self._silent = silent
         self._handed_over = False
         self._looked_at = 0.0
-        self._facts: Document | None = None
-        self._facts_bytes = b""
+        self._facts: Document = {}
+        self._version = 0
 
     async def run(self) -> None:
         """Beat until cancelled."""
@@ -74,8 +79,11 @@ class Heart:
         """Send a heartbeat over a connection for groups, before what waits there."""
         if link.backlog_bytes > BACKLOG_BYTES_MAX:
             return  # it does not read: more of them would only wait
-        facts = b"" if link.facts_told == self._facts_bytes else self._facts_bytes
-        link.facts_told = self._facts_bytes
+        told = self._version, int(trio.current_time() / CLOCK_TOLD_S)
+        facts = b""
+        if self._version and link.facts_told != told:
+            facts = encode_document({**self._facts, CLOCK: self._events.clock_ms()})
+            link.facts_told = told
         beat = Heartbeat(
             self._identity().incarnation, self._events.unsynced_ms(), self._liveness.hears, facts
         )
@@ -89,7 +97,10 @@ class Heart:
         """
         beat, node = read_heartbeat(body), link.peer.node
         facts = read_document(beat.facts) if beat.facts else None
+        clock_ms = None if facts is None else facts.pop(CLOCK, None)
         known = node in self._liveness.hears
+        if type(clock_ms) is int:
+            self._events.clock_told(node, clock_ms)  # before anything is led by what it says
         # What it says of its start was proved in its hello.
         beat = beat._replace(incarnation=link.peer.identity.incarnation)
         self.tell(self._liveness.received(node, beat, _now_ms()))
@@ -123,8 +134,9 @@ class Heart:
             self._events.hand_over()
         self._handed_over = slow
         facts = self._events.heartbeat()
-        if facts != self._facts:
-            self._facts, self._facts_bytes = facts, encode_document(facts)
+        if facts != self._facts or not self._version:
+            self._facts = facts
+            self._version += 1
         self.tell(self._liveness.tick(_now_ms()))
         now = trio.current_time()
         # A loop that hung has not read what came meanwhile.

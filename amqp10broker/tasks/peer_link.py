@@ -33,7 +33,7 @@ class PeerLink:
         peer: what the other side proved to be.
         backlog_bytes: put and not sent.
         read_at: when a whole frame came last, by Trio's clock: bytes may be the garbled end of a stream.
-        facts_told: what the last heartbeat said beside (`Heartbeat.facts`).
+        facts_told: which facts a heartbeat said beside, and in which minute (`peer_heart`).
         end: how it ended, for the log.
     """
 
@@ -61,7 +61,7 @@ class PeerLink:
         # Asked twice a message: by `trio.current_time` it takes as many calls again.
         self._now = trio.lowlevel.current_clock().current_time
         self.read_at = self._now()
-        self.facts_told = b""
+        self.facts_told = (0, 0)
         self.end = "closed by the other node"
         self._stream = stream
         self._direct = stream if isinstance(stream, SocketTransport) else None

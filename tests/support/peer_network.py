@@ -188,6 +188,8 @@ class Node:
     Attributes:
         log: (what, node, ...) of all that was told, in order.
         facts_of: the facts that each node told last.
+        skew_ms: by how much its clock is ahead.
+        clocks: by how much those of others are ahead of it, as they told last.
         frames_of: frames by node and purpose.
         answers: what `asked` answers, or raises; by the question's ``what``. Without one the question
             waits for ever.
@@ -212,6 +214,8 @@ class Node:
         self.log: list[tuple[Any, ...]] = []
         self.facts: dict[str, Any] = {}
         self.facts_of: dict[int, dict[str, Any]] = {}
+        self.skew_ms = 0
+        self.clocks: dict[int, int] = {}
         self.unsynced = 0
         self.frames_of: dict[tuple[int, Purpose], list[Frame]] = {}
         self.answers: dict[str, dict[str, Any] | BrokerError | Exception] = {}
@@ -294,6 +298,12 @@ class Node:
     def told(self, node: int, facts: dict[str, Any]) -> None:
         self.facts_of[node] = facts
         self._note("told", node)
+
+    def clock_ms(self) -> int:
+        return int(trio.current_time() * 1000) + self.skew_ms
+
+    def clock_told(self, node: int, clock_ms: int) -> None:
+        self.clocks[node] = clock_ms - self.clock_ms()
 
     def unsynced_ms(self) -> int:
         return self.unsynced

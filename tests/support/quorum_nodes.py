@@ -6,6 +6,7 @@ is cut off, and what time it is. What nodes tell clients is noted, and members a
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
@@ -22,6 +23,7 @@ from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.quorum.snapshot import encode_snapshot
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 from amqp10broker.raft.messages import Message
+from amqp10broker.replication.clocks import Clocks
 from amqp10broker.replication.groups import Groups
 from amqp10broker.replication.ids import is_first, member_id, node_of
 from amqp10broker.replication.member import Member
@@ -141,7 +143,7 @@ class Node:
         self.applied = 0
         self.keeper = QuorumInLog(
             QuorumQueue("q", settings=world.settings, now_ms=0), journal, self.store,
-            self._begin, self.snapshots,
+            self._begin, self.snapshots, world.clocks[self.number],
         )  # fmt: skip
         self.keeper.wake = self._wake
         self.keeper.hand_over = self._hand_over
@@ -155,6 +157,11 @@ class Node:
         self.snapshots.add(GROUP, machine)
         self.groups.add(member)
         return member
+
+    @property
+    def now(self) -> int:
+        """What its clock says."""
+        return self.world.now + self.world.skew_ms.get(self.number, 0)
 
     @property
     def member(self) -> Member:
@@ -202,10 +209,10 @@ class Node:
         self.woken = False
         asked = list(commands)
         due = self.keeper.deadline()
-        if due is not None and due <= self.world.now:
+        if due is not None and due <= self.now:
             asked.append(TICK)
-        self.keeper.carry_out(asked, self.world.now)
-        self.keeper.keep(self.world.now)
+        self.keeper.carry_out(asked, self.now)
+        self.keeper.keep(self.now)
         self.keeper.tell()
         self.world.compare(self)
 
@@ -215,6 +222,8 @@ class World:
 
     Attributes:
         now: ms.
+        skew_ms: by how much the clock of a node is ahead of that.
+        clocks: what nodes know of each other's clocks.
         nodes: those that run, by number.
         members: ids of all members there are.
         confirmed: numbers of messages that a client was told are safe.
@@ -227,6 +236,8 @@ class World:
         self.dice = Random(seed)
         self.now = 1_000_000
         self.settings = settings
+        self.skew_ms: dict[int, int] = {}
+        self.clocks: defaultdict[int, Clocks] = defaultdict(Clocks)
         self.members = [member_id(number) for number in range(1, count + 1)]
         self.nodes: dict[int, Node] = {}
         self.down: dict[int, Journal] = {}
@@ -393,7 +404,7 @@ class World:
                 node.groups.tick()
             if (due := node.snapshots.deadline) is not None and due <= self.now:
                 node.snapshots.tick()
-            if (due := node.keeper.deadline()) is not None and due <= self.now:
+            if (due := node.keeper.deadline()) is not None and due <= node.now:
                 node.work()
 
     def even(self) -> bool:

@@ -13,6 +13,7 @@ __all__ = ["LogRecorder", "log", "verify_passwords_at_once", "wait_for_syncs"]
 
 MODULES = (
     "broker",
+    "clock_watch",
     "connection_log",
     "dead_letter",
     "dead_letter_worker",

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 import time
+from typing import Any
 
 import pytest
 import trio
 from trio.testing import MockClock
 
+from amqp10broker.cli.waiting_view import page
+from amqp10broker.tasks import admin, clock_watch, inspection
+from amqp10broker.tasks.broker import Broker
 from amqp10broker.tasks.clock import WallClock
+from amqp10broker.tasks.clock_watch import LOOK_S
 from amqp10broker.tasks.syncer import Syncer
 from amqp10broker.tasks.syncer_child import ANSWER
+from tests.support.trioclient import quiet_config
+from tests.tasks.conftest import LogRecorder
 
 
 def test_who_is_interrupted_between_two_clocks_reads_them_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,3 +71,59 @@ async def test_a_clock_that_jumps_does_not_jump_over_a_sync(autojump_clock: Mock
         disk.join()
     await trio.sleep(3_600)
     assert trio.current_time() >= begun_s + 3_600
+
+
+async def answer_of(broker: Broker, operation: str) -> Any:
+    """What it says to an administrator."""
+    answer = await admin.answer(broker, json.dumps({"op": operation, "arguments": {}}).encode())
+    assert answer["ok"], answer
+    return answer["result"]
+
+
+class Ahead:
+    """A queue whose time is ahead."""
+
+    def __init__(self, ahead_ms: int) -> None:
+        self.left_ms = ahead_ms
+
+    def ahead_ms(self, now_ms: int) -> int:
+        return self.left_ms
+
+
+async def test_what_is_wrong_with_clocks_is_logged_and_shown_while_it_is_and_when_it_is_over(
+    autojump_clock: object, verify_passwords_at_once: None, log: LogRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine's clock is measured against its monotonic one; the rest is as nodes and queues say."""
+    set_s = 0.0
+    monkeypatch.setattr(clock_watch, "_apart_s", lambda: 1_700_000_000.0 + set_s)
+    async with Broker(quiet_config()) as broker:
+        monkeypatch.setattr(inspection, "_wall_ms", broker.clock.now_ms)
+        await trio.sleep(LOOK_S + 1)
+        assert not log.of("warning")
+        assert "note" not in "".join(page(await answer_of(broker, "waiting"), 80))
+        set_s = 7_200.0
+        queue = Ahead(5_000)
+        broker.clock_watch.queues.add(queue)
+        broker.clock_watch.others.heard(2, -7_200_000)
+        await trio.sleep(LOOK_S)
+        assert [fields["about"] for _, fields in log.of("warning")] == [
+            "clock of this node",
+            "time of queues",
+            "clock of the machine",
+        ]
+        shown = " ".join(page(await answer_of(broker, "waiting"), 1_000))
+        assert "the clock of this node is 7199.0 s ahead of that of most nodes" in shown
+        assert "quorum queues that this node leads (1) is up to 5.0 s ahead of the clock" in shown
+        assert "the machine's clock was set: it is 7200.0 s ahead of the time" in shown
+        (check,) = [
+            each for each in (await answer_of(broker, "doctor"))["checks"] if each["check"] == "clock"
+        ]
+        assert check["state"] == "warn"
+        assert "up to 5.0 s ahead of the clock" in check["evidence"]
+        log.entries.clear()
+        set_s, queue.left_ms = 0.5, 0
+        broker.clock_watch.others.heard(2, 0)
+        await trio.sleep(LOOK_S)
+        assert {event for event, _ in log.of("warning")} == {"clock is right again"}
+        assert len(log.of("warning")) == 3
+        assert not broker.clock_watch.queues

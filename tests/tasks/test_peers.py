@@ -458,6 +458,22 @@ async def test_slow_disk_hands_over_and_a_hung_one_is_silence(
         await b.until("hand over")
 
 
+async def test_clocks_are_told_with_the_facts_and_each_minute(
+    autojump_clock: object, network: Network
+) -> None:
+    """So each node knows by how much the others' are ahead of its own."""
+    a, b = Node(network, 1, "a"), Node(network, 2, "b")
+    b.skew_ms = 7_200_000
+    async with running(a, b):
+        await all_hear_all(a, b)
+        assert abs(a.clocks[2] - 7_200_000) < 10
+        assert abs(b.clocks[1] + 7_200_000) < 10
+        b.skew_ms = 5_000
+        await trio.sleep(61)
+        assert abs(a.clocks[2] - 5_000) < 10
+        assert a.facts_of == {2: {}}
+
+
 async def test_facts_are_told_when_they_change_and_on_each_connection(
     autojump_clock: object, network: Network
 ) -> None:

@@ -1,0 +1,64 @@
+"""By how much the clocks of nodes differ, as heartbeats say, and what a node that is wrong does about it.
+
+A node's time goes on evenly from its start (`tasks.clock`), so a difference is that of the clocks as nodes
+started, and stays. What a heartbeat needs on its way makes the other clock look behind by so much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+AHEAD_MS_MAX: Final = 1_000
+"""A leader's time is not further from that of most nodes."""
+
+
+class Clocks:
+    """What one node knows of the others' clocks.
+
+    Attributes:
+        correction_ms: what this node's clock is corrected by where it leads: nothing if that of most nodes is
+            near it. Of two that differ the one behind is taken for right: what expires too early is lost.
+    """
+
+    def __init__(self) -> None:
+        self.correction_ms = 0
+        self._ahead_ms: dict[int, int] = {}
+
+    def heard(self, node: int, ahead_ms: int) -> None:
+        """Another node's clock is so much ahead of this one's; below 0: behind."""
+        self._ahead_ms[node] = ahead_ms
+        self._judge()
+
+    def forget(self, node: int) -> None:
+        """A node is a member no more."""
+        self._ahead_ms.pop(node, None)
+        self._judge()
+
+    def _judge(self) -> None:
+        known = sorted([0, *self._ahead_ms.values()])
+        most = known[(len(known) - 1) // 2]
+        self.correction_ms = max(most - AHEAD_MS_MAX, min(0, most + AHEAD_MS_MAX))
+
+    def notes(self, named: Mapping[int, str]) -> dict[str, str]:
+        """What is wrong, a sentence each, by what it is about.
+
+        Args:
+            named: names of the nodes that are members.
+        """
+        found = {
+            f"clock of {name}": f"the clock of node {name} is {difference(ahead_ms)} this node's"
+            for node, name in sorted(named.items())
+            if abs(ahead_ms := self._ahead_ms.get(node, 0)) >= AHEAD_MS_MAX
+        }
+        if correction_ms := self.correction_ms:
+            found["clock of this node"] = (
+                f"the clock of this node is {difference(-correction_ms)} that of most nodes: quorum queues "
+                "that it leads go by theirs"
+            )
+        return found
+
+
+def difference(ahead_ms: int) -> str:
+    """``7200.0 s ahead of``."""
+    return f"{abs(ahead_ms) / 1000:.1f} s {'ahead of' if ahead_ms > 0 else 'behind'}"
