@@ -4,8 +4,9 @@ Only the node that leads a queue acts for it, and not while it is drained. A rou
 the node leads and makes at most one change to each. What one round is, and when the next one comes, is said
 here; the change itself is `membership`'s.
 
-The rules are RabbitMQ's (`quorum_queue.continuous_membership_reconciliation.*`), but for one: nothing is
-added to a queue whose members have no majority, since such a change could not end.
+The rules are RabbitMQ's (`quorum_queue.continuous_membership_reconciliation.*`), but for two: nothing is
+added to a queue whose members have no majority, since such a change could not end; and a target that is even
+is reached, as its documentation says, where RabbitMQ stops at the odd size below.
 """
 
 from __future__ import annotations
@@ -83,8 +84,6 @@ def next_change(
 ) -> Grow | Drop | None:
     """What a round does to one queue that is led here; None: nothing.
 
-    Odd sizes are the aim: to an odd number of members one is added only if another can follow.
-
     Args:
         members: ids, learners among them.
         nodes: of the cluster, by number.
@@ -101,8 +100,6 @@ def next_change(
         number for number, node in nodes.items() if number not in held and node.running and not node.draining
     )
     if len(members) >= target or not candidates or running < len(members) // 2 + 1:
-        return None
-    if len(members) % 2 and len(candidates) < 2:
         return None
     return Grow(candidates[int(chance() * len(candidates))])
 

@@ -89,23 +89,37 @@ class Reconciler:
     async def round(self) -> bool:
         """Look once at every queue that is led here; whether something was to be done, and may be still."""
         unfinished = False
+        short: list[DeclaredQueue] = []
         for queue in list(self._catalog):
             member = self._groups.get(queue.number) if queue.members else None
             if member is None or not member.leads or self._groups.backward:
                 continue
+            target = self._target(queue)
             change = next_change(
                 queue.members,
                 self._nodes(),
-                self._target(queue),
+                target,
                 auto_remove=self._settings.auto_remove,
                 chance=random.random,
             )
             if change is None:
+                if len(queue.members) < target:
+                    short.append(queue)
                 continue
             nodes = [change.node] if isinstance(change, Grow) else [node_of(each) for each in change.members]
             unfinished = True
             for node in nodes:
                 await self._change(queue, node, grow=isinstance(change, Grow))
+        if short:
+            _log.warning(
+                "queues have fewer members than their target",
+                queues=len(short),
+                one_of_them=short[0].name,
+                vhost=short[0].vhost,
+                members=len(short[0].members),
+                target=self._target(short[0]),
+                reason="no other node of the cluster runs and may be given more, or most members do not run",
+            )
         return unfinished
 
     async def _change(self, queue: DeclaredQueue, node: int, *, grow: bool) -> None:

@@ -491,12 +491,12 @@ def test_rights_and_limits_count_at_every_node(nodes: ClusterProcess) -> None:
 def test_queues_grow_by_themselves(tmp_path: Path) -> None:
     """G5 to G7: towards the target, one member a round, when a queue is declared and when a policy is set."""
     options = ["--quorum-reconciliation", "--quorum-reconciliation-trigger-interval-ms", "100"]
-    with ClusterProcess(tmp_path, 3, options) as nodes:
+    with ClusterProcess(tmp_path, 4, options) as nodes:
         declare(nodes, "wanted", 1)
-        run(nodes, "b", "set-policy", "p", "^wanted$", '{"target-group-size": 3}')
+        run(nodes, "b", "set-policy", "p", "^wanted$", '{"target-group-size": 4}')
         nodes.wait_until(
-            lambda: [kind for _, kind in states(nodes, "wanted").values()] == ["voter"] * 3,
-            "three voters",
+            lambda: [kind for _, kind in states(nodes, "wanted").values()] == ["voter"] * 4,
+            "four voters",
             20,
         )
         declare(nodes, "free", 1, at="b")

@@ -18,13 +18,16 @@ from amqp10broker.errors import PreconditionFailed, Unavailable
 from amqp10broker.replication.groups import Groups
 from amqp10broker.replication.ids import node_of
 from amqp10broker.replication.membership import Membership
-from amqp10broker.tasks import member_changes
+from amqp10broker.replication.reconcile import Reconciling
+from amqp10broker.tasks import member_changes, reconciler
 from amqp10broker.tasks.leader_changes import Leaderships, MovedAway, transfer
 from amqp10broker.tasks.member_changes import MemberChanges
+from amqp10broker.tasks.reconciler import Reconciler
 from tests.support.declaring import declare
 from tests.support.declaring import remove as delete_queue
 from tests.support.managing import Host
 from tests.support.quorum_nodes import GROUP, Journal, Node, World
+from tests.tasks.conftest import LogRecorder
 
 PROMOTABLE, VOTER = Membership.PROMOTABLE, Membership.VOTER
 
@@ -279,3 +282,21 @@ def _ignoring(change: Callable[[], Awaitable[int]]) -> Callable[[], Awaitable[No
         await change()
 
     return run
+
+
+async def test_a_queue_that_cannot_get_the_members_that_it_should_have_is_logged(
+    autojump_clock: object, log: LogRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once a round, with how many there are of them."""
+    monkeypatch.setattr(reconciler, "_log", log)
+    scene = Scene()
+    node = scene.leader
+    for target in (3, 5):
+        assert not log.of("warning")
+        settings = Reconciling(enabled=True, target_group_size=target)
+        assert not await Reconciler(
+            node.number, scene.catalog, node.groups, scene.changes(), settings
+        ).round()
+    ((event, fields),) = log.of("warning")
+    assert event == "queues have fewer members than their target"
+    assert (fields["queues"], fields["one_of_them"], fields["members"], fields["target"]) == (1, "q", 3, 5)

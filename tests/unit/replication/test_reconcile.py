@@ -55,12 +55,12 @@ def test_the_largest_target_counts(
         ((1, 2, 3), {1: UP, 2: UP, 3: UP, 4: UP, 5: UP}, 5, Grow(4)),
         # Without a target nothing is added.
         ((1, 2), {1: UP, 2: UP, 3: UP}, 0, None),
-        # One more would make it even, and no second is there.
-        ((1,), {1: UP, 2: UP}, 3, None),
-        ((1, 2, 3), {1: UP, 2: UP, 3: UP, 4: UP}, 5, None),
-        ((1, 2, 3), {1: UP, 2: UP, 3: UP, 4: UP, 5: DOWN}, 5, None),
-        ((1, 2, 3), {1: UP, 2: UP, 3: UP, 4: UP, 5: DRAINED}, 5, None),
-        # From an even number one is enough, and neither a stopped nor a drained node is taken.
+        # Also where it ends at an even number, and where there are fewer nodes than wanted.
+        ((1,), {1: UP, 2: UP}, 3, Grow(2)),
+        ((1, 2, 3), {1: UP, 2: UP, 3: UP, 4: UP}, 4, Grow(4)),
+        ((1, 2, 3, 4), {1: UP, 2: UP, 3: UP, 4: UP}, 5, None),
+        # Neither a stopped nor a drained node is taken.
+        ((1, 2, 3), {1: UP, 2: UP, 3: UP, 4: DRAINED, 5: DOWN}, 5, None),
         ((1, 2), {1: UP, 2: UP, 3: DOWN, 4: DRAINED, 5: UP}, 3, Grow(5)),
         ((1, 2), {1: UP, 2: UP, 3: DOWN, 4: DRAINED}, 3, None),
         # A change could not be committed.
@@ -69,7 +69,7 @@ def test_the_largest_target_counts(
         ((1, 2, 9), {1: UP, 2: UP, 3: UP, 4: UP}, 3, None),
     ],
 )
-def test_one_member_is_added_towards_an_odd_number(
+def test_one_member_is_added_a_round_until_the_target_is_reached(
     held: tuple[int, ...], nodes: dict[int, NodeState], target: int, wanted: Grow | None
 ) -> None:
     """G6."""
@@ -104,16 +104,15 @@ def test_what_is_added_is_wanted_and_can_be(
 
 
 @given(size=st.integers(1, 9), target=st.integers(1, 9), numbers=st.integers(1, 9))
-def test_rounds_end_at_an_odd_size_or_where_they_began(size: int, target: int, numbers: int) -> None:
-    """Rounds follow each other until nothing is left to do: an even size is passed through only."""
+def test_rounds_end_at_the_target_or_where_no_node_is_left(size: int, target: int, numbers: int) -> None:
+    """Rounds follow each other until nothing is left to do."""
     nodes = dict.fromkeys(range(1, max(size, numbers) + 1), UP)
     held = members(*range(1, size + 1))
     while (change := next_change(held, nodes, target, auto_remove=True, chance=first)) is not None:
         assert isinstance(change, Grow)
         held = (*held, member_id(change.node))
         assert len({node_of(each) for each in held}) == len(held)
-    assert len(held) <= max(size, target)
-    assert len(held) % 2 or len(held) in (size, target)
+    assert len(held) == max(size, min(target, len(nodes)))
 
 
 def test_a_round_comes_at_its_interval_and_sooner_after_a_trigger() -> None:
