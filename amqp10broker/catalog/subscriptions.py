@@ -113,6 +113,12 @@ def temporary_topic(vhost: VirtualHost, topic: str) -> DeclaredQueue | None:
     return queue
 
 
+def is_subscribed(vhost: VirtualHost, topic: str) -> bool:
+    """Whether there is a subscription to just this topic; one with `*` or `#` for a word is to many."""
+    queues, _ = vhost.route(vhost.topology.lookup_exchange(TOPIC_EXCHANGE), (topic,))
+    return any(each is not None and each.topic == topic for each in map(Subscription.of, queues))
+
+
 def is_local(queue: DeclaredQueue, container: str) -> bool:
     """Whether a queue is of a subscription that is not for what this container publishes."""
     value = queue.arguments.get(SUBSCRIPTION)

@@ -142,6 +142,43 @@ def test_an_anonymous_producer_names_topics_and_queues(scene: Scene) -> None:
     assert scene.counts("made") == [1]
 
 
+def test_a_bare_name_of_an_anonymous_producer_is_the_topics_that_is_subscribed_to(scene: Scene) -> None:
+    """While no queue has it: a producer of SmallRye names the topic of its consumers so."""
+    scene.receiver("prices", 10, capabilities="topic")
+    scene.receiver("#", 11, capabilities="topic")
+    scene.sender(None, 1)
+    assert scene.publish(content("1", to="prices"), handle=1) == [disposition(0, ACCEPTED)]
+    assert "prices" not in queues(scene)
+    # That somebody has subscribed to all topics says nothing of a name.
+    assert scene.publish(content("2", to="made"), handle=1) == [disposition(1, ACCEPTED)]
+    assert scene.counts("made") == [1]
+    scene.publish(content("3", to="/queues/prices"), handle=1)
+    scene.world.declare("prices")
+    assert scene.publish(content("4", to="prices"), handle=1) == [disposition(3, ACCEPTED)]
+    assert scene.counts("prices") == [1]
+    scene.do("C> DETACH h=10 closed=true")
+    assert taken(scene, 11) == ["1"]
+
+
+def test_a_bare_name_is_a_queue_again_when_its_last_subscriber_is_gone(scene: Scene) -> None:
+    scene.receiver("prices", 10, capabilities="topic")
+    scene.sender(None, 1)
+    scene.publish(content("1", to="prices"), handle=1)
+    assert taken(scene, 10) == ["1"]
+    scene.do("C> DETACH h=10 closed=true")
+    scene.publish(content("2", to="prices"), handle=1)
+    assert scene.counts("prices") == [1]
+
+
+def test_who_may_not_write_to_topics_is_refused_where_a_bare_name_is_one(scene: Scene) -> None:
+    """Rather than have a queue made that nobody reads."""
+    scene.receiver("prices", 10, capabilities="topic")
+    scene.sender(None, 1)
+    scene.allow(configure=".*", write="^amq.default$", read=".*")
+    assert "amqp:unauthorized-access" in scene.publish(content("1", to="prices"), handle=1)[0]
+    assert "prices" not in queues(scene)
+
+
 @pytest.mark.parametrize("address", ["/topics/", "/topics//", "/topics/" + 256 * "x"])
 def test_an_address_that_names_no_topic_is_refused(address: str) -> None:
     scene = Scene()

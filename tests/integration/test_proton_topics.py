@@ -47,8 +47,9 @@ def test_subscribers_get_a_copy_each(client: ProtonClient, queue: str) -> None:
     assert outcome.state == Delivery.ACCEPTED
     relay = client.sender(None)
     relay.send(Message(address=f"/topics/{queue}", body="two"))
+    relay.send(Message(address=queue, body="three"))
     for receiver in receivers:
-        assert bodies(receiver, 2) == ["one", "two"]
+        assert bodies(receiver, 3) == ["one", "two", "three"]
 
 
 def test_a_durable_subscription_is_seen_and_deleted_by_an_operator(

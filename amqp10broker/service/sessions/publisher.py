@@ -32,7 +32,7 @@ from amqp10broker.catalog.catalog import Request
 from amqp10broker.catalog.last_error import LastError
 from amqp10broker.catalog.proposing import Decided
 from amqp10broker.catalog.queue import DeclaredQueue
-from amqp10broker.catalog.subscriptions import temporary_topic
+from amqp10broker.catalog.subscriptions import is_subscribed, temporary_topic
 from amqp10broker.config import FlowSettings
 from amqp10broker.errors import AccessRefused, NotFound, PermissionDenied, RefusedError
 from amqp10broker.message.amqp10 import to_at_start
@@ -41,7 +41,14 @@ from amqp10broker.message.routing_headers import routing_headers
 from amqp10broker.queues.commands import AttachPublisher, DetachPublisher, Publish, PublisherRef
 from amqp10broker.queues.effects import Rejected as Refused
 from amqp10broker.queues.effects import Unconfirmed
-from amqp10broker.routing.address import BadAddress, ExchangeAddress, QueueAddress, TopicAddress, parse
+from amqp10broker.routing.address import (
+    Address,
+    BadAddress,
+    ExchangeAddress,
+    QueueAddress,
+    TopicAddress,
+    parse,
+)
 from amqp10broker.routing.exchange import Exchange
 from amqp10broker.service.commits import NoRoom, Part, no_part_text
 from amqp10broker.service.context import Post, SessionContext
@@ -139,6 +146,8 @@ class Publisher:
         "_routes",
         "_session",
         "_tally",
+        "_topics",
+        "_topics_at",
         "address",
         "auto",
         "counters",
@@ -179,6 +188,9 @@ class Publisher:
         self._links = links
         self._context = context
         self._routes = routes
+        # Bare names of which there is no queue: whether they are topics', as of a version of the topology.
+        self._topics: dict[str, bool] = {}
+        self._topics_at = -1
         self._default_exchange = context.vhost.topology.lookup_exchange("")
         self._tally = Tally()
         self._last_queues: Sequence[DeclaredQueue] = ()
@@ -273,11 +285,8 @@ class Publisher:
         Raises:
             AmqpSessionError: the user may not publish there.
         """
-        to = to_at_start(event.payload)
-        if not isinstance(to, str):
-            return
-        with suppress(AmqpDeliveryError, BadAddress):
-            address = parse(to)
+        with suppress(AmqpDeliveryError):
+            address = self._address_of(to_at_start(event.payload))
             if isinstance(address, QueueAddress):
                 self._find("", address.queue)
             else:
@@ -555,10 +564,11 @@ class Publisher:
             text = internal_exchange_text(exchange, self._context.vhost.name)
             raise AmqpSessionError(Condition.UNAUTHORIZED_ACCESS, text) from error
 
-    def _target_of(self, to: object) -> tuple[str, str, bool]:
-        """Exchange and routing key that a message names in its `to`, and whether they are a topic's.
+    def _address_of(self, to: object) -> Address:
+        """What a message names in its `to`: an address as an attach has it.
 
-        It is an address as an attach has it.
+        It has no capabilities that would say which of both a bare name means. It is a topic's if no queue has
+        it and somebody has subscribed to just that topic: who made the queue would publish to nobody.
         """
         if to is None:
             raise AmqpDeliveryError(
@@ -572,6 +582,24 @@ class Publisher:
             raise AmqpDeliveryError(
                 Condition.PRECONDITION_FAILED, f"bad 'to' address string: {error}"
             ) from error
+        if isinstance(address, QueueAddress) and address.declare and self._is_topic(address.queue):
+            return TopicAddress(address.queue)
+        return address
+
+    def _is_topic(self, name: str) -> bool:
+        vhost = self._context.vhost
+        if vhost.find(name) is not None:
+            return False
+        if self._topics_at != vhost.version or len(self._topics) >= READERS_MAX:
+            self._topics.clear()
+            self._topics_at = vhost.version
+        if name not in self._topics:
+            self._topics[name] = is_subscribed(vhost, name)
+        return self._topics[name]
+
+    def _target_of(self, to: object) -> tuple[str, str, bool]:
+        """Exchange and routing key that a message names in its `to`, and whether they are a topic's."""
+        address = self._address_of(to)
         if isinstance(address, QueueAddress):
             if to_declare(address, self._context):
                 self._declare(address)
