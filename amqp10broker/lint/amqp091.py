@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable
 from dataclasses import field
 from typing import Final
 
@@ -20,21 +19,14 @@ from amqp10broker.amqp091.methods import (
     BasicGetOk,
     BasicNack,
     BasicPublish,
-    BasicQos,
     BasicReject,
     BasicReturn,
     ChannelClose,
     ChannelCloseOk,
     ChannelOpen,
     ConfirmSelect,
-    ConnectionBlocked,
     ConnectionClose,
-    ConnectionStartOk,
     ConnectionTuneOk,
-    ConnectionUnblocked,
-    ExchangeDeclare,
-    QueueDeclare,
-    TxCommit,
     TxSelect,
 )
 from amqp10broker.amqp091.properties import decode_properties
@@ -42,8 +34,7 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.frames.records import Known, Recorded
 from amqp10broker.lint import rules
 from amqp10broker.lint.findings import Book, Evidence, Rule, evidence_of
-from amqp10broker.lint.habits import Confirms, Settling
-from amqp10broker.lint.rules import SECOND_NS
+from amqp10broker.lint.habits import Settling
 
 CONNECTION_FORCED: Final = 320
 """Not of the client's doing: the broker stops, or an operator has closed it."""
@@ -59,7 +50,6 @@ class _Consumer:
     Attributes:
         tag, queue: its own.
         no_ack: it does not acknowledge.
-        prefetch: that of its channel when it began; 0: unlimited.
         known: its consume was seen.
         settling: of what it got.
         persistent: persistent messages that it got.
@@ -69,7 +59,6 @@ class _Consumer:
     tag: str
     queue: str
     no_ack: bool
-    prefetch: int
     last: Evidence
     known: bool = True
     settling: Settling = field(default_factory=Settling)
@@ -80,51 +69,31 @@ class _Consumer:
 class _Channel:
     number: int
     began: bool
-    prefetch: int = 0
-    confirms: Confirms | None = None
+    confirms: bool = False
     transacts: bool = False
-    carried: int = 0
     unconfirmed: int = 0
-    published: int = 0
-    under_way: deque[int] = field(default_factory=deque)
-    in_transaction: int = 0
-    small_commits: int = 0
     asked: deque[_Consumer] = field(default_factory=deque)
     consumers: dict[str, _Consumer] = field(default_factory=dict)
     fetcher: _Consumer | None = None
     fetches_no_ack: deque[bool] = field(default_factory=deque)
     got: dict[int, _Consumer] = field(default_factory=dict)
     header_of: _Consumer | None = None
-    polls: int = 0
-    empty: int = 0
 
 
 class Client091:
-    """One connection.
+    """One connection."""
 
-    Attributes:
-        carried: messages, in both directions.
-    """
-
-    def __init__(self, number: int, book: Book, *, begins: bool) -> None:
+    def __init__(self, number: int, book: Book) -> None:
         self._number = number
         self._book = book
-        self._begins = begins
         self._channels: dict[int, _Channel] = {}
-        self._declared: dict[Hashable, int] = {}
-        self._declared_again = 0
         self._returned: dict[tuple[str, str], int] = {}
-        self._short_channels = 0
-        self._blocked_ns: int | None = None
-        self._published_blocked = 0
-        self._told_cancels = not begins
         self._now_ns = 0
-        self.carried = 0
 
     def know(self, known: Known) -> None:
         """A consumer that was there already."""
         evidence = Evidence(known.at_ns, f"the consumer '{known.name}' was there already")
-        consumer = _Consumer(known.name, known.address or "", False, 0, evidence, known=False)
+        consumer = _Consumer(known.name, known.address or "", False, evidence, known=False)
         self._channel(known.channel).consumers[known.name] = consumer
 
     def take(self, record: Recorded) -> None:
@@ -161,33 +130,19 @@ class Client091:
             case BasicReject():
                 self._settle(channel, body.delivery_tag, False, True, record)
             case BasicGet():
-                self._get(channel, body, record)
+                channel.fetches_no_ack.append(body.no_ack)
             case BasicConsume():
                 self._consume(channel, body, record)
             case BasicCancel():
                 self._end_consumer(channel, channel.consumers.pop(body.consumer_tag, None))
-            case BasicQos():
-                channel.prefetch = body.prefetch_count
-            case QueueDeclare():
-                if body.queue and not body.passive:
-                    self._declare(("queue", body.queue), record)
-            case ExchangeDeclare():
-                if not body.passive:
-                    self._declare(("exchange", body.exchange), record)
             case ConfirmSelect():
-                channel.confirms = channel.confirms or Confirms()
+                channel.confirms = True
             case TxSelect():
                 channel.transacts = True
-            case TxCommit():
-                self._commit(channel, record)
             case ChannelOpen():
                 self._channels[channel.number] = _Channel(channel.number, began=True)
             case ChannelClose() | ChannelCloseOk():
                 self._end_channel(channel)
-            case ConnectionStartOk():
-                capabilities = body.client_properties.get("capabilities")
-                told = isinstance(capabilities, dict) and capabilities.get("consumer_cancel_notify")
-                self._told_cancels = bool(told)
             case ConnectionTuneOk():
                 if not body.heartbeat:
                     self._note(rules.NO_HEARTBEAT, "", "heartbeat 0", record)
@@ -195,77 +150,34 @@ class Client091:
                 pass
 
     def _publish(self, channel: _Channel, publish: BasicPublish, record: Recorded) -> None:
-        self._carry(channel)
-        channel.published += 1
-        channel.in_transaction += channel.transacts
         key = publish.exchange, publish.routing_key
         if self._returned.get(key, 0) >= rules.FEW:
             where = f"exchange '{key[0]}', routing key '{key[1]}', channel {channel.number}"
             said = f"{self._returned[key]} messages were returned, and it goes on"
             self._note(rules.RETURNS_IGNORED, where, said, record)
-        if channel.confirms is not None:
-            channel.under_way.append(channel.published)
-            if channel.confirms.sent():
-                said = f"{channel.confirms.alone} messages, one at a time"
-                self._note(rules.ONE_IN_FLIGHT, f"channel {channel.number}", said, record)
-        if self._blocked_ns is not None and record.at_ns - self._blocked_ns >= SECOND_NS:
-            self._published_blocked += 1
-            if self._published_blocked >= rules.FEW:
-                said = f"{self._published_blocked} publishes while it was blocked"
-                self._note(rules.PUBLISHES_BLOCKED, "", said, record)
         channel.header_of = None
 
     def _settle(
         self, channel: _Channel, tag: int, multiple: bool, gives_back: bool, record: Recorded
     ) -> None:
-        first = next(iter(channel.got), tag) if multiple else tag
         tags = [each for each in channel.got if each <= tag or not tag] if multiple else [tag]
         touched: set[_Consumer] = set()
         for each in tags:
             consumer = channel.got.pop(each, None)
             if consumer is not None:
-                consumer.settling.settled(each, record.at_ns, gives_back=gives_back)
+                consumer.settling.settled(each, gives_back=gives_back)
                 touched.add(consumer)
         for consumer in touched:
             consumer.last = evidence_of(record)
-            consumer.settling.came(first, max(tags), record.at_ns, gives_back)
             for rule, said in consumer.settling.faults():
                 self._note(rule, self._where(channel, consumer), said, record)
 
-    def _get(self, channel: _Channel, get: BasicGet, record: Recorded) -> None:
-        channel.polls += 1
-        channel.fetches_no_ack.append(get.no_ack)
-        if channel.polls >= rules.OFTEN and channel.empty * 5 >= channel.polls * 4:
-            said = f"{channel.polls} basic.get, {channel.empty} of them for nothing"
-            self._note(rules.POLLS, f"channel {channel.number}", said, record)
-
     def _consume(self, channel: _Channel, consume: BasicConsume, record: Recorded) -> None:
-        consumer = _Consumer(
-            consume.consumer_tag, consume.queue, consume.no_ack, channel.prefetch, evidence_of(record)
-        )
+        consumer = _Consumer(consume.consumer_tag, consume.queue, consume.no_ack, evidence_of(record))
         if consume.no_wait:
             channel.consumers[consume.consumer_tag] = consumer
         else:
             channel.asked.append(consumer)
-        if not self._told_cancels:
-            said = "the client is not told if its queue is deleted"
-            self._note(rules.NO_CANCEL_NOTICE, self._where(channel, consumer), said, record)
-
-    def _declare(self, thing: tuple[str, str], record: Recorded) -> None:
-        times = self._declared[thing] = self._declared.get(thing, 0) + 1
-        if times == 1:
-            return
-        self._declared_again += 1
-        if self._declared_again >= rules.OFTEN:
-            said = f"{self._declared_again} declarations of what it had declared"
-            self._note(rules.DECLARES_AGAIN, "", said, record)
-
-    def _commit(self, channel: _Channel, record: Recorded) -> None:
-        channel.small_commits = channel.small_commits + 1 if channel.in_transaction == 1 else 0
-        channel.in_transaction = 0
-        if channel.small_commits >= rules.OFTEN:
-            said = f"{channel.small_commits} commits of one message"
-            self._note(rules.COMMIT_PER_MESSAGE, f"channel {channel.number}", said, record)
 
     # --- of the broker ----------------------------------------------------------------------------
 
@@ -278,11 +190,10 @@ class Client091:
             case BasicGetOk():
                 fetcher = channel.fetcher
                 if fetcher is None:
-                    fetcher = channel.fetcher = _Consumer("", "", False, 1, evidence_of(record))
+                    fetcher = channel.fetcher = _Consumer("", "", False, evidence_of(record))
                 no_ack = channel.fetches_no_ack.popleft() if channel.fetches_no_ack else False
                 self._deliver(channel, fetcher, body.delivery_tag, no_ack, record)
             case BasicGetEmpty():
-                channel.empty += 1
                 if channel.fetches_no_ack:
                     channel.fetches_no_ack.popleft()
             case BasicConsumeOk():
@@ -292,16 +203,10 @@ class Client091:
                     channel.consumers[body.consumer_tag] = consumer
             case BasicCancel():
                 self._end_consumer(channel, channel.consumers.pop(body.consumer_tag, None))
-            case BasicAck() | BasicNack():
-                self._confirmed(channel, body)
             case BasicReturn():
                 key = body.exchange, body.routing_key
                 self._returned[key] = self._returned.get(key, 0) + 1
                 channel.header_of = None
-            case ConnectionBlocked():
-                self._blocked_ns, self._published_blocked = record.at_ns, 0
-            case ConnectionUnblocked():
-                self._blocked_ns = None
             case ChannelClose():
                 said = f"{body.reply_code}: {body.reply_text}"
                 self._note(rules.ENDED_BY_ERROR, f"channel {channel.number}", said, record)
@@ -317,30 +222,11 @@ class Client091:
     def _deliver(
         self, channel: _Channel, consumer: _Consumer, tag: int, no_ack: bool, record: Recorded
     ) -> None:
-        self._carry(channel)
         channel.header_of = consumer
         if no_ack or not consumer.known:
             return
         channel.got[tag] = consumer
         consumer.settling.delivered(tag, record.at_ns)
-        held = len(consumer.settling.held)
-        if not consumer.prefetch and held >= rules.HELD_MANY:
-            said = f"it held {held} messages"
-            self._note(rules.PREFETCH_UNLIMITED, self._where(channel, consumer), said, record)
-
-    def _confirmed(self, channel: _Channel, body: BasicAck | BasicNack) -> None:
-        if channel.confirms is None:
-            return
-        count = 0
-        if body.multiple:
-            while channel.under_way and channel.under_way[0] <= body.delivery_tag:
-                channel.under_way.popleft()
-                count += 1
-        elif body.delivery_tag in channel.under_way:
-            channel.under_way.remove(body.delivery_tag)
-            count = 1
-        if count:
-            channel.confirms.confirmed(count)
 
     # --- contents ---------------------------------------------------------------------------------
 
@@ -364,7 +250,7 @@ class Client091:
                 self._note(rules.AUTO_ACK, self._where(channel, consumer), said, record)
 
     def _published_persistent(self, channel: _Channel, record: Recorded) -> None:
-        if channel.confirms is not None or channel.transacts or not channel.began:
+        if channel.confirms or channel.transacts or not channel.began:
             return
         channel.unconfirmed += 1
         if channel.unconfirmed >= rules.FEW:
@@ -385,17 +271,6 @@ class Client091:
         del self._channels[channel.number]
         for consumer in (*channel.consumers.values(), channel.fetcher):
             self._end_consumer(channel, consumer)
-        if channel.began and channel.carried <= 1:
-            self._short_channels += 1
-            if self._short_channels >= rules.OFTEN:
-                said = f"{self._short_channels} channels for at most one message each"
-                self._book.note(rules.SESSION_PER_MESSAGE, self._number, "", said)
-
-    # --- helpers ----------------------------------------------------------------------------------
-
-    def _carry(self, channel: _Channel) -> None:
-        channel.carried += 1
-        self.carried += 1
 
     @staticmethod
     def _where(channel: _Channel, consumer: _Consumer) -> str:

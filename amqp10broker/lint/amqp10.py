@@ -29,7 +29,7 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.frames.records import Known, Recorded
 from amqp10broker.lint import rules
 from amqp10broker.lint.findings import Book, Evidence, Rule, evidence_of
-from amqp10broker.lint.habits import Confirms, Settling, seconds
+from amqp10broker.lint.habits import Settling, seconds
 from amqp10broker.lint.rules import SECOND_NS
 
 _CONDITIONS: Final = {
@@ -48,7 +48,6 @@ class _Link:
 
     Attributes:
         name, address: its own.
-        began_ns: when it was attached.
         last: the last frame that was about it.
         carried: messages.
         known: its attach was seen, so all of its frames were.
@@ -56,7 +55,6 @@ class _Link:
 
     name: str
     address: str
-    began_ns: int
     last: Evidence
     carried: int = 0
     known: bool = True
@@ -71,12 +69,6 @@ class _Receiver(_Link):
         delivery_count: the broker's; counts what it sent.
         granted: delivery-count and link-credit of the last flow; None: there was none.
         grants: flows that gave credit.
-        flow: what the last flow said.
-        granted_one: messages that a credit of 1 was granted for.
-        in_vain: flows that said nothing new.
-        drains: that brought nothing, in a row.
-        draining: messages when the drain that is under way began; None: none is.
-        sized: it says how large a message may be.
         settling: of what it got.
         idle_ns: when it had used its credit and settled all; None: it has not.
     """
@@ -85,15 +77,8 @@ class _Receiver(_Link):
     delivery_count: int = 0
     granted: tuple[int, int] | None = None
     grants: int = 0
-    flow: tuple[object, ...] = ()
-    granted_one: int = 0
-    in_vain: int = 0
-    drains: int = 0
-    draining: int | None = None
-    sized: bool = False
     settling: Settling = field(default_factory=Settling)
     idle_ns: int | None = None
-    size: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -101,7 +86,6 @@ class _Sender(_Link):
     """A link on which the client sends.
 
     Attributes:
-        confirms: of its messages.
         tags: of unsettled deliveries.
         settled: messages that were sent settled.
         refused: messages in a row that no queue took.
@@ -109,7 +93,6 @@ class _Sender(_Link):
         of_transactions: its target is a coordinator.
     """
 
-    confirms: Confirms = field(default_factory=Confirms)
     tags: set[bytes] = field(default_factory=set)
     settled: int = 0
     refused: int = 0
@@ -131,28 +114,18 @@ class _Session:
     window: tuple[int, int] | None = None
     shut_ns: int | None = None
     shut: Evidence | None = None
-    carried: int = 0
     sending: _Receiver | None = None
 
 
 class Client10:
-    """One connection.
+    """One connection."""
 
-    Attributes:
-        carried: messages, in both directions.
-    """
-
-    def __init__(self, number: int, book: Book, *, begins: bool) -> None:
+    def __init__(self, number: int, book: Book) -> None:
         self._number = number
         self._book = book
-        self._begins = begins
         self._sessions: dict[int, _Session] = {}
         self._answered: dict[int, _Session] = {}
-        self._short_links: dict[tuple[str, str], int] = {}
-        self._short_sessions = 0
-        self._echoes: list[int] = []
         self._now_ns = 0
-        self.carried = 0
 
     def know(self, known: Known) -> None:
         """A link that was there already."""
@@ -160,7 +133,7 @@ class Client10:
         self._answered.setdefault(known.channel, session)
         evidence = Evidence(known.at_ns, f"the {known.role} '{known.name}' was there already")
         kind = _Sender if known.role == "sender" else _Receiver
-        link = kind(known.name, known.address or "", known.at_ns, evidence, known=False)
+        link = kind(known.name, known.address or "", evidence, known=False)
         if isinstance(link, _Receiver):
             link.attached = True
         if known.handle is not None:
@@ -208,9 +181,7 @@ class Client10:
             case Disposition() if body.role == Role.RECEIVER:
                 self._settle(found, body, record)
             case Detach():
-                link = found.incoming.get(body.handle)
-                self._end_link(found, link)
-                self._note_short(link)
+                self._end_link(found, found.incoming.get(body.handle))
             case End():
                 self._end_session(found)
             case _:
@@ -222,24 +193,18 @@ class Client10:
             return  # requests and replies, one at a time
         if attach.role == Role.SENDER:
             target = attach.target
-            sender = _Sender(attach.name, _address(target), record.at_ns, evidence)
+            sender = _Sender(attach.name, _address(target), evidence)
             sender.of_transactions = isinstance(target, Coordinator)
             link: _Link = sender
         else:
-            receiver = _Receiver(attach.name, _address(attach.source), record.at_ns, evidence)
-            receiver.sized = bool(attach.max_message_size)
-            link = receiver
+            link = _Receiver(attach.name, _address(attach.source), evidence)
         session.incoming[attach.handle] = link
         session.asked[attach.name, bool(attach.role)] = link
 
     def _flow(self, session: _Session, flow: Flow, record: Recorded) -> None:
-        opened = flow.next_incoming_id or 0, flow.incoming_window
-        moved = opened != session.window
-        session.window = opened
+        session.window = flow.next_incoming_id or 0, flow.incoming_window
         if session.shut_ns is not None and self._window_left(session):
             session.shut_ns = session.shut = None
-        if flow.echo:
-            self._echo(record)
         link = None if flow.handle is None else session.incoming.get(flow.handle)
         if not isinstance(link, _Receiver) or flow.link_credit is None:
             return
@@ -248,34 +213,11 @@ class Client10:
         if flow.delivery_count is not None and not link.attached:
             said = f"delivery-count {flow.delivery_count} before the broker's attach"
             self._note(rules.FLOW_BEFORE_ATTACH, where, said, record)
-        told = (flow.delivery_count, flow.link_credit, flow.drain)
-        if told == link.flow and not moved and not flow.echo and not flow.drain:
-            link.in_vain += 1
-            if link.in_vain >= rules.OFTEN and link.in_vain > link.carried:
-                said = f"{link.in_vain} flows that change nothing, {link.carried} messages"
-                self._note(rules.FLOWS_IN_VAIN, where, said, record)
-        link.flow = told
         counted_from = flow.delivery_count if flow.delivery_count is not None else link.delivery_count
-        if flow.link_credit == 1 and self._left(link) == 0:
-            link.granted_one += 1
-        elif flow.link_credit > 1:
-            link.granted_one = 0
         link.granted = counted_from, flow.link_credit
         link.grants += flow.link_credit > 0
-        if link.draining is not None and link.carried > link.draining:
-            link.drains, link.draining = 0, None  # messages have used up the credit
-        if flow.drain and link.draining is None and flow.link_credit:
-            link.draining = link.carried
         if flow.link_credit:
             link.idle_ns = None
-
-    def _echo(self, record: Recorded) -> None:
-        self._echoes = [at for at in self._echoes if record.at_ns - at < SECOND_NS]
-        self._echoes.append(record.at_ns)
-        if len(self._echoes) >= rules.OFTEN:
-            said = f"{len(self._echoes)} flows with echo in a second"
-            self._note(rules.ECHO_STORM, "", said, record)
-            self._echoes.clear()
 
     def _transfer(self, session: _Session, transfer: Transfer, record: Recorded) -> None:
         link = session.incoming.get(transfer.handle)
@@ -288,7 +230,7 @@ class Client10:
 
     def _begin_delivery(self, session: _Session, link: _Sender, transfer: Transfer, record: Recorded) -> None:
         where = self._where(session, link)
-        self._carry(session, link)
+        link.carried += 1
         if link.refused >= rules.FEW:
             said = f"{link.refused} in a row were refused, and it goes on"
             self._note(rules.SENDS_REFUSED, where, said, record)
@@ -298,9 +240,6 @@ class Client10:
                 said = f"{link.settled} of {link.carried} messages were sent settled"
                 self._note(rules.SENDS_SETTLED, where, said, record)
             return
-        if link.confirms.sent():
-            said = f"{link.confirms.alone} messages, one at a time"
-            self._note(rules.ONE_IN_FLIGHT, where, said, record)
         tag, number = transfer.delivery_tag, transfer.delivery_id
         if tag is not None and not transfer.resume:
             if tag in link.tags:
@@ -325,11 +264,10 @@ class Client10:
                 continue
             del session.sent[number]
             touched.add(link)
-            link.settling.settled(number, record.at_ns, gives_back=outcome in _BACK)
+            link.settling.settled(number, gives_back=outcome in _BACK)
         for link in touched:
             link.last = evidence_of(record)
             where = self._where(session, link)
-            link.settling.came(disposition.first, last, record.at_ns, outcome)
             self._judge_settling(link.settling, where, record)
             if not link.settling.held and self._left(link) == 0:
                 link.idle_ns = record.at_ns
@@ -362,7 +300,7 @@ class Client10:
             case Transfer():
                 self._delivered(found, body, record)
             case Flow():
-                self._told(found, body, record)
+                self._told(found, body)
             case Disposition() if body.role == Role.RECEIVER:
                 self._confirmed(found, body)
             case Detach():
@@ -398,37 +336,20 @@ class Client10:
             return
         if session.sending is not link:
             session.sending = link
-            self._carry(session, link)
-            link.size = 0
             left = self._left(link)
-            if left == 1 and link.granted_one >= rules.OFTEN:
-                said = f"{link.granted_one} messages, a credit of 1 for each"
-                self._note(rules.CREDIT_ONE, self._where(session, link), said, record)
             link.delivery_count = add(link.delivery_count, 1)
             if not transfer.settled and transfer.delivery_id is not None:
                 session.sent[transfer.delivery_id] = link
                 link.settling.delivered(transfer.delivery_id, record.at_ns)
             elif left == 1:
                 link.idle_ns = record.at_ns
-        link.size += record.frame.payload_bytes
         if not transfer.more or transfer.aborted:
             session.sending = None
-            if link.size >= rules.LARGE_BYTES and not link.sized and link.known:
-                said = f"a message of {link.size} bytes"
-                self._note(rules.NO_MESSAGE_LIMIT, self._where(session, link), said, record)
 
-    def _told(self, session: _Session, flow: Flow, record: Recorded) -> None:
+    def _told(self, session: _Session, flow: Flow) -> None:
         link = None if flow.handle is None else session.outgoing.get(flow.handle)
-        if not isinstance(link, _Receiver) or flow.delivery_count is None:
-            return
-        link.delivery_count = flow.delivery_count
-        if link.draining is None or flow.link_credit:
-            return
-        link.drains = link.drains + 1 if link.draining == link.carried else 0
-        link.draining = None
-        if link.drains >= rules.OFTEN:
-            said = f"{link.drains} drains in a row without a message"
-            self._note(rules.DRAINS_IN_VAIN, self._where(session, link), said, record)
+        if isinstance(link, _Receiver) and flow.delivery_count is not None:
+            link.delivery_count = flow.delivery_count
 
     def _confirmed(self, session: _Session, disposition: Disposition) -> None:
         """A disposition about what the client sent."""
@@ -440,7 +361,6 @@ class Client10:
                 continue
             link, tag = found
             link.tags.discard(tag)
-            link.confirms.confirmed()
             if refused:
                 link.refused += 1
             elif isinstance(disposition.state, Accepted):
@@ -466,20 +386,6 @@ class Client10:
             self._end_receiver(where, link)
             session.sent = {number: each for number, each in session.sent.items() if each is not link}
 
-    def _note_short(self, link: _Link | None) -> None:
-        """A link that the client has detached may have been one for a message."""
-        if link is None or not link.known or link.carried > 1:
-            return
-        if isinstance(link, _Sender) and link.of_transactions:
-            return
-        role = "sender" if isinstance(link, _Sender) else "receiver"
-        key = role, link.address
-        times = self._short_links[key] = self._short_links.get(key, 0) + 1
-        if times >= rules.OFTEN:
-            where = f"{role}s of {link.address or 'no address'}"
-            said = f"{times} {role}s for at most one message each"
-            self._book.note(rules.LINK_PER_MESSAGE, self._number, where, said, link.last)
-
     def _end_receiver(self, where: str, link: _Receiver) -> None:
         for rule, said in link.settling.at_the_end(self._now_ns):
             self._book.note(rule, self._number, where, said, link.last)
@@ -494,12 +400,6 @@ class Client10:
             return
         links = {id(each): each for each in (*session.incoming.values(), *session.outgoing.values())}
         old = rules.LONG_S * SECOND_NS
-        idle = [each for each in links.values() if not each.carried and self._now_ns - each.began_ns >= old]
-        if len(idle) >= rules.IDLE_LINKS:
-            said = f"{len(idle)} links carried nothing"
-            self._book.note(
-                rules.IDLE_LINKS_RULE, self._number, f"session {session.channel}", said, idle[0].last
-            )
         if session.shut_ns is not None and session.shut is not None and self._now_ns - session.shut_ns >= old:
             said = f"no incoming-window for {seconds(self._now_ns - session.shut_ns)}"
             where = f"session {session.channel}"
@@ -508,18 +408,8 @@ class Client10:
             self._end_link(session, link)
         del self._sessions[session.channel]
         self._answered = {number: each for number, each in self._answered.items() if each is not session}
-        if self._begins and session.carried <= 1:
-            self._short_sessions += 1
-            if self._short_sessions >= rules.OFTEN:
-                said = f"{self._short_sessions} sessions for at most one message each"
-                self._book.note(rules.SESSION_PER_MESSAGE, self._number, "", said)
 
     # --- helpers ----------------------------------------------------------------------------------
-
-    def _carry(self, session: _Session, link: _Link) -> None:
-        link.carried += 1
-        session.carried += 1
-        self.carried += 1
 
     @staticmethod
     def _left(link: _Receiver) -> int:

@@ -21,8 +21,6 @@ class Sort(Enum):
     """It breaks the protocol, or what was asked for cannot happen."""
     RISK = "risk"
     """Something can be lost, or wait for ever, without anybody noticing."""
-    COST = "cost"
-    """The same could be had with less work or less waiting."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What clients of both protocols do alike: settling what they got, and waiting for confirms."""
+"""How consumers of both protocols settle their deliveries."""
 
 from __future__ import annotations
 
@@ -21,37 +21,22 @@ class Settling:
         self._got = 0
         self._settled = 0
         self._given_back = 0
-        self._neighbours = 0
-        self._last: tuple[int, int, object] | None = None
-        self._longest_ns = 0
 
     def delivered(self, number: int, at_ns: int) -> None:
         """A message was sent to it."""
         self.held[number] = at_ns
         self._got += 1
 
-    def settled(self, number: int, at_ns: int, *, gives_back: bool) -> None:
+    def settled(self, number: int, *, gives_back: bool) -> None:
         """It has settled one."""
-        if len(self.held) >= rules.HELD_MANY:
-            self._longest_ns = max(self._longest_ns, at_ns - self.held[number])
         self.held.pop(number, None)
         self._settled += 1
         self._given_back += gives_back
 
-    def came(self, first: int, last: int, at_ns: int, outcome: object) -> None:
-        """A settlement of this range came, in a read at this time."""
-        if self._last == (at_ns, first - 1, outcome):
-            self._neighbours += 1
-        self._last = at_ns, last, outcome
-
     def faults(self) -> Iterator[tuple[Rule, str]]:
         """What can be said while it goes on."""
-        if self._neighbours >= rules.OFTEN:
-            yield rules.SETTLES_ONE_BY_ONE, f"{self._neighbours} of {self._settled} settlements"
         if self._given_back >= rules.OFTEN and self._given_back == self._settled:
             yield rules.RETURNS_EVERYTHING, f"{self._given_back} messages were given back, none was accepted"
-        if self._longest_ns >= rules.HELD_LONG_S * SECOND_NS:
-            yield rules.HELD_TOO_LONG, f"a message was held for {seconds(self._longest_ns)}"
 
     def at_the_end(self, now_ns: int) -> Iterator[tuple[Rule, str]]:
         """What can be said when nothing more comes."""
@@ -65,32 +50,6 @@ class Settling:
             yield rules.SETTLES_NOTHING, said
         elif self._settled and count >= rules.HELD_MANY and 2 * count >= self._got:
             yield rules.UNSETTLED_GROWS, said
-
-
-class Confirms:
-    """How a publisher waits for confirms.
-
-    Attributes:
-        alone: messages in a row that were sent when all before were confirmed, and nothing else was sent
-            until they were.
-    """
-
-    def __init__(self) -> None:
-        self.alone = 0
-        self._under_way = 0
-
-    def sent(self) -> bool:
-        """A message was sent that will be confirmed; whether it is a habit to send them singly."""
-        self._under_way += 1
-        if self._under_way > 1:
-            self.alone = 0
-        return self.alone >= rules.OFTEN
-
-    def confirmed(self, count: int = 1) -> None:
-        """Some were confirmed."""
-        if self._under_way == count == 1:
-            self.alone += 1
-        self._under_way = max(0, self._under_way - count)
 
 
 def seconds(duration_ns: int) -> str:

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
-from typing import Final
-
 from amqp10broker.frames.records import Ended, Known, Listening, Record
 from amqp10broker.greeting import Protocol
-from amqp10broker.lint import rules
 from amqp10broker.lint.amqp091 import Client091
 from amqp10broker.lint.amqp10 import Client10
-from amqp10broker.lint.findings import Book, Evidence, Finding
-
-_CHURN_NS: Final = 10 * rules.SECOND_NS
+from amqp10broker.lint.findings import Book, Finding
 
 
 class Lint:
@@ -27,8 +21,6 @@ class Lint:
     def __init__(self) -> None:
         self._book = Book()
         self._clients: dict[int, Client10 | Client091] = {}
-        self._hosts: dict[int, str] = {}
-        self._gone: dict[str, deque[int]] = {}
         self._now_ns = 0
         self.connections = 0
         self.frames = 0
@@ -46,7 +38,6 @@ class Lint:
             client.know(record)
         elif isinstance(record, Ended):
             self._end(record.connection)
-            self._note_churn(record, client.carried)
         else:
             self.frames += 1
             client.take(record)
@@ -65,25 +56,10 @@ class Lint:
     def _begin(self, record: Listening) -> None:
         self._end(record.connection)
         kind = Client10 if record.protocol is Protocol.AMQP_10 else Client091
-        self._clients[record.connection] = kind(record.connection, self._book, begins=record.begins)
-        self._hosts[record.connection] = record.peer.rpartition(":")[0]
+        self._clients[record.connection] = kind(record.connection, self._book)
         self.connections += 1
 
     def _end(self, connection: int) -> None:
         client = self._clients.pop(connection, None)
         if client is not None:
             client.finish(self._now_ns)
-
-    def _note_churn(self, record: Ended, carried: int) -> None:
-        """Connections of one host that came, carried next to nothing, and went."""
-        host = self._hosts.pop(record.connection)
-        if carried > 1:
-            return
-        gone = self._gone.setdefault(host, deque())
-        gone.append(record.at_ns)
-        while record.at_ns - gone[0] > _CHURN_NS:
-            gone.popleft()
-        if len(gone) >= rules.FEW:
-            said = f"{len(gone)} connections ended within ten seconds, after at most one message each"
-            evidence = Evidence(record.at_ns, f"connection {record.connection} ended: {record.reason}")
-            self._book.note(rules.CONNECTION_PER_MESSAGE, 0, f"clients of {host}", said, evidence)

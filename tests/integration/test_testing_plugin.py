@@ -320,16 +320,16 @@ def test_a_lint_says_which_rule_whose_frames_and_what_to_do(run: Run) -> None:
             amqp_broker.assert_lint_clean()
             with pika.BlockingConnection(pika.URLParameters(amqp_broker.url)) as connection:
                 channel = connection.channel()
-                for _ in range(50):
-                    channel.basic_get("q")
+                for _ in range(10):
+                    channel.basic_publish("", "q", b"x", pika.BasicProperties(delivery_mode=2))
             with pytest.raises(AssertionError) as caught:
                 amqp_broker.assert_lint_clean()
             told = str(caught.value)
-            assert "the lint finds 1:" in told and "polls (cost): connection " in told
-            assert "to do: basic.consume" in told and " s by <- ch 1 basic.get" in told
-            amqp_broker.assert_lint_clean(ignore=["polls"])
-            with pytest.raises(BrokerError, match="no rule of the lint is called poll; there are .*polls"):
-                amqp_broker.assert_lint_clean(ignore=["poll"])
+            assert "the lint finds 1:" in told and "unconfirmed (risk): connection " in told
+            assert "to do: confirm.select" in told and " s by <- ch 1" in told
+            amqp_broker.assert_lint_clean(ignore=["unconfirmed"])
+            with pytest.raises(BrokerError, match="no rule of the lint is called confirm; there are "):
+                amqp_broker.assert_lint_clean(ignore=["confirm"])
 
         def test_is_clean(amqp_broker):
             amqp_broker.declare("q")
