@@ -304,19 +304,21 @@ RunEndpoint: TypeAlias = Callable[[Call], Awaitable[Answer]]
 
 
 def route(
-    pattern: str, tag: Tag | None = Tag.MANAGEMENT, **methods: RunEndpoint | tuple[Tag, RunEndpoint]
+    pattern: str,
+    tag: Tag | None = Tag.MANAGEMENT,
+    **methods: RunEndpoint | tuple[Tag, RunEndpoint] | Endpoint[RunEndpoint],
 ) -> Route[RunEndpoint]:
     """A route of the API.
 
     Args:
         pattern: of paths, below ``/api``.
         tag: that a method needs; None: no login.
-        **methods: by name in lower case, what runs; with another tag before it where it needs that tag.
+        **methods: by name in lower case, what runs; with another tag before it where it needs that tag, or as
+            the whole endpoint.
     """
-    return Route(
-        f"/api{pattern}",
-        {
-            name.upper(): Endpoint(*run) if isinstance(run, tuple) else Endpoint(tag, run)
-            for name, run in methods.items()
-        },
-    )
+    endpoints = {}
+    for name, run in methods.items():
+        if not isinstance(run, Endpoint):
+            run = Endpoint(*run) if isinstance(run, tuple) else Endpoint(tag, run)
+        endpoints[name.upper()] = run
+    return Route(f"/api{pattern}", endpoints)

@@ -2,7 +2,8 @@
 what every answer carries.
 
 The order is RabbitMQ's: an unknown path is told to everybody, and so is a method that the path lacks; a
-preflight needs no login. The shell reads the request, verifies the password and runs the endpoint between::
+preflight needs no login. The head decides all of that. The shell reads it, verifies the password, reads the
+body and runs the endpoint between::
 
     entered = front.enter(request)                  # an answer, or the visit of an endpoint
     front.admit(entered, tags of the user)          # unless the endpoint needs no login
@@ -35,7 +36,13 @@ _ALWAYS: Final = (
     ("cache-control", "no-cache"),
     ("vary", "accept, accept-encoding, origin"),
     ("content-security-policy", "script-src 'self'; object-src 'self'"),
+    ("x-content-type-options", "nosniff"),
+    ("x-frame-options", "DENY"),
 )
+_READING: Final = ("GET", "HEAD", "OPTIONS")
+_OF_FORMS: Final = ("application/x-www-form-urlencoded", "multipart/form-data", "text/plain")
+"""What a page of any origin can have a browser send, with the login that it remembers, without asking first
+(Fetch, section 2.2.1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +91,29 @@ class Front(Generic[T]):
         endpoint = route.endpoint(request.method)
         if endpoint is None:
             return self.leave(request, route, Answer(HTTPStatus.METHOD_NOT_ALLOWED))
+        refusal = self._of_page(request, endpoint)
+        if refusal is not None:
+            return self.leave(request, route, refusal.answer)
         return Visit(request, route, endpoint, values)
+
+    def _of_page(self, request: Request, endpoint: Endpoint[T]) -> Refused | None:
+        """The refusal of a change that a page of another origin may have its browser's user make."""
+        headers = request.headers
+        if request.method in _READING:
+            return None
+        origin = headers.get("origin")
+        site = headers.get("sec-fetch-site")  # which no page can set
+        here = site in ("same-origin", "none") or (
+            site is None and (origin is None or origin.partition("://")[2] == headers.get("host"))
+        )
+        if not here and not self._cors.headers(headers):
+            reason = f"pages of {origin} may change nothing: name it in the setting http_cors_origins"
+            return Refused(HTTPStatus.FORBIDDEN, "forbidden", reason)
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if request.method == "POST" and kind in _OF_FORMS and kind not in endpoint.forms:
+            reason = f"{kind} is what forms of pages send: send the body as application/json, and say so"
+            return Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", reason)
+        return None
 
     def below(self, request: Request) -> Request:
         """A request for a path below the API as one for the whole path."""

@@ -21,6 +21,7 @@ NOT_LOGGED_IN: Final = Answer(
     HTTPStatus.UNAUTHORIZED, (("www-authenticate", 'Basic realm="RabbitMQ Management"'),)
 )
 """A browser asks its user for a password then."""
+FORM_TYPE: Final = "application/x-www-form-urlencoded"
 _FIELDS_MAX: Final = 10
 """Of a form to log in by."""
 

@@ -30,6 +30,7 @@ class Endpoint(Generic[T]):
         onward: the member of its answers' object, and parameter of its query, that asks for what came behind
             an answer; None: each answer is all that there is.
         login: reads who asks.
+        forms: types of forms that it takes, of those that it posts.
     """
 
     tag: Tag | None
@@ -37,6 +38,7 @@ class Endpoint(Generic[T]):
     types: tuple[str, ...] = JSON_TYPES
     onward: tuple[str, str] | None = None
     login: Callable[[Request], Credentials | Answer] = header_credentials
+    forms: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,7 +196,7 @@ class Broker:
 
             self.faults, self.session_type, self.channel_type, self.faulty_stream = faulty(self)
         self.doors: Doors | None = None
-        self.http = HttpListener()
+        self.http = HttpListener(self.resource_monitor.wake)
         self.prometheus = HttpListener(metrics=True)
         self.as_member: NodeAlone | NodeOfCluster = NodeAlone(self)
         self.watches = Watches(self.connections)
@@ -451,6 +451,11 @@ class Broker:
         if self.config.anonymous_login_user not in users:
             # Nobody said that guest of a definitions file is for everybody.
             self.authenticator.anonymous_user = ""
+
+    @property
+    def http_clients(self) -> int:
+        """Connections of HTTP that are served."""
+        return self.http.serving
 
     @property
     def kept(self) -> KeptLinks:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
+from typing import Final
 
 import trio
 
@@ -18,13 +20,13 @@ from amqp10broker.http.front import Front, Visit
 from amqp10broker.http.looks import Looks
 from amqp10broker.http.messages import Answer, Refused, Request
 from amqp10broker.http.refusals import fault, refused
-from amqp10broker.http.rights import wrong_login
+from amqp10broker.http.rights import form_credentials, wrong_login
 from amqp10broker.http.routes import JSON_TYPES, Router
 from amqp10broker.http.table import ROUTES
 from amqp10broker.security.grants import CatalogGrants, Grants, account_of
 from amqp10broker.security.login import Failure, Peer, Success, Unverified
 from amqp10broker.tasks.connection_log import host_of
-from amqp10broker.tasks.http_connection import RunRequest
+from amqp10broker.tasks.http_connection import HttpLimits, ReadBody, RunRequest
 from amqp10broker.tasks.http_door import BrokerDoor
 from amqp10broker.tasks.http_live import Lives, Start
 from amqp10broker.tasks.log import Log
@@ -32,9 +34,16 @@ from amqp10broker.tasks.node import Served
 
 _log = Log("amqp10broker.http")
 
+FORM_BYTES_MAX: Final = 16_384
+"""Of a form to log in by."""
+
 
 class HttpApi:
-    """Answers requests."""
+    """Answers requests.
+
+    Attributes:
+        limits: of all its connections.
+    """
 
     def __init__(self, broker: Served, start: Start, *, metrics: bool = False) -> None:
         """Take a broker.
@@ -50,6 +59,7 @@ class HttpApi:
         self._looks = Looks(self._door)
         self._start = start
         config = broker.config
+        self.limits = HttpLimits(body_bytes=config.http_body_bytes_max)
         self._front: Front[RunEndpoint] = Front(
             Router(FOR_EVERYBODY if metrics else (*ROUTES, *METRICS, *PAGE)),
             Cors(tuple(each.strip() for each in config.http_cors_origins.split(",") if each.strip())),
@@ -65,23 +75,34 @@ class HttpApi:
         """
         return partial(self._answer, origin, peer)
 
-    async def _answer(self, origin: Peer, peer: str, request: Request) -> Answer:
+    async def _answer(self, origin: Peer, peer: str, request: Request, read: ReadBody) -> Answer:
         entered = self._front.enter(request)
         if isinstance(entered, Answer):
             return entered
-        answer = await _told(self._visited(entered, origin, peer))
+        answer = await _told(self._visited(entered, origin, peer, read))
         return self._front.leave(request, entered.route, answer)
 
-    async def _visited(self, visit: Visit[RunEndpoint], origin: Peer, peer: str) -> Answer:
-        if visit.endpoint.tag is None:
-            return await self._carried_out(visit, None)
-        found = await self._logged_in(visit, origin, peer)
-        return found if isinstance(found, Answer) else await self._carried_out(visit, found)
+    async def _visited(self, visit: Visit[RunEndpoint], origin: Peer, peer: str, read: ReadBody) -> Answer:
+        grants: Grants | None = None
+        if visit.endpoint.login is form_credentials:
+            visit = _with_body(visit, await read(FORM_BYTES_MAX))
+        if visit.endpoint.tag is not None:
+            found = await self._logged_in(visit, origin, peer)
+            if isinstance(found, Answer):
+                return found
+            grants = found
+        self._admit(visit, grants)  # and once more when the body is there, which may take a minute
+        if visit.endpoint.login is not form_credentials:
+            visit = _with_body(visit, await read(0 if grants is None else None))
+        return await self._carried_out(visit, grants)
+
+    def _admit(self, visit: Visit[RunEndpoint], grants: Grants | None) -> None:
+        self._front.admit(visit, () if grants is None else account_of(grants).tags)
 
     async def _carried_out(self, visit: Visit[RunEndpoint], grants: Grants | None) -> Answer:
         if grants is not None and self._looks.asked(grants):
             self._start(self._keep_looking)
-        self._front.admit(visit, () if grants is None else account_of(grants).tags)
+        self._admit(visit, grants)
         return await visit.endpoint.run(Call(visit.request, visit.values, grants, self._door))
 
     # --- paths that are followed ------------------------------------------------------------------
@@ -150,6 +171,10 @@ class HttpApi:
             )
         await broker.logins.hold(origin.address, broker.config.auth_failure_delay_ms / 1000)
         raise wrong_login()
+
+
+def _with_body(visit: Visit[RunEndpoint], body: bytes) -> Visit[RunEndpoint]:
+    return replace(visit, request=replace(visit.request, body=body))
 
 
 async def _told(run: Awaitable[Answer]) -> Answer:

@@ -1,6 +1,7 @@
 """One HTTP connection: requests in by an engine without I/O (h11), answers out, in their order.
 
-A client that sends its head or body slowly, takes its answer slowly, or says nothing, is let go.
+The head of a request says whether there is an answer without its body, which is read when it is asked for. A
+client that sends its head or body slowly, takes its answer slowly, or says nothing, is let go.
 What is no HTTP is answered as the engine says, once, and then nothing more is read as a request: behind it
 may stand a request that another server in front has not seen (ADR 0064).
 """
@@ -8,6 +9,7 @@ may stand a request that another server in front has not seen (ADR 0064).
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import field
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import Final, TypeAlias
@@ -33,9 +35,56 @@ PACKED_HERE_BYTES_MAX: Final = 65_536
 PIECE_BYTES: Final = 262_144
 """Of an answer, that go out at a time."""
 
-RunRequest: TypeAlias = Callable[[Request], Awaitable[Answer]]
+HEADERS_MAX: Final = 200
+"""Of a request; parsing a thousand takes some milliseconds."""
+_HEAD_PIECE_BYTES: Final = 2_048
+"""Handed to the engine at a time, of heads, and of what is between the chunks of a body."""
+BETWEEN_CHUNKS_BYTES_MAX: Final = 4_096
+"""Of a chunk's size, or of the fields behind the last chunk."""
+_CHUNKS_FREE: Final = 1_000
+CHUNK_BYTES_MIN: Final = 256
+"""That the chunks beyond the first thousand have, taken together: each costs what such a piece costs."""
+_CHUNKS_AT_A_TIME: Final = 100
+BODIES_BYTES_MAX: Final = 67_108_864
+"""Of all bodies that are in memory, unless one alone may have more."""
+STRANGERS_BYTES_MAX: Final = 1_048_576
+"""Of those, of clients that are not logged in."""
+
+ReadBody: TypeAlias = Callable[[int | None], Awaitable[bytes]]
+"""Reads the request's body, which counts until the request is answered. It is given how many bytes that of a
+client that is not logged in may have; None for others."""
+RunRequest: TypeAlias = Callable[[Request, ReadBody], Awaitable[Answer]]
+"""Is given the request without its body."""
 Switch: TypeAlias = Callable[[Request], Iterable[tuple[str, str]]]
 """Gives the headers of the answer to a request for a WebSocket; raises `Refused` if there is none."""
+
+
+class Bodies:
+    """Counts the bytes of bodies that are in memory: of clients that are not logged in, and of all."""
+
+    def __init__(self) -> None:
+        self._strangers = 0
+        self._all = 0
+
+    def add(self, size: int, one_max: int, *, stranger: bool) -> None:
+        """Count what came, or is gone.
+
+        Args:
+            size: bytes, below 0 if they are gone.
+            one_max: that one body may have.
+            stranger: the client is not logged in.
+
+        Raises:
+            Refused: 503, there are too many. They are counted.
+        """
+        self._all += size
+        if stranger:
+            self._strangers += size
+        if size > 0 and (
+            self._all > max(BODIES_BYTES_MAX, one_max) or (stranger and self._strangers > STRANGERS_BYTES_MAX)
+        ):
+            reason = "the bodies of other requests fill the room that there is: try again later"
+            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +97,7 @@ class HttpLimits:
         body_s: for a body.
         write_s: for taking an answer.
         body_bytes: of a request.
+        bodies: of all clients.
     """
 
     idle_s: float = 60.0
@@ -55,6 +105,7 @@ class HttpLimits:
     body_s: float = 60.0
     write_s: float = 60.0
     body_bytes: int = BODY_BYTES_MAX
+    bodies: Bodies = field(default_factory=lambda: Bodies())
 
 
 class _Gone(Exception):
@@ -90,8 +141,10 @@ class HttpConnection:
         self._engine = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
         self._switch = switch
         self._switched = False
-        if first_bytes:
-            self._engine.receive_data(first_bytes)
+        self._unread = memoryview(first_bytes)
+        self._piece_bytes = READ_BYTES
+        self._counted = 0
+        self._stranger = False
 
     async def serve(self) -> bytes | None:
         """Answer until the connection is over; the stream is closed then.
@@ -102,8 +155,10 @@ class HttpConnection:
         try:
             while await self._serve_one():
                 self._engine.start_next_cycle()
+                # One read may bring a thousand requests.
+                await trio.lowlevel.checkpoint()
             if self._switched:
-                return bytes(self._engine.trailing_data[0])
+                return bytes(self._engine.trailing_data[0]) + bytes(self._unread)
             # Closed with something unread, the kernel would take our last answer back.
             with trio.move_on_after(CLOSE_WAIT_S):
                 while await self._stream.receive_some(READ_BYTES):
@@ -122,17 +177,25 @@ class HttpConnection:
         try:
             head = await self._head()
             check_framing(list(head.headers), head.http_version, self._limits.body_bytes)
-            body = await self._body()
-            request = Request.read(head.method, head.target, list(head.headers), body)
-            if self._switch is not None and asks_for_websocket(list(head.headers), head.http_version):
-                await self._go_over(self._switch(request))
-                return False
-            answer = await self._answer(request)
+            chunked = any(name == b"transfer-encoding" for name, _ in head.headers)
+            self._piece_bytes = _HEAD_PIECE_BYTES if chunked else READ_BYTES
+            try:
+                request = Request.read(head.method, head.target, list(head.headers))
+                if self._switch is not None and asks_for_websocket(list(head.headers), head.http_version):
+                    await self._body(0)
+                    await self._go_over(self._switch(request))
+                    return False
+                answer = await self._answer(request)
+            except Refused as refusal:
+                answer = refusal.answer
+            self._skip_body()
         except h11.RemoteProtocolError as error:
             reason = f"this is no request of HTTP/1.1: {error}"
             answer = Refused(error.error_status_hint, "bad_request", reason).answer
         except Refused as refusal:
             answer = refusal.answer
+        finally:
+            self._forget_body()
         if answer.feed is not None:
             await self._send_feed(answer, answer.feed)
             return False
@@ -150,18 +213,22 @@ class HttpConnection:
             _Gone: there is no next one.
         """
         event = self._engine.next_event()
-        if event is h11.NEED_DATA and not self._engine.trailing_data[0]:
+        if event is h11.NEED_DATA and not self._engine.trailing_data[0] and not self._unread:
             with trio.move_on_after(self._limits.idle_s) as idle:
-                await self._receive()
+                await self._read()
             if idle.cancelled_caught:
                 raise _Gone("idle")
-            event = self._engine.next_event()
+        lines = 0
         with trio.move_on_after(self._limits.head_s):
             while event is h11.NEED_DATA:
-                await self._receive()
+                if lines > HEADERS_MAX:
+                    raise _too_many_headers()
+                lines += (await self._receive(_HEAD_PIECE_BYTES)).count(b"\n")
                 event = self._engine.next_event()
             if not isinstance(event, h11.Request):
                 raise _Gone("closed by the client")
+            if len(event.headers) > HEADERS_MAX:
+                raise _too_many_headers()
             # The engine looks at heads that come in parts alone.
             size = len(event.target) + sum(len(name) + len(value) + 4 for name, value in event.headers)
             if size > HEAD_BYTES_MAX:
@@ -170,44 +237,87 @@ class HttpConnection:
             return event
         raise _too_slow("its line and headers", self._limits.head_s)
 
-    async def _body(self) -> bytes:
-        """The request's body.
+    async def _body(self, stranger_bytes: int | None) -> bytes:
+        """The request's body; see `ReadBody`.
 
         Raises:
             h11.RemoteProtocolError: it is not as its headers say.
-            Refused: it is too large, or took too long.
+            Refused: it is too large, too many are read, or it took too long.
             _Gone: it was not all.
         """
-        parts: list[bytes] = []
-        size = 0
+        stranger = stranger_bytes is not None
+        most = self._limits.body_bytes if stranger_bytes is None else stranger_bytes
+        self._stranger = stranger
+        body = bytearray()
+        chunks = between = 0
         with trio.move_on_after(self._limits.body_s):
             while True:
                 event = self._engine.next_event()
                 if event is h11.NEED_DATA:
+                    if between > BETWEEN_CHUNKS_BYTES_MAX:
+                        raise _bad_chunks(f"more than {BETWEEN_CHUNKS_BYTES_MAX} bytes are behind a chunk")
                     if self._engine.they_are_waiting_for_100_continue:
                         go_on = h11.InformationalResponse(status_code=HTTPStatus.CONTINUE, headers=[])
-                        await self._stream.send_all(self._engine.send(go_on) or b"")
-                    await self._receive()
+                        await self._write([self._engine.send(go_on) or b""])
+                    between += len(await self._receive(self._piece_bytes))
                 elif isinstance(event, h11.Data):
-                    size += len(event.data)
-                    if size > self._limits.body_bytes:
-                        raise too_large(self._limits.body_bytes)
-                    parts.append(bytes(event.data))
+                    self._counted += len(event.data)
+                    self._limits.bodies.add(len(event.data), self._limits.body_bytes, stranger=stranger)
+                    body += event.data
+                    between = 0
+                    if len(body) > most:
+                        raise too_large(most)
+                    if event.chunk_start:
+                        chunks += 1
+                        if chunks > _CHUNKS_FREE + len(body) // CHUNK_BYTES_MIN:
+                            raise _bad_chunks(f"its chunks have less than {CHUNK_BYTES_MIN} bytes")
+                        if chunks % _CHUNKS_AT_A_TIME == 0:
+                            await trio.lowlevel.checkpoint()
                 elif isinstance(event, h11.EndOfMessage):
-                    return b"".join(parts)
+                    return bytes(body)
                 else:
                     raise _Gone("closed by the client")
         raise _too_slow("its body", self._limits.body_s)
 
-    async def _receive(self) -> None:
-        self._engine.receive_data(await self._stream.receive_some(READ_BYTES))
+    def _skip_body(self) -> None:
+        """Drop a body that was not asked for, if all of it is here: the connection goes on then."""
+        try:
+            for _ in range(_CHUNKS_AT_A_TIME):
+                event = self._engine.next_event() if self._engine.their_state is h11.SEND_BODY else None
+                if event is h11.NEED_DATA and self._unread:
+                    self._hand_over(self._piece_bytes)
+                elif not isinstance(event, h11.Data):
+                    return
+        except h11.RemoteProtocolError as error:
+            _log.debug("HTTP body is none", peer=self._peer, reason=str(error))
+
+    def _forget_body(self) -> None:
+        self._limits.bodies.add(-self._counted, self._limits.body_bytes, stranger=self._stranger)
+        self._counted = 0
+
+    async def _receive(self, most: int) -> bytes:
+        """Hand the engine some of what the client has sent."""
+        if not self._unread:
+            await self._read()
+        return self._hand_over(most)
+
+    async def _read(self) -> None:
+        try:
+            self._unread = memoryview(await self._stream.receive_some(READ_BYTES))
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise _Gone(str(error)) from error
+
+    def _hand_over(self, most: int) -> bytes:
+        piece, self._unread = bytes(self._unread[:most]), self._unread[most:]
+        self._engine.receive_data(piece)
+        return piece
 
     # --- out ----------------------------------------------------------------------------------------
 
     async def _answer(self, request: Request) -> Answer:
         try:
-            answer = await self._run(request)
-        except Refused:
+            answer = await self._run(request, self._body)
+        except (Refused, h11.RemoteProtocolError, _Gone):
             raise
         except Exception as error:
             _log.error("request failed by a fault in the broker", peer=self._peer, exc_info=error)
@@ -266,7 +376,7 @@ class HttpConnection:
                 try:
                     await feed.run(send)
                     await self._write([engine.send(h11.EndOfMessage()) or b""])
-                except (_Gone, trio.BrokenResourceError, trio.ClosedResourceError) as error:
+                except _Gone as error:
                     _log.debug("HTTP stream over", peer=self._peer, reason=str(error))
                 nursery.cancel_scope.cancel()
         finally:
@@ -279,10 +389,22 @@ class HttpConnection:
 
     async def _write(self, pieces: Iterable[bytes]) -> None:
         with trio.move_on_after(self._limits.write_s) as limit:
-            for piece in pieces:
-                await self._stream.send_all(piece)
+            try:
+                for piece in pieces:
+                    await self._stream.send_all(piece)
+            except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+                raise _Gone(str(error)) from error
         if limit.cancelled_caught:
             raise _Gone("the client does not take its answer")
+
+
+def _too_many_headers() -> Refused:
+    status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+    return Refused(status, "bad_request", f"there are more than {HEADERS_MAX} headers: send fewer")
+
+
+def _bad_chunks(why: str) -> Refused:
+    return Refused(HTTPStatus.BAD_REQUEST, "bad_request", f"the body is cut too small: {why}")
 
 
 def _too_slow(what: str, seconds: float) -> Refused:

@@ -50,14 +50,17 @@ MODULES: Final = (
 class HttpListener:
     """Accepts HTTP connections, and keeps one connection's failure from the others."""
 
-    def __init__(self, *, metrics: bool = False) -> None:
+    def __init__(self, on_client: Callable[[], None] = lambda: None, *, metrics: bool = False) -> None:
         """Make one that does nothing yet.
 
         Args:
+            on_client: called when one more is served.
             metrics: it answers those who ask for metrics, and nothing else, at a port of its own.
         """
         self._metrics = metrics
+        self._on_client = on_client
         self.addresses: list[Address] = []
+        self.serving = 0
         self._sockets: list[socket.socket] = []
         self._tls: ssl.SSLContext | None = None
         self._open = 0
@@ -179,13 +182,20 @@ class HttpListener:
         Returns:
             Whether it goes on.
         """
+        self.serving += 1
+        self._on_client()
+        try:
+            return await self._serve_requests(broker, stream, peer, origin)
+        finally:
+            self.serving -= 1
+
+    async def _serve_requests(self, broker: Served, stream: Stream, peer: str, origin: Peer) -> bool:
         from amqp10broker.tasks.http_api import HttpApi
-        from amqp10broker.tasks.http_connection import HttpConnection, HttpLimits
+        from amqp10broker.tasks.http_connection import HttpConnection
 
         if self._api is None:
             self._api = HttpApi(broker, self._start, metrics=self._metrics)
-        limits = HttpLimits(body_bytes=broker.config.http_body_bytes_max)
-        answering = self._api.answering(origin, peer)
+        limits, answering = self._api.limits, self._api.answering(origin, peer)
         doors = broker.doors
         if self._metrics or doors is None or not broker.config.websocket:
             await HttpConnection(stream, peer, answering, limits).serve()

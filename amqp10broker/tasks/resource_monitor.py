@@ -1,9 +1,8 @@
 """Memory and disk: measures, lets `alarms` decide, and tells the connections.
 
-One task of the service nursery. While anything is connected, or an alarm is on, it measures every second
-and up to ten times as often near a limit; otherwise it sleeps until somebody connects. After a burst it
-stays awake until memory was given back in a quiet moment (`tidying`). Limits that are shares of memory are
-worked out when the broker starts and when they are set, as in RabbitMQ.
+One task of the service nursery. While anything is connected, over HTTP too, or an alarm is on, it measures
+every second and up to ten times as often near a limit; otherwise it sleeps until a client connects. After a
+burst it stays awake until memory was given back (`tidying`). Shares of memory are worked out once, as limits.
 """
 
 from __future__ import annotations
@@ -45,12 +44,16 @@ class AlarmSurroundings(Protocol):
         config: has the limits; replaced when one is set.
         alarms: names of those that are on.
         connections: told when publishers are to be held back, or let go.
+        http_clients: how many there are; they take memory, too.
     """
 
     clock: WallClock
     config: Config
     alarms: frozenset[str]
     connections: Connections
+
+    @property
+    def http_clients(self) -> int: ...
 
 
 class ResourceMonitor:
@@ -94,8 +97,9 @@ class ResourceMonitor:
         while True:
             self._woken = trio.Event()
             # Once more when the last has gone: only then can be told what they have left behind.
-            if self._surroundings.connections or self.alarms or self._untidy or awake:
-                awake = bool(self._surroundings.connections)
+            connected = self._surroundings.connections or self._surroundings.http_clients
+            if connected or self.alarms or self._untidy or awake:
+                awake = bool(connected)
                 with trio.move_on_after(self._checked() / 1000):
                     await self._woken.wait()
             else:

@@ -11,7 +11,7 @@ from amqp10broker.config import Config
 from amqp10broker.http.messages import Answer, Refused, Request
 from amqp10broker.http.websocket import accept
 from amqp10broker.security.login import Peer
-from amqp10broker.tasks.http_connection import HttpConnection, HttpLimits, RunRequest
+from amqp10broker.tasks.http_connection import HttpConnection, HttpLimits, ReadBody, RunRequest
 from amqp10broker.tasks.socket_transport import Stream
 from amqp10broker.tasks.websocket_transport import WebSocketTransport
 from amqp10broker.websocket import WebSocketLayer
@@ -81,7 +81,7 @@ class WebSocketDoor:
         return accepted.headers
 
 
-async def only_websocket(_: Request) -> Answer:
+async def only_websocket(_: Request, __: ReadBody) -> Answer:
     """The answer to a request at a port where there is nothing but WebSocket."""
     refusal = Refused(
         HTTPStatus.UPGRADE_REQUIRED,

@@ -52,17 +52,20 @@ class HttpUser:
         self._login = base64.b64encode(login.encode()).decode()
         self._engine = h11.Connection(h11.CLIENT)
 
-    async def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Heard:
+    async def ask(
+        self, method: str, path: str, body: Any = None, announced: int | None = None, **headers: str
+    ) -> Heard:
         """Send a request and hear the answer.
 
         Args:
             method: of HTTP.
             path: below the prefix, ``/api``, as it goes over the wire.
             body: sent as JSON, bytes as they are; None sends none.
+            announced: bytes of a body that never comes.
             **headers: further ones, with underscores for hyphens.
         """
         data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
-        sent = [("host", "broker"), ("content-length", str(len(data)))]
+        sent = [("host", "broker"), ("content-length", str(len(data) if announced is None else announced))]
         if self._login:
             sent.append(("authorization", f"Basic {self._login}"))
         sent += [(name.replace("_", "-"), value) for name, value in headers.items()]
@@ -70,7 +73,8 @@ class HttpUser:
         out = engine.send(h11.Request(method=method, target=f"{self._prefix}{path}", headers=sent)) or b""
         if data:
             out += engine.send(h11.Data(data=data)) or b""
-        out += engine.send(h11.EndOfMessage()) or b""
+        if announced is None:
+            out += engine.send(h11.EndOfMessage()) or b""
         await self._stream.send_all(out)
         status, heard, got = 0, {}, b""
         while True:

@@ -14,6 +14,8 @@ from amqp10broker.http.messages import Answer
 from amqp10broker.http.table import ROUTES
 from amqp10broker.security.login import Peer
 from amqp10broker.tasks.broker import Broker
+from amqp10broker.tasks.http_api import FORM_BYTES_MAX
+from amqp10broker.tasks.http_connection import HttpLimits
 from tests.support.http_user import add_login, http_user
 from tests.support.trio091 import connect091
 from tests.support.trioclient import connect, running_broker
@@ -128,6 +130,61 @@ async def test_a_form_logs_in(autojump_clock: trio.abc.Clock) -> None:
         for wrong in (b"username=guest&password=x", b"username=guest", b"", b"\xff=1", b"&" * 50 + b"a=1"):
             heard = await user.ask("POST", "/login", wrong)
             assert (heard.status, heard.json["error"]) == (401, "not_authorized"), wrong
+
+
+@pytest.mark.parametrize(
+    ("login", "method", "path", "status"),
+    [
+        ("", "PUT", "/queues/%2F/q", 401),
+        ("guest:wrong", "PUT", "/queues/%2F/q", 401),
+        ("reader:reader", "PUT", "/users/x", 401),
+        ("guest:guest", "PUT", "/nowhere", 404),
+        ("guest:guest", "POST", "/whoami", 405),
+        ("guest:guest", "PUT", "/queues/%2F/q", 400),
+    ],
+)
+async def test_the_head_decides_before_a_body_is_read(
+    autojump_clock: trio.abc.Clock, login: str, method: str, path: str, status: int
+) -> None:
+    """Nobody waits for what a client only announces. The last one announces too much."""
+    announced = 30_000_000 if status == 400 else 10_000_000
+    async with running_broker() as broker:
+        add_login(broker, "reader:reader", "management")
+        async with http_user(broker, login) as user:
+            began = trio.current_time()
+            heard = await user.ask(method, path, announced=announced)
+            assert trio.current_time() - began < HttpLimits().body_s
+    assert heard.status == status
+    assert heard.headers["connection"] == "close"
+
+
+async def test_a_form_to_log_in_by_is_small(autojump_clock: trio.abc.Clock) -> None:
+    """It is read before anybody is known."""
+    form = b"username=guest&password=guest&x=" + b"y" * FORM_BYTES_MAX
+    async with running_broker() as broker, http_user(broker, "") as user:
+        assert (await user.ask("POST", "/login", form)).status == 400
+        assert (await user.ask("POST", "/login", form[:1000])).status == 200
+
+
+async def test_a_page_of_another_origin_cannot_use_the_login_that_a_browser_remembers(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    """What is refused is not carried out; answers are not shown inside other pages."""
+    body = b'{"properties":{},"routing_key":"q","payload":"x","payload_encoding":"string"}'
+    publish = "/exchanges/%2F/amq.default/publish"
+    async with running_broker() as broker, http_user(broker) as user:
+        assert await user.put("/queues/%2F/q") == 201
+        for headers, status in (
+            ({"content_type": "text/plain"}, 415),
+            ({"origin": "https://page.example"}, 403),
+            ({"origin": "null", "content_type": "application/json"}, 403),
+            ({"origin": "http://broker", "content_type": "application/json"}, 200),
+        ):
+            heard = await user.ask("POST", publish, body, **headers)
+            assert heard.status == status
+            assert heard.headers["x-content-type-options"] == "nosniff"
+            assert heard.headers["x-frame-options"] == "DENY"
+        assert (await user.get("/queues/%2F/q"))["messages"] == 1
 
 
 async def test_attempts_to_log_in_are_counted(autojump_clock: trio.abc.Clock) -> None:

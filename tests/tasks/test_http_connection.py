@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import socket
 import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import h11
 import pytest
 import trio
-from trio.testing import MockClock, memory_stream_pair
+from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
 from amqp10broker.http.messages import Answer, Refused, Request, Send
-from amqp10broker.tasks.http_connection import HEAD_BYTES_MAX, HttpConnection, HttpLimits
+from amqp10broker.tasks import http_connection
+from amqp10broker.tasks.http_connection import HEAD_BYTES_MAX, HttpConnection, HttpLimits, ReadBody
+from amqp10broker.tasks.socket_transport import SocketTransport
 
 LIMITS = HttpLimits(body_bytes=1000)
 
@@ -54,8 +58,10 @@ class Client:
         return await self.stream.receive_some(1) == b""
 
 
-async def echo(request: Request) -> Answer:
+async def echo(request: Request, read: ReadBody) -> Answer:
     match request.segments:
+        case ("unread",):
+            return Answer(401)
         case ("refused",):
             raise Refused(404, "not_found", "there is none")
         case ("fault",):
@@ -64,7 +70,8 @@ async def echo(request: Request) -> Answer:
             return Answer(204)
         case ("long",):
             return Answer.of_json("x" * int(request.query["bytes"]))
-    return Answer.of_json([request.method, list(request.segments), request.body.decode()])
+    body = await read(10 if request.segments == ("stranger",) else None)
+    return Answer.of_json([request.method, list(request.segments), body.decode()])
 
 
 @asynccontextmanager
@@ -144,6 +151,98 @@ async def test_a_client_that_asks_whether_to_go_on_is_told() -> None:
         assert json.loads((await client.answer())[2]) == ["PUT", ["a"], "abc"]
 
 
+async def test_a_body_that_is_not_asked_for_is_not_waited_for() -> None:
+    """What is here of it already, if it is all, leaves the connection open."""
+    async with connected() as client:
+        await client.send(request("/unread", "PUT", b"x" * 500) + request("/a"))
+        assert (await client.answer())[0] == 401
+        assert (await client.answer())[0] == 200
+        asks_first = "content-length: 1000\r\nexpect: 100-continue\r\n"
+        await client.send(request("/unread", "PUT", headers=asks_first))
+        status, headers, _ = await client.answer()
+        assert (status, headers["connection"]) == (401, "close")
+        await client.send(b"x" * 1000)
+        await client.stream.send_stream.aclose()
+        assert await client.closed()
+
+
+async def test_bodies_of_all_clients_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of clients that are not logged in by less."""
+    monkeypatch.setattr(http_connection, "BODIES_BYTES_MAX", 1_500)
+    monkeypatch.setattr(http_connection, "STRANGERS_BYTES_MAX", 12)
+    limits = HttpLimits(body_bytes=1000)
+    unfinished = request("/a", "PUT", b"x" * 900)[:-1]
+    async with connected(limits) as client, connected(limits) as other:
+        await client.send(unfinished)
+        await wait_all_tasks_blocked()
+        await other.send(request("/a", "PUT", b"x" * 700) + request("/a", "PUT", b"x" * 500))
+        assert [(await other.answer())[0] for _ in range(2)] == [503, 200]
+        await client.send(b"x")
+        assert (await client.answer())[0] == 200
+        await other.send(request("/a", "PUT", b"x" * 700))
+        assert (await other.answer())[0] == 200
+    async with connected(limits) as client, connected(limits) as other:
+        await client.send(request("/stranger", "PUT", b"x" * 8)[:-1])
+        await wait_all_tasks_blocked()
+        await other.send(request("/stranger", "PUT", b"x" * 6) + request("/a", "PUT", b"x" * 700))
+        assert [(await other.answer())[0] for _ in range(2)] == [503, 200]
+        await client.send(b"x")
+        assert (await client.answer())[0] == 200
+        await other.send(request("/stranger", "PUT", b"x" * 11))
+        assert (await other.answer())[0] == 400
+
+
+def tcp_pair() -> tuple[socket.socket, socket.socket]:
+    """Two ends of a connection on this machine."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ours = socket.create_connection(server.getsockname())
+        return ours, server.accept()[0]
+
+
+async def test_others_have_a_turn_between_two_requests_of_one_read() -> None:
+    """Over real sockets, which take an answer at once."""
+    order: list[str] = []
+
+    async def run(name: str, _: Request, read: ReadBody) -> Answer:
+        order.append(name)
+        return Answer(204)
+
+    clients = []
+    async with trio.open_nursery() as nursery:
+        for name in "ab":
+            ours, theirs = tcp_pair()
+            ours.sendall(request("/") * 50)
+            ours.shutdown(socket.SHUT_WR)
+            clients.append(ours)
+            served = HttpConnection(SocketTransport(theirs), "peer", partial(run, name), LIMITS)
+            nursery.start_soon(served.serve)
+    for each in clients:
+        each.close()
+    turns = "".join(order)
+    assert turns.count("a") == turns.count("b") == 50
+    assert "aaaaa" not in turns
+    assert "bbbbb" not in turns
+
+
+async def test_others_have_turns_while_a_body_comes_in_chunks() -> None:
+    """One read may bring thousands."""
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with connected(HttpLimits()) as client, trio.open_nursery() as nursery:
+        nursery.start_soon(others)
+        began = turns
+        await client.send(CHUNKED + b"2\r\nab\r\n" * 990 + b"0\r\n\r\n")
+        assert json.loads((await client.answer())[2])[2] == "ab" * 990
+        assert turns - began >= 10
+        nursery.cancel_scope.cancel()
+
+
 # --- bodies that are made while they go out -------------------------------------------------------
 
 
@@ -172,7 +271,7 @@ class Counting:
 
 @asynccontextmanager
 async def fed(feed: Counting) -> AsyncIterator[Client]:
-    async def run(request: Request) -> Answer:
+    async def run(request: Request, read: ReadBody) -> Answer:
         return Answer(200, feed=feed)
 
     ours, theirs = memory_stream_pair()
@@ -221,7 +320,7 @@ async def test_a_client_that_does_not_take_a_body_is_let_go(autojump_clock: Mock
     ours, theirs = memory_stream_pair()
     theirs.send_stream.send_all_hook = trio.sleep_forever
 
-    async def run(request: Request) -> Answer:
+    async def run(request: Request, read: ReadBody) -> Answer:
         return Answer(200, feed=feed)
 
     await ours.send_all(request("/a"))
@@ -290,6 +389,37 @@ async def test_what_is_no_request_is_refused_and_nothing_behind_it_is_read(sent:
         assert not client._rest
         await client.stream.send_stream.aclose()
         assert await client.closed()
+
+
+@pytest.mark.parametrize("count", [201, 500, 16_000])
+async def test_a_head_has_so_many_headers_at_most(count: int) -> None:
+    async with connected() as client:
+        await client.send(b"GET /a HTTP/1.1\r\nhost: h\r\n" + b"a:\n" * count + b"\r\n")
+        status, _, body = await client.answer()
+        assert (status, json.loads(body)["reason"]) == (431, "there are more than 200 headers: send fewer")
+
+
+async def test_few_headers_with_much_in_them_are_a_request() -> None:
+    async with connected() as client:
+        await client.send(request("/a", headers="a: 1\r\n" * 198 + f"b: {'x' * 10_000}\r\n"))
+        assert (await client.answer())[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("chunks", "reason"),
+    [
+        (b"2\r\nab\r\n" * 5_000, "its chunks have less than 256 bytes"),
+        (b"0\r\n" + b"a:\n" * 20_000, "more than 4096 bytes are behind a chunk"),
+        (b"2;" + b"x" * 9_000, "more than 4096 bytes are behind a chunk"),
+    ],
+)
+async def test_a_body_that_is_cut_into_crumbs_is_refused(chunks: bytes, reason: str) -> None:
+    """Each of them costs as much as a kilobyte would."""
+    async with connected(HttpLimits()) as client:
+        await client.send(CHUNKED + chunks)
+        status, headers, body = await client.answer()
+        assert (status, headers["connection"]) == (400, "close")
+        assert json.loads(body)["reason"] == f"the body is cut too small: {reason}"
 
 
 async def test_a_head_without_end_is_refused_before_it_fills_the_memory() -> None:

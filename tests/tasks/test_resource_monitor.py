@@ -19,6 +19,7 @@ from amqp10broker.errors import ConfigError
 from amqp10broker.management.snapshot import document
 from amqp10broker.tasks.admin import answer
 from amqp10broker.tasks.broker import Broker
+from tests.support.http_user import http_user
 from tests.support.rawframes import begin
 from tests.support.trioclient import connect, quiet_config, settle_down
 from tests.support.trioclient091 import connect091, message
@@ -181,6 +182,29 @@ async def test_it_measures_each_second_while_anybody_is_connected_and_not_otherw
         await pass_time(10)
         assert 9 <= meter.asked <= 11
         await client.vanish()
+        await pass_time(1)
+        meter.asked = 0
+        await pass_time(1_000)
+        assert meter.asked <= 1
+
+
+async def test_it_measures_while_there_are_clients_of_http_alone(
+    autojump_clock: object, meter: FakeMeter
+) -> None:
+    """What they send takes memory before any of them has logged in."""
+    async with watched(meter) as broker:
+        await pass_time(1_000)
+        assert meter.asked == 1
+        async with http_user(broker):
+            meter.used = 700 * MB
+            await pass_time()
+            assert broker.alarms == {"memory"}
+            meter.used = 50 * MB
+            await pass_time()
+            assert not broker.alarms
+            meter.asked = 0
+            await pass_time(10)
+            assert 9 <= meter.asked <= 11
         await pass_time(1)
         meter.asked = 0
         await pass_time(1_000)

@@ -10,7 +10,7 @@ from amqp10broker.http.calls import NO_CONTENT, Call, RunEndpoint, route
 from amqp10broker.http.endpoints.whoami import user_object
 from amqp10broker.http.front import not_found
 from amqp10broker.http.messages import Answer
-from amqp10broker.http.rights import Tag, form_credentials
+from amqp10broker.http.rights import FORM_TYPE, Tag, form_credentials
 from amqp10broker.http.routes import Endpoint, Route
 from amqp10broker.metrics.gather import PROTOCOLS
 
@@ -69,7 +69,9 @@ _A: Final = Tag.ADMINISTRATOR
 _ATTEMPTS: Final = "/auth/attempts/{node}"
 
 ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (
-    Route("/api/login", {"POST": Endpoint(Tag.MANAGEMENT, login, login=form_credentials)}),
+    Route(
+        "/api/login", {"POST": Endpoint(Tag.MANAGEMENT, login, login=form_credentials, forms=(FORM_TYPE,))}
+    ),
     route(_ATTEMPTS, _O, get=list_attempts, delete=(_A, forget_attempts)),
     route(f"{_ATTEMPTS}/source", _O, get=list_attempts_by_source, delete=(_A, forget_attempts)),
     route("/auth/hash_password/{password}", _A, get=hash_password),

@@ -13,7 +13,7 @@ from amqp10broker.http.lists import Item, Listing
 from amqp10broker.http.long_lists import described, written
 from amqp10broker.http.messages import Answer, Refused, json_bytes
 from amqp10broker.http.rights import Tag
-from amqp10broker.http.routes import Route
+from amqp10broker.http.routes import Endpoint, Route
 
 _OF_VHOST: Final = ("parameters", "policies", "queues", "exchanges", "bindings")
 """Parts of the document whose entries name a virtual host, but for permissions."""
@@ -147,8 +147,13 @@ def _file_of(content_type: str, body: bytes) -> bytes:
 
 _A: Final = Tag.ADMINISTRATOR
 
+
+def _of_form(run: RunEndpoint) -> Endpoint[RunEndpoint]:
+    return Endpoint(_A, run, forms=("multipart/form-data",))
+
+
 ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (
-    route("/definitions", _A, get=get_definitions, post=post_definitions),
-    route("/all-configuration", _A, get=get_definitions, post=post_definitions),
-    route("/definitions/{vhost}", _A, get=get_definitions_of_vhost, post=post_definitions_of_vhost),
+    route("/definitions", _A, get=get_definitions, post=_of_form(post_definitions)),
+    route("/all-configuration", _A, get=get_definitions, post=_of_form(post_definitions)),
+    route("/definitions/{vhost}", _A, get=get_definitions_of_vhost, post=_of_form(post_definitions_of_vhost)),
 )

@@ -28,7 +28,8 @@ ROUTES = [
         {"GET": Endpoint(Tag.MANAGEMENT, "get"), "PUT": Endpoint(Tag.MANAGEMENT, "put")},
     ),
     Route("/api/users", {"GET": Endpoint(Tag.ADMINISTRATOR, "users")}),
-    Route("/api/login", {"POST": Endpoint(None, "login")}),
+    Route("/api/login", {"POST": Endpoint(None, "login", forms=("application/x-www-form-urlencoded",))}),
+    Route("/api/queues", {"POST": Endpoint(Tag.MANAGEMENT, "post")}),
 ]
 PAGE = "https://page.example"
 
@@ -91,10 +92,52 @@ def test_every_answer_carries_the_same_headers() -> None:
         headers = dict(answer.headers)
         assert headers["cache-control"] == "no-cache"
         assert headers["vary"] == "accept, accept-encoding, origin"
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["x-frame-options"] == "DENY"
         assert headers["content-security-policy"] == "script-src 'self'; object-src 'self'"
         assert not [name for name in headers if name.startswith("access-control")]
     assert dict(left.headers)["allow"] == "HEAD, GET, OPTIONS"
     assert dict(left.headers)["content-type"] == "application/json"
+
+
+def changed(**headers: str) -> int:
+    """The status of a change with these headers; 0 if it has found its endpoint."""
+    asked = request("POST", "/api/queues", host="broker:15672", **headers)
+    found = front("https://listed.example").enter(asked)
+    return found.status if isinstance(found, Answer) else 0
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 0),
+        ({"content_type": "application/json"}, 0),
+        ({"origin": "http://broker:15672"}, 0),
+        ({"origin": "https://broker:15672", "sec_fetch_site": "same-origin"}, 0),
+        ({"origin": "https://outside.example", "sec_fetch_site": "same-origin"}, 0),
+        ({"origin": "https://listed.example", "sec_fetch_site": "cross-site"}, 0),
+        ({"sec_fetch_site": "none"}, 0),
+        ({"origin": PAGE}, 403),
+        ({"origin": "null"}, 403),
+        ({"origin": "http://broker:8080"}, 403),
+        ({"origin": "http://broker:15672", "sec_fetch_site": "same-site"}, 403),
+        ({"sec_fetch_site": "cross-site"}, 403),
+        ({"origin": PAGE, "content_type": "application/json"}, 403),
+        ({"content_type": "application/x-www-form-urlencoded"}, 415),
+        ({"content_type": "text/plain; charset=utf-8"}, 415),
+        ({"content_type": "multipart/form-data; boundary=x"}, 415),
+        ({"content_type": "multipart/form-data; boundary=x", "origin": PAGE}, 403),
+    ],
+)
+def test_a_page_of_another_origin_changes_nothing(headers: dict[str, str], status: int) -> None:
+    """A browser sends the login that it remembers along with what a form of any page posts."""
+    assert changed(**headers) == status
+
+
+def test_a_form_posts_where_forms_are_taken_and_anything_may_be_read() -> None:
+    form = {"content_type": "application/x-www-form-urlencoded"}
+    assert isinstance(front().enter(request("POST", "/api/login", **form)), Visit)
+    assert isinstance(front().enter(request("GET", "/api/users", origin=PAGE, **form)), Visit)
 
 
 def test_a_tag_that_is_missing_is_refused() -> None:
