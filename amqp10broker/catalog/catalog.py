@@ -169,6 +169,11 @@ class Catalog:
         given = self.global_parameters.get(CLUSTER_NAME)
         return given if isinstance(given, str) and given else alone
 
+    @property
+    def alone(self) -> bool:
+        """Whether this node is the only one there is."""
+        return self.cluster is None or len(self.nodes) == 1
+
     def find_vhost(self, name: str) -> VirtualHost | None:
         """The virtual host of this name, or None."""
         return self.vhosts.get(name)

@@ -35,7 +35,8 @@ from amqp10broker.catalog.entry_codec import (
 )
 from amqp10broker.catalog.exchange_requests import Bind, DeclareExchange
 from amqp10broker.catalog.limits import VhostLimits
-from amqp10broker.catalog.plan import Key, Plan, Put
+from amqp10broker.catalog.node_requests import SetClusterName
+from amqp10broker.catalog.plan import CLUSTER_NAME, Key, Plan, Put
 from amqp10broker.catalog.queue import QueueHandle, QueueSpec, UnknownQueueType
 from amqp10broker.catalog.queue_requests import DeclareQueue
 from amqp10broker.catalog.user_requests import PutUser, SetPermission, SetTopicPermission
@@ -303,7 +304,9 @@ class _Loader:
         entry.asking(lambda: self._do(DeclareExchange(vhost, exchange)))
 
     def _global_parameter(self, entry: DefinitionEntry) -> None:
-        self._do(SetGlobalParameter(entry.text("name"), entry.value("value")))
+        name, value = entry.text("name"), entry.value("value")
+        named = name == CLUSTER_NAME and isinstance(value, str) and value
+        self._do(SetClusterName(value) if named else SetGlobalParameter(name, value))
 
     def _policy(self, entry: DefinitionEntry) -> None:
         vhost = self._virtual_host_of(entry).name

@@ -23,6 +23,7 @@ from amqp10broker.catalog.entries import (
     user_entry,
     vhost_entry,
 )
+from amqp10broker.catalog.plan import CLUSTER_NAME
 from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.catalog.users import PasswordRecord
 from amqp10broker.catalog.vhost import RESERVED_PREFIX
@@ -32,6 +33,9 @@ from amqp10broker.routing.exchange import Binding
 T = TypeVar("T")
 
 _NAME: Final = attrgetter("name")
+_BINDING: Final = attrgetter(
+    "source", "destination.kind", "destination.name", "routing_key", "arguments_identity"
+)
 
 RABBIT_VERSION: Final = "4.3.6"
 """Whose format and behaviour this is: RabbitMQ decides by it how to read old files, clients what to do."""
@@ -99,13 +103,16 @@ def sections(
         for user, vhost, exchange, each in sorted(catalog.users.topic_permissions(), key=lambda row: row[:3])
     ]
     document["parameters"] = parameter_entries(catalog)
+    parameters = catalog.global_parameters
+    if catalog.cluster is not None:
+        parameters = {**parameters, CLUSTER_NAME: catalog.cluster.name}
     document["global_parameters"] = [
-        global_parameter_entry(name, value) for name, value in sorted(catalog.global_parameters.items())
+        global_parameter_entry(name, parameters[name]) for name in sorted(parameters)
     ]
     document["policies"] = [
         {"vhost": vhost.name, "name": policy.name} | policy_value(policy, nearest)
         for vhost in vhosts
-        for policy in vhost.policies
+        for policy in _sorted_by_name(vhost.policies)
         if not policy.operator
     ]
     # All of this is done at once, so it costs little for each of ten thousands.
@@ -121,7 +128,8 @@ def sections(
     ]
     bindings: list[tuple[str, Binding]] = []
     for vhost in vhosts:
-        bindings += zip(repeat(vhost.name), vhost.topology.bindings())
+        # Each node may have heard of them in an order of its own.
+        bindings += zip(repeat(vhost.name), sorted(vhost.topology.bindings(), key=_BINDING))
 
     def of_binding(found: tuple[str, Binding]) -> Entry | None:
         vhost, binding = found
@@ -133,7 +141,7 @@ def sections(
     document["queues"] = Section(queues, lambda queue: queue_entry(queue, nearest))
     document["exchanges"] = Section(exchanges, lambda found: exchange_entry(found[0], found[1], nearest))
     document["bindings"] = Section(bindings, of_binding)
-    return document | catalog.unknown
+    return document | dict(sorted(catalog.unknown.items()))
 
 
 def parameter_entries(catalog: Catalog) -> list[dict[str, Any]]:

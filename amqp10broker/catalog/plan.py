@@ -60,6 +60,8 @@ CLUSTER: Final[Key] = ("cluster",)
 
 CLUSTER_NAME: Final = "cluster_name"
 """The global parameter that holds the cluster's name at a node that is in none."""
+CLUSTER_TAGS: Final = "cluster_tags"
+"""The global parameter that every new broker has, as one of RabbitMQ."""
 
 
 class Put(NamedTuple):

@@ -71,13 +71,15 @@ def _run(config: Config) -> int:
 
 
 async def _serve(config: Config, progress: _Progress) -> None:
-    def on_up(addresses: list[tuple[str, int]]) -> None:
+    def on_up(addresses: list[tuple[str, int]], encrypted: list[tuple[str, int]]) -> None:
         progress.up = True
         if COUNTS_REFERENCES:
             # What the imports made stays for good; the collector need not look at it again.
             gc.freeze()
+        told = {"addresses": addresses, "tls": encrypted} if encrypted else {"addresses": addresses}
         structlog.get_logger("amqp10broker").info(
-            "listening", addresses=", ".join(address_text(*address) for address in addresses)
+            "listening",
+            **{name: ", ".join(address_text(*each) for each in some) for name, some in told.items()},
         )
         service_manager.tell_ready(os.environ)
 

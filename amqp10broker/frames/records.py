@@ -47,7 +47,7 @@ class Listening:
         protocol: what is spoken, as far as it is known.
         begins: nothing has come yet; otherwise what was before is not known.
         tls: it is encrypted.
-        transport: ``tcp`` or ``websocket``.
+        transport: ``tcp``, ``tls`` or ``websocket``.
     """
 
     at_ns: int

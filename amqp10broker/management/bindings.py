@@ -18,6 +18,7 @@ from amqp10broker.management.names import check_name, check_not_default
 from amqp10broker.management.uri import UriError, decode
 from amqp10broker.routing.declaration import check_not_direct_reply_to
 from amqp10broker.routing.exchange import Binding, Destination
+from amqp10broker.routing.topology import DEFAULT_EXCHANGE
 
 PATH: Final = "/bindings/"
 _SEGMENT: Final = re.compile(r"src=([^;]*);dst([qe])=([^;]*);key=([^;]*);args=([^;]*)")
@@ -110,11 +111,13 @@ def get_bindings(
 def list_bindings(caller: Caller) -> list[dict[str, Any]]:
     """All bindings of the virtual host of which the user has any permission on either end.
 
-    Those of the default exchange, which every queue has, are left out.
+    Those of the default exchange, of which every queue has one, come first.
     """
+    names = sorted(queue.name for queue in caller.vhost)
+    defaults = [Binding(DEFAULT_EXCHANGE, Destination("queue", name), name) for name in names]
     return [
         describe(binding)
-        for binding in caller.vhost.topology.bindings()
+        for binding in (*defaults, *caller.vhost.topology.bindings())
         if caller.sees("exchange", binding.source)
         or caller.sees(binding.destination.kind, binding.destination.name)
     ]

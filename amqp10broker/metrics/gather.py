@@ -26,7 +26,7 @@ from amqp10broker.service.waits import Wait
 
 PROTOCOLS: Final = {"AMQP 0-9-1": "amqp091", "AMQP 1.0": "amqp10"}
 """As RabbitMQ's labels name them."""
-TRANSPORTS: Final = ("tcp", "websocket")
+TRANSPORTS: Final = ("tcp", "tls", "websocket")
 ENDS: Final = ("committed", "rolled-back", "timed-out")
 """Of transactions."""
 

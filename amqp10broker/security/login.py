@@ -63,7 +63,7 @@ class Peer:
         tls: the connection is encrypted.
         certificate_user: the user that its verified certificate names; None without one.
         local: our address, to which it came, as text.
-        transport: ``tcp`` or ``websocket``.
+        transport: ``tcp``, ``tls`` or ``websocket``.
     """
 
     loopback: bool

@@ -7,11 +7,11 @@ from typing import Final
 
 from amqp10broker.catalog.catalog import VHOST, Catalog
 from amqp10broker.catalog.patterns import fault_of
-from amqp10broker.catalog.plan import VhostFacts
+from amqp10broker.catalog.plan import CLUSTER_TAGS, VhostFacts
 from amqp10broker.catalog.queue_requests import DeclareQueue
 from amqp10broker.catalog.user_requests import AddUser, SetPassword, SetPermission
 from amqp10broker.catalog.users import PasswordRecord, Permission, User
-from amqp10broker.catalog.vhost_requests import AddVhost
+from amqp10broker.catalog.vhost_requests import AddVhost, SetGlobalParameter
 from amqp10broker.config import Config
 from amqp10broker.config.records import DEFAULT_USERS
 from amqp10broker.config.records import User as ConfiguredUser
@@ -85,6 +85,8 @@ def bootstrap(
     wanted = not again or config.default_vhost != VHOST or bool(config.queues)
     if wanted and catalog.find_vhost(config.default_vhost) is None:
         catalog.propose(AddVhost(VhostFacts(config.default_vhost)))
+    if not again:
+        catalog.propose(SetGlobalParameter(CLUSTER_TAGS, {}))
     if config.definitions is not None:
         import_file(catalog, config.definitions, passwords.make, queues_later=queues_later)
     names = _bootstrap_users(catalog, config, passwords, before, again=again)

@@ -154,7 +154,7 @@ class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession]):
         self.engine.open(
             surroundings.container_id,
             idle_time_out_ms=config.idle_timeout_ms // 2 or None,
-            offered_capabilities=offered_capabilities(opened, alone=surroundings.catalog.cluster is None),
+            offered_capabilities=offered_capabilities(opened, alone=surroundings.catalog.alone),
             properties=properties,
         )
         self.flush()

@@ -79,7 +79,9 @@ def prepare_folder(data: Data, config: Config, membership: Membership) -> None:
             machines=carried_out(),
         )
         due = later and (config.definitions is not None or bool(config.queues))
-        cluster = ClusterFacts(membership.cluster, me.name, carried_out()[1], queues_due=due)
+        cluster = ClusterFacts(
+            membership.cluster, scratch.cluster_name(me.name), carried_out()[1], queues_due=due
+        )
         entries = founded(all_entries(scratch, passwords.exportable), node, cluster)
         system_store.found(log, member_id(FIRST), entries)
     log.sync()

@@ -135,7 +135,7 @@ class Listener:
             return
         user_from = CertificateUser(self._surroundings.config.tls_user_from)
         user = certificate_user(encrypted.getpeercert(), user_from)
-        origin = Peer(loopback, turn, tls=True, certificate_user=user, local=local)
+        origin = Peer(loopback, turn, tls=True, certificate_user=user, local=local, transport="tls")
         await self.serve_stream(encrypted, peer, origin)
 
     async def _encrypt(
@@ -246,14 +246,14 @@ class Listener:
         return None
 
     async def _read_header(self, stream: Stream, number: int, peer: str, origin: Peer) -> Greeted | None:
-        over_tcp = origin.transport == "tcp"
+        on_port = origin.transport != "websocket"
         data = b""
         while True:
             received = await stream.receive_some(READ_BYTES)
             if not received:
                 return None
             data += received
-            if over_tcp and self._surroundings.config.websocket_on_port:
+            if on_port and self._surroundings.config.websocket_on_port:
                 if data.startswith(HTTP_BEGINS):
                     return await self._go_over(stream, number, peer, origin, data)
                 if HTTP_BEGINS.startswith(data):

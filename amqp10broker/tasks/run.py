@@ -17,12 +17,15 @@ from amqp10broker.tasks.preload import preload
 _log = Log("amqp10broker.broker")
 
 
-async def run_broker(config: Config, on_up: Callable[[list[tuple[str, int]]], None]) -> None:
+async def run_broker(
+    config: Config, on_up: Callable[[list[tuple[str, int]], list[tuple[str, int]]], None]
+) -> None:
     """Run a broker until SIGTERM or SIGINT, then stop it in order. One that joins a cluster begins again.
 
     Args:
         config: what to run.
-        on_up: called with the ``(host, port)`` pairs each time that the broker accepts connections.
+        on_up: called with the ``(host, port)`` pairs, and those that speak TLS, each time that the broker
+            accepts connections.
 
     Raises:
         OSError: the address cannot be used.
@@ -39,7 +42,7 @@ async def run_broker(config: Config, on_up: Callable[[list[tuple[str, int]]], No
                     nursery.start_soon(_stop_on_signal, signals, broker)
                     async with broker:
                         if not broker.over.is_set():
-                            on_up(broker.addresses)
+                            on_up(broker.addresses, broker.tls_addresses)
                             nursery.start_soon(preload, HTTP if broker.http.addresses else ())
                         await broker.over.wait()
                     nursery.cancel_scope.cancel()

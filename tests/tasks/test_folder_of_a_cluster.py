@@ -8,6 +8,7 @@ waits for the others, so it is made the only one of its cluster first.
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 from amqp10broker import Broker, Config
@@ -17,6 +18,7 @@ from amqp10broker.message.message import Message
 from amqp10broker.queues.machine_version import NEWEST
 from amqp10broker.tasks.remote_queue import RemoteQueue
 from tests.support.cluster_process import free_ports
+from tests.support.http_user import http_user
 from tests.support.trioclient import eventually
 
 FOLDER = Path(__file__).parent.parent / "folders" / "cluster-1"
@@ -28,6 +30,28 @@ def quorum(queue: DeclaredQueue) -> list[Message]:
     assert queue.handle.member is not None
     keeper = queue.handle.member.keeper
     return keeper._store.bodies.fetch(sorted(keeper.queue.live_indexes()))
+
+
+async def test_a_single_node_that_gets_a_name_keeps_its_clusters_name_and_tags(tmp_path: Path) -> None:
+    """And what a client can ask for where there is no other node."""
+    secret = tmp_path / "secret"
+    secret.write_text("a secret of some length\n")
+    secret.chmod(0o600)
+    config = Config(port=free_ports(1), data_dir=str(tmp_path / "a"), admin_socket="")
+    tags, name = {"region": "north"}, {"name": "cluster_name", "value": "shop"}
+    async with Broker(config) as broker, http_user(broker) as user:
+        assert await user.put("/cluster-name", {"name": "shop"}) == 204
+        assert await user.put("/global-parameters/cluster_tags", {"value": tags}) == 204
+    async with (
+        Broker(replace(config, node_name="a", cluster_secret_file=str(secret))) as broker,
+        http_user(broker) as user,
+    ):
+        assert await user.get("/cluster-name") == {"name": "shop"}
+        document = await user.get("/definitions")
+        assert document["original_cluster_name"] == "shop"
+        assert {"name": "cluster_tags", "value": tags} in document["global_parameters"]
+        assert name in document["global_parameters"]
+        assert broker.catalog.alone
 
 
 async def test_what_a_node_had_is_there(tmp_path: Path) -> None:

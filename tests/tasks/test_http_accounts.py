@@ -383,6 +383,11 @@ async def test_global_parameters_are_kept_and_forgotten(autojump_clock: trio.abc
         assert await user.put("/global-parameters/cluster_tags", {"value": tags}) == 204
         assert (await user.get("/global-parameters/cluster_tags"))["value"] == tags
         assert (await user.get("/overview"))["cluster_tags"] == tags
+        row = {"name": "cluster_tags", "value": tags}
+        assert row in (await user.get("/definitions"))["global_parameters"]
+        assert await user.delete("/global-parameters/cluster_tags") == 204
+        assert (await user.ask("GET", "/global-parameters/cluster_tags")).status == 404
+        assert row not in await user.get("/global-parameters")
         assert "{key_missing,value}" in await refusal(user, "PUT", "/global-parameters/x", {})
         assert await user.delete("/global-parameters/mqtt") == 204
         assert await user.delete("/global-parameters/mqtt") == 404

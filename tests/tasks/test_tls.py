@@ -79,6 +79,7 @@ async def test_after_the_handshake_all_is_as_on_the_plain_port(certificates: Cer
             assert cutter.headers == [SASL_HEADER]
             assert isinstance(got[0].body, SaslMechanisms)
             assert len(broker.connections) == 1
+            assert [each.origin.transport for each in broker.connections.values()] == ["tls"]
         host, port = broker.tls_addresses[0]
         assert broker.status()["broker"]["tls_listeners"] == [f"{host}:{port}"]
 

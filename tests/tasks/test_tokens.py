@@ -268,6 +268,7 @@ async def test_a_bearer_token_is_a_login_of_the_http_api(
         heard = await user.ask("GET", "/whoami", authorization=f"Bearer {secret}")
         assert heard.json["name"] == "ann"
         assert heard.json["tags"] == ["monitoring"]
+        assert heard.json["is_internal_user"] is False
         without = await user.ask("GET", "/whoami", authorization=f"Bearer {token(broker, *ALL)}")
         assert (without.status, without.json["reason"]) == (401, "Not management user")
         wrong = await user.ask("GET", "/whoami", authorization="Bearer a.b.c")

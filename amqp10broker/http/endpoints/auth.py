@@ -20,7 +20,7 @@ async def login(call: Call) -> Answer:
     given = form_credentials(call.request)
     assert not isinstance(given, Answer), "the user has logged in"
     basic = base64.b64encode(given.user + b":" + given.password).decode()
-    return call.shown({"user": user_object(call.who), "token": {"type": "basic", "value": basic}})
+    return call.shown({"user": user_object(call), "token": {"type": "basic", "value": basic}})
 
 
 async def list_attempts(call: Call) -> Answer:

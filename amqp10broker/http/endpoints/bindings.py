@@ -12,8 +12,7 @@ from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.http import fields
 from amqp10broker.http.binding_objects import binding_object, location, properties_key
 from amqp10broker.http.calls import NO_CONTENT, Call, RunEndpoint, route
-from amqp10broker.http.endpoints.exchanges import exchange_of
-from amqp10broker.http.endpoints.queues import queue_of
+from amqp10broker.http.endpoints.exchanges import exchange_name
 from amqp10broker.http.front import not_found
 from amqp10broker.http.long_lists import described, listed
 from amqp10broker.http.messages import Answer
@@ -33,24 +32,23 @@ async def list_bindings(call: Call) -> Answer:
 
 
 async def list_bindings_of_queue(call: Call) -> Answer:
-    """Bindings of a queue, that of the default exchange first."""
-    queue = queue_of(call)
-    return await _listed(call, call.vhost().topology.bindings(destination=Destination("queue", queue.name)))
+    """Bindings of a queue, that of the default exchange first; none of one that is not there."""
+    destination = Destination("queue", call.values["name"])
+    return await _listed(call, call.vhost().topology.bindings(destination=destination))
 
 
 async def list_bindings_from_exchange(call: Call) -> Answer:
     """Bindings of which an exchange is the source."""
-    vhost, exchange = call.vhost(), exchange_of(call)
-    if exchange.name == DEFAULT_EXCHANGE:
+    vhost, name = call.vhost(), exchange_name(call)
+    if name == DEFAULT_EXCHANGE:
         return await _listed(call, map(_default, _names(vhost)))
-    return await _listed(call, vhost.topology.bindings(source=exchange.name))
+    return await _listed(call, vhost.topology.bindings(source=name))
 
 
 async def list_bindings_to_exchange(call: Call) -> Answer:
     """Bindings of which an exchange is the destination."""
-    exchange = exchange_of(call)
-    found = call.vhost().topology.bindings(destination=Destination("exchange", exchange.name))
-    return await _listed(call, found)
+    destination = Destination("exchange", exchange_name(call))
+    return await _listed(call, call.vhost().topology.bindings(destination=destination))
 
 
 async def list_bindings_between(call: Call) -> Answer:
@@ -115,15 +113,10 @@ def _default_object(vhost: str, name: str) -> dict[str, Any]:
 
 
 def _ends(call: Call) -> tuple[str, Destination]:
-    """The ends of a binding of the path, which are there.
-
-    Raises:
-        Refused: 404, one is not.
-    """
-    source = exchange_of(call, "source").name
+    """The ends of a binding of the path, which need not be there."""
     kind: Literal["queue", "exchange"] = "queue" if "queue" in call.values else "exchange"
-    there = queue_of(call, "queue") if kind == "queue" else exchange_of(call, "destination")
-    return source, Destination(kind, there.name)
+    name = call.values["queue"] if kind == "queue" else exchange_name(call, "destination")
+    return exchange_name(call, "source"), Destination(kind, name)
 
 
 def _between(call: Call) -> list[Binding]:

@@ -22,7 +22,8 @@ _OF_VHOST: Final = ("parameters", "policies", "queues", "exchanges", "bindings")
 async def get_definitions(call: Call) -> Answer:
     """The document of the whole broker."""
     document = await call.administer("export-definitions")
-    return await _offered(call, {**document, "original_cluster_name": call.door.node_name})
+    name = call.door.catalog.cluster_name(call.door.node_name)
+    return await _offered(call, {**document, "original_cluster_name": name})
 
 
 async def get_definitions_of_vhost(call: Call) -> Answer:

@@ -172,7 +172,7 @@ def _global(call: Call) -> dict[str, Any]:
     }
     if cluster is not None:
         always[CLUSTER_NAME] = cluster.name
-    return {"cluster_tags": {}, **catalog.global_parameters, **always}
+    return {**catalog.global_parameters, **always}
 
 
 _LIMITS: Final = (LIMITS_COMPONENT, "limits")

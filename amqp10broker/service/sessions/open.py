@@ -71,7 +71,7 @@ def offered_capabilities(performative: Open, *, alone: bool) -> tuple[Symbol, ..
 
     Args:
         performative: the client's.
-        alone: this node is in no cluster: connections to other nodes are not counted by their containers.
+        alone: there is no other node: connections to others are not counted by their containers.
     """
     if not is_of_jms(performative):
         return _ALWAYS

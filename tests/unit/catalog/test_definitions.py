@@ -14,11 +14,17 @@ import pytest
 from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.definitions import export
 from amqp10broker.catalog.limits import UserLimits, VhostLimits
+from amqp10broker.catalog.node_requests import SetClusterName
+from amqp10broker.catalog.nodes import ClusterFacts
+from amqp10broker.catalog.plan import CLUSTER, Put
+from amqp10broker.catalog.policies import Policy
 from amqp10broker.catalog.users import PasswordAlgorithm, PasswordRecord, Permission, ScramRecord
+from amqp10broker.catalog.vhost_requests import KeepUnknown
 from amqp10broker.errors import ConfigError
 from amqp10broker.routing.exchange import Binding, Destination
 from amqp10broker.security.passwords import Passwords
-from tests.support.declaring import add_user, add_vhost, bind, declare, load
+from tests.support.declaring import add_user, add_vhost, bind, declare, declare_exchange, load, put_policy
+from tests.support.kept_entries import Host
 
 FILE = Path(__file__).with_name("rabbitmq-definitions.json")
 GENERATED = "amq.gen-8sSDXjk3Gp0KrPzvT2mQ1A"
@@ -129,6 +135,36 @@ def test_the_export_has_rabbitmqs_sections(catalog: Catalog, document: dict[str,
     assert [each["destination"] for each in document["bindings"] if each not in written["bindings"]] == [
         GENERATED
     ]
+
+
+def test_the_order_does_not_depend_on_that_in_which_things_were_declared() -> None:
+    """So the document is the same at each node of a cluster."""
+    documents = []
+    for names in ("abc", "cba"):
+        catalog = Catalog(Host())
+        for name in names:
+            declare(catalog, "/", name)
+            declare_exchange(catalog, "/", f"x{name}", durable=True)
+            put_policy(catalog, "/", Policy(name, name, {"max-length": 1}))
+            for key in names:
+                bind(catalog, "/", Binding("amq.direct", Destination("queue", name), key))
+            for number in sorted(range(2), reverse=names == "abc"):
+                bind(catalog, "/", Binding("amq.headers", Destination("queue", name), "", {"n": number}))
+            catalog.propose(KeepUnknown(name, 1))
+        documents.append(json.dumps(export(catalog)))
+    assert documents[0] == documents[1]
+
+
+def test_the_name_of_a_cluster_goes_out_and_comes_back() -> None:
+    """One node alone keeps it among its global parameters, where RabbitMQ has it too."""
+    alone, cluster = Catalog(Host()), Catalog(Host())
+    alone.propose(SetClusterName("shop"))
+    cluster.apply([Put(CLUSTER, ClusterFacts("id", "a"))])
+    row = {"name": "cluster_name", "value": "shop"}
+    assert row in export(alone)["global_parameters"]
+    load(export(alone), cluster)
+    assert cluster.cluster_name("alone") == "shop"
+    assert row in export(cluster)["global_parameters"]
 
 
 def test_what_cannot_come_back_is_not_exported(catalog: Catalog) -> None:

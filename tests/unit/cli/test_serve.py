@@ -41,10 +41,10 @@ def run(
 ) -> int:
     """Run `serve` with a broker that fails before or after it has come up, or not at all."""
 
-    async def run_broker(config: Config, on_up: Callable[[list[tuple[str, int]]], None]) -> None:
+    async def run_broker(config: Config, on_up: Callable[..., None]) -> None:
         if before is not None:
             raise before
-        on_up([("127.0.0.1", 5672), ("::1", 5672)])
+        on_up([("127.0.0.1", 5672), ("::1", 5672)], [])
         during()
         await trio.lowlevel.checkpoint()
         if after is not None:
@@ -52,6 +52,19 @@ def run(
 
     monkeypatch.setattr(serve, "run_broker", run_broker)
     return serve.run(Config(**settings))
+
+
+def test_the_port_of_tls_is_told_beside_the_other(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def run_broker(config: Config, on_up: Callable[..., None]) -> None:
+        on_up([("127.0.0.1", 5672)], [("127.0.0.1", 5671), ("::1", 5671)])
+
+    monkeypatch.setattr(serve, "run_broker", run_broker)
+    assert serve.run(Config(log_format="json")) == 0
+    entry = json.loads(capsys.readouterr().err.splitlines()[0])
+    assert (entry["event"], entry["addresses"]) == ("listening", "127.0.0.1:5672")
+    assert entry["tls"] == "127.0.0.1:5671, [::1]:5671"
 
 
 def test_an_orderly_end_exits_with_0(

@@ -28,10 +28,10 @@ def test_it_is_told_when_the_broker_listens(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("NOTIFY_SOCKET", place)
     heard = []
 
-    async def run_broker(config: Config, on_up: Callable[[list[tuple[str, int]]], None]) -> None:
+    async def run_broker(config: Config, on_up: Callable[..., None]) -> None:
         with pytest.raises(BlockingIOError):
             manager.recv(100)
-        on_up([("127.0.0.1", 5672)])
+        on_up([("127.0.0.1", 5672)], [])
         heard.append(manager.recv(100))
 
     monkeypatch.setattr(serve, "run_broker", run_broker)

@@ -141,4 +141,4 @@ def test_deleting_is_204_also_without_one(broker: Broker) -> None:
     broker.do("bind", source="x", destination_queue="q")
     assert broker.request("DELETE", "/exchanges/x") == ("204", None)
     assert broker.request("DELETE", "/exchanges/x") == ("204", None)
-    assert broker.do("list-bindings") == []
+    assert not [each for each in broker.do("list-bindings") if each["source"]]

@@ -46,7 +46,7 @@ const COLUMNS = [
   { key: "connected_at", title: "Since", spare: true, cell: (row) => moment(row.connected_at) },
   { key: "auth_mechanism", title: "SASL", spare: true, cell: (row) => row.auth_mechanism },
   { key: "ssl", title: "TLS", spare: true, cell: (row) => (row.ssl ? "yes" : "no") },
-  { key: "transport", title: "Transport", spare: true, cell: (row) => (row.transport === "websocket" ? "WebSocket" : "TCP") },
+  { key: "transport", title: "Transport", spare: true, cell: (row) => ({ websocket: "WebSocket", tls: "TLS" })[row.transport] ?? "TCP" },
   { key: "peer_host", title: "Host", spare: true, cell: (row) => name(row.peer_host) },
   { key: "frame_max", title: "Frame max", spare: true, number: true, cell: (row) => count(row.frame_max) },
   { key: "node", title: "Node", spare: true, cell: (row) => name(row.node) },
