@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
-from amqp10broker.catalog.entries import SCRAM_KEY
+from amqp10broker.catalog.entries import ARGON2_KEY, SCRAM_KEY
 from amqp10broker.catalog.users import PasswordAlgorithm, PasswordRecord, ScramRecord
 from amqp10broker.errors import ConfigError, RefusedError
 
@@ -154,6 +154,8 @@ def password_of(
     Raises:
         ConfigError: there is neither hash nor password, or it is none.
     """
+    if ARGON2_KEY in entry.values and "password" not in entry.values:
+        return _argon2_of(entry)
     if "password_hash" not in entry.values:
         if "password" not in entry.values:
             raise entry.fault(
@@ -185,6 +187,16 @@ def password_of(
         # The hash itself is not repeated: it goes into logs.
         raise entry.fault("password_hash", "cannot be read", f"must be as {algorithm.value} writes it")
     return PasswordRecord(algorithm, value, _scram_of(entry))
+
+
+def _argon2_of(entry: DefinitionEntry) -> PasswordRecord:
+    value, sha256 = entry.text(ARGON2_KEY), entry.text("password_hash", "")
+    if not value.startswith("$argon2id$"):
+        raise entry.fault(ARGON2_KEY, "cannot be read", "must be as argon2id writes it")
+    algorithm = PasswordAlgorithm.RABBIT_SHA256
+    if sha256 and len(_decoded(sha256) or b"") != _HASH_BYTES[algorithm]:
+        raise entry.fault("password_hash", "cannot be read", f"must be as {algorithm.value} writes it")
+    return PasswordRecord(PasswordAlgorithm.ARGON2ID, value, _scram_of(entry), sha256 or None)
 
 
 def _scram_of(entry: DefinitionEntry) -> ScramRecord | None:

@@ -10,9 +10,11 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.definition_entries import LIMITS_COMPONENT, OPERATOR_COMPONENT
 from amqp10broker.catalog.entries import (
+    ARGON2_KEY,
     Entry,
     binding_entry,
     exchange_entry,
+    exported_user_entry,
     global_parameter_entry,
     nearest,
     parameter_entry,
@@ -20,7 +22,6 @@ from amqp10broker.catalog.entries import (
     policy_value,
     queue_entry,
     topic_permission_entry,
-    user_entry,
     vhost_entry,
 )
 from amqp10broker.catalog.plan import CLUSTER_NAME
@@ -91,7 +92,14 @@ def sections(
         "product_name": "amqp10broker",
         "rabbitmq_definition_format": "cluster",
     }
-    document["users"] = [user_entry(user, conceal(user.password)) for user in _sorted_by_name(catalog.users)]
+    document["users"] = users = [
+        exported_user_entry(user, conceal(user.password)) for user in _sorted_by_name(catalog.users)
+    ]
+    if without := [user["name"] for user in users if ARGON2_KEY in user and not user["password_hash"]]:
+        document["explanation"] = (
+            f"RabbitMQ gives no password to {', '.join(without)}: it does not read argon2id. With "
+            'password_hash_export = "sha256", passwords that are set from then on are exported for it, too'
+        )
     vhosts = _sorted_by_name(catalog.vhosts.values())
     document["vhosts"] = [vhost_entry(vhost.facts) for vhost in vhosts]
     document["permissions"] = [

@@ -17,7 +17,14 @@ from uuid import UUID
 
 from amqp10broker.catalog.plan import VhostFacts
 from amqp10broker.catalog.policies import Policy
-from amqp10broker.catalog.users import PasswordRecord, Permission, ScramRecord, TopicPermission, User
+from amqp10broker.catalog.users import (
+    PasswordAlgorithm,
+    PasswordRecord,
+    Permission,
+    ScramRecord,
+    TopicPermission,
+    User,
+)
 from amqp10broker.errors import InvalidArgument
 from amqp10broker.routing.exchange import Binding, Exchange, ExchangeSpec
 
@@ -27,6 +34,8 @@ AsJson = Callable[[Any], Any]
 
 SCRAM_KEY: Final = "scram_sha_256"
 """Our addition to RabbitMQ's users; RabbitMQ ignores it."""
+ARGON2_KEY: Final = "argon2id"
+"""Likewise: argon2's hash, where ``password_hash`` is one for RabbitMQ."""
 _MARK: Final = "!"
 """Begins the one key of an object that stands for a value which JSON has no word for."""
 
@@ -66,9 +75,27 @@ def user_entry(user: User, password: PasswordRecord | None) -> Entry:
     }
     if password is not None:
         entry["hashing_algorithm"] = password.algorithm.value
+        if password.rabbit_sha256 is not None:
+            entry |= _for_rabbitmq(password)
         if password.scram is not None:
             entry[SCRAM_KEY] = scram_text(password.scram)
     return entry
+
+
+def exported_user_entry(user: User, password: PasswordRecord | None) -> Entry:
+    """A user as a file has it: RabbitMQ refuses a file in which a hash is of a kind that it does not know."""
+    entry = user_entry(user, password)
+    if password is not None and password.algorithm is PasswordAlgorithm.ARGON2ID:
+        entry |= _for_rabbitmq(password)
+    return entry
+
+
+def _for_rabbitmq(password: PasswordRecord) -> Entry:
+    return {
+        "password_hash": password.rabbit_sha256 or "",
+        "hashing_algorithm": PasswordAlgorithm.RABBIT_SHA256.value,
+        ARGON2_KEY: password.value,
+    }
 
 
 def scram_text(record: ScramRecord) -> str:

@@ -48,6 +48,8 @@ class PasswordRecord:
     """Plain text, argon2's encoded form, or base64 of RabbitMQ's salt and digest."""
     scram: ScramRecord | None = field(default=None, repr=False)
     """None when the password was never known in plain: such a user cannot log in by SCRAM."""
+    rabbit_sha256: str | None = field(default=None, repr=False)
+    """Beside argon2, for an export: base64 of RabbitMQ's salt and digest of the same password."""
 
 
 @dataclass(frozen=True, slots=True)

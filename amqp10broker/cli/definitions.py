@@ -26,7 +26,8 @@ def _exported(arguments: argparse.Namespace, document: Any) -> str | None:
         sys.stdout.write(text)
         return None
     write_private(arguments.file, text)
-    return f"definitions written to {arguments.file}; there are hashes of passwords in it"
+    told = f"definitions written to {arguments.file}; there are hashes of passwords in it"
+    return f"{told}\nwarning: {document['explanation']}" if "explanation" in document else told
 
 
 def write_private(path: str, text: str) -> None:

@@ -414,6 +414,12 @@ class Config:
         "guest", "user that SASL ANONYMOUS logs in as; empty turns ANONYMOUS off", may_be_empty=True
     )
 
+    password_hash_export: str = text(
+        "none",
+        "what is kept of a password that is set beside its argon2id, so that RabbitMQ can take an export: "
+        "nothing (none), or a salted SHA-256, from which it can be guessed faster",
+        choices=("none", "sha256"),
+    )
     auth_backends: str = text(
         "internal",
         "what says who may come in, in this order: users with passwords (internal), tokens (oauth2)",

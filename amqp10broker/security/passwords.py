@@ -15,6 +15,7 @@ import binascii
 import hashlib
 import hmac
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from amqp10broker.catalog.users import PasswordAlgorithm, PasswordRecord, ScramRecord, Users
@@ -43,13 +44,15 @@ Token = Callable[[int], bytes]
 class Passwords:
     """Makes and verifies password records for one broker process."""
 
-    def __init__(self, users: Users, token: Token) -> None:
+    def __init__(self, users: Users, token: Token, export: str = "none") -> None:
         """Begin with nothing remembered.
 
         Args:
             users: whose records count.
             token: where salts and the key of this process come from.
+            export: ``sha256``: new records have a hash beside argon2's that RabbitMQ can read in an export.
         """
+        self._export = export
         self._users = users
         self._token = token
         self._key = token(32)
@@ -68,7 +71,11 @@ class Passwords:
         """
         check_password(password)
         value = _hasher().hash(password, salt=self._token(_ARGON2_SALT_BYTES))
-        return PasswordRecord(PasswordAlgorithm.ARGON2ID, value, self._scram_record(password))
+        record = PasswordRecord(PasswordAlgorithm.ARGON2ID, value, self._scram_record(password))
+        if self._export != "sha256":
+            return record
+        beside = rabbit_record(password, self._token(_RABBIT_SALT_BYTES))
+        return replace(record, rabbit_sha256=beside.value)
 
     def _scram_record(self, password: str) -> ScramRecord | None:
         try:

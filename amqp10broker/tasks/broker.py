@@ -170,7 +170,7 @@ class Broker:
         self.failure: BrokerError | None = None
         self.over = trio.Event()
         self.afterwards: Afterwards | None = None
-        self.passwords = Passwords(self.catalog.users, secrets.token_bytes)
+        self.passwords = Passwords(self.catalog.users, secrets.token_bytes, config.password_hash_export)
         self.authenticator = authenticator(
             config, self.catalog.users, self.passwords, lambda: self.clock.now_ms() / 1000
         )

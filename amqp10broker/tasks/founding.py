@@ -65,7 +65,7 @@ def prepare_folder(data: Data, config: Config, membership: Membership) -> None:
             relaxed_quorum_checks=config.quorum_relaxed_checks_on_redeclaration,
             choose=random.randrange,
         )
-        passwords = Passwords(scratch.users, secrets.token_bytes)
+        passwords = Passwords(scratch.users, secrets.token_bytes, config.password_hash_export)
         later = target_size(config.cluster_target_size, config.cluster_nodes) > 1
         bootstrap_folder(scratch, config, passwords, data, queues_later=later)
         me = membership.members[0]

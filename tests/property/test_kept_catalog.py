@@ -45,7 +45,11 @@ VHOSTS = ("/", "v")
 QUEUES = ("p", "q", "r")
 EXCHANGES = ("a", "b", "amq.topic", "amq.headers")
 USERS = ("ann", "bob")
-PASSWORDS = (None, PasswordRecord(PasswordAlgorithm.ARGON2ID, "$argon2id$x"))
+PASSWORDS = (
+    None,
+    PasswordRecord(PasswordAlgorithm.ARGON2ID, "$argon2id$x"),
+    PasswordRecord(PasswordAlgorithm.ARGON2ID, "$argon2id$x", rabbit_sha256="A" * 48),
+)
 ARGUMENTS: tuple[dict[str, object], ...] = ({}, {"n": 1}, {"n": 1.0}, {"n": b"\xff", "x-match": "any"})
 
 vhosts = st.sampled_from(VHOSTS)

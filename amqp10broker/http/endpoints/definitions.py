@@ -32,6 +32,7 @@ async def get_definitions_of_vhost(call: Call) -> Answer:
     document = await call.administer("export-definitions")
     facts = next(each for each in document["vhosts"] if each["name"] == vhost.name)
     header = {key: value for key, value in document.items() if isinstance(value, str)}
+    header.pop("explanation", None)  # of users, who are of no virtual host
     parts = {
         part: await described(
             call, [entry for entry in document[part] if entry["vhost"] == vhost.name], _without_vhost

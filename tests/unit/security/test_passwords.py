@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import secrets
 
 import pytest
 
@@ -53,6 +54,19 @@ def test_rabbitmqs_algorithms_are_verified(
     assert not passwords.quick("u", b"Secret")
     assert slowly(passwords, "u", b"secret")
     assert not slowly(passwords, "u", b"Secret")
+
+
+def test_a_password_is_kept_for_rabbitmq_beside_argon2_on_request(users: Users, passwords: Passwords) -> None:
+    """The same password, by another salt; a login looks at argon2 alone."""
+    assert passwords.make("secret").rabbit_sha256 is None
+    record = Passwords(users, secrets.token_bytes, "sha256").make("secret")
+    assert record.algorithm is PasswordAlgorithm.ARGON2ID
+    assert record.rabbit_sha256 is not None
+    add_user(users, "there", PasswordRecord(PasswordAlgorithm.RABBIT_SHA256, record.rabbit_sha256))
+    assert passwords.quick("there", b"secret")
+    add_user(users, "here", record)
+    assert not passwords.quick("here", b"secret")
+    assert slowly(passwords, "here", b"secret")
 
 
 @pytest.mark.parametrize("value", ["", "not base64!", "AAAA"])
