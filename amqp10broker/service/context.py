@@ -56,7 +56,7 @@ class SessionContext:
         volatile: makes a queue without a task, for direct reply-to: posted to, it answers at once.
         node: the broker's own name, as its open says.
         log: of the connection.
-        offer_token: has another token of the client verified; None: it logged in with a password.
+        offer_token: has another token of the client verified; None: there is nobody to do it.
         moment: the time of the present wake; whoever wakes the session sets it.
         transactions: those of this session.
         commits: carries them out; None: there are none.

@@ -410,10 +410,11 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
         self.expire()
 
     async def renew(self, token: bytes) -> bool:
-        """Go on with another token; whether it was taken. If not, the connection is closed."""
-        if not self.credential.is_token:
-            return True  # RabbitMQ too says ok to whoever logged in with a password, whatever this is
-        problem = await self.credential.renew(token)
+        """Go on with another token; whether it was taken. If not, the connection is closed.
+
+        After a login with a password it may be anything, as in RabbitMQ: what the user may do is asked again.
+        """
+        problem = await self.credential.renew(token) if self.credential.is_token else None
         if problem is not None:
             self.log.warning("token refused", reason=problem)
             self.expel(TOKEN_REFUSED)

@@ -175,7 +175,7 @@ class Sessions(RunningParts[RunningSession]):
             volatile=surroundings.make_volatile,
             node=surroundings.config.node_name or surroundings.container_id,
             log=connection.log,
-            offer_token=partial(self._offer_token, inbox) if connection.credential.is_token else None,
+            offer_token=partial(self._offer_token, inbox),
             moment=moment,
             transactions=transactions,
             commits=SessionCommits(inbox, surroundings.journal_task),

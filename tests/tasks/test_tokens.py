@@ -21,10 +21,11 @@ from amqp10broker.amqp10.performatives import (
     Transfer,
 )
 from amqp10broker.amqp10.types import Symbol
+from amqp10broker.catalog.users import Permission
 from amqp10broker.errors import ConfigError
 from amqp10broker.tasks.broker import Broker
 from tests.support import tokens
-from tests.support.declaring import add_vhost, declare
+from tests.support.declaring import add_vhost, declare, set_permission
 from tests.support.http_user import http_user
 from tests.support.managing import request_message
 from tests.support.rawframes import attach_receiver, begin, credit, frame, login, open_frame
@@ -224,6 +225,42 @@ async def test_another_token_keeps_a_connection_of_1_0(
         assert (detach.handle, detach.error.condition) == (1, "amqp:unauthorized-access")
         assert (await client.until(Close)).error.description == "credential expired"
         assert trio.current_time() - began >= 95
+
+
+async def test_a_token_after_a_login_with_a_password_is_taken_and_changes_nothing(
+    autojump_clock: object, settings: dict[str, Any]
+) -> None:
+    """204, whatever it is, as in RabbitMQ; links go on with the permissions that the user has."""
+    async with running_broker(**settings) as broker:
+        declare(broker.catalog, "/", "q")
+        client = await connect(broker).open()
+        await client.send(attach_receiver(0, "/queues/q"))
+        await client.take(Attach, 1)
+        await client.send(credit(0, 10))
+        await attach_management(client)
+        for number, secret in enumerate(("junk", token(broker, "read:v/nothing"))):
+            await offer(client, secret, number)
+            (got,) = await client.take(Transfer, 1)
+            assert b"204" in got.payload
+        assert client.task.user == "guest"
+        assert not {Detach, End, Close} & {type(each.body) for each in await client.idle()}
+
+
+async def test_a_token_after_a_login_with_a_password_has_permissions_asked_again(
+    autojump_clock: object, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What nobody else has told of: a consumer that may read no more is ended."""
+    async with running_broker(**settings) as broker:
+        declare(broker.catalog, "/", "q")
+        client = await connect(broker).open()
+        await client.send(attach_receiver(0, "/queues/q"))
+        await client.take(Attach, 1)
+        await attach_management(client)
+        monkeypatch.setattr(broker.catalog.users, "on_change", lambda: None)
+        set_permission(broker.catalog, "guest", "/", Permission(read="^other$"))
+        await offer(client, "junk")
+        assert (await client.until(Detach)).error.condition == "amqp:unauthorized-access"
+        assert client.task.is_open
 
 
 async def test_a_bad_token_closes_a_connection_of_1_0(

@@ -18,7 +18,6 @@ from typing import Any, Final, assert_never
 
 from amqp10broker.amqp10.delivery import Parts
 from amqp10broker.amqp10.errors import (
-    AmqpConnectionError,
     AmqpLinkError,
     AmqpSessionError,
     Condition,
@@ -132,7 +131,6 @@ class RequestEnd:
         """Requests have come.
 
         Raises:
-            AmqpConnectionError: the connection must be closed with it.
             AmqpSessionError: the session must be ended with it; requests before are answered.
             AmqpLinkError: the link must be detached with it; requests before are answered.
         """
@@ -352,10 +350,7 @@ class ManagementLinks:
 
     def _offer(self, offered: TokenOffered) -> Outcome:
         if self._offer_token is None:
-            raise AmqpConnectionError(
-                Condition.UNAUTHORIZED_ACCESS,
-                "token refused: this connection was opened with a password; open a new one with the token",
-            )
+            return offered.accepted
         ref = self._reply_to.request()
         self._offer_token(offered.token, ref)
         return Waiting(ref, lambda decided: offered.accepted)
@@ -379,7 +374,6 @@ class ManagementLinks:
         """A change of the catalog is decided: requests behind it are carried out now.
 
         Raises:
-            AmqpConnectionError: the connection must be closed with it.
             AmqpSessionError: the session must be ended with it; requests before are answered.
         """
         asked = self._asked.pop(decided.ref, None)
