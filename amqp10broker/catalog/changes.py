@@ -18,7 +18,7 @@ Value = Any
 """An entry's record, as JSON can hold it."""
 
 NUMBERS_RESERVED: Final = 1024
-"""Numbers that are reserved at one time, because reserving waits for the disk."""
+"""Numbers that are reserved at one time, because the journal waits meanwhile."""
 
 
 class Recorder(Protocol):
@@ -31,8 +31,8 @@ class Recorder(Protocol):
             RefusedError: they cannot be kept now (the disk is full); none of them is.
         """
 
-    def put_durably(self, entries: Sequence[tuple[Key, Value]]) -> None:
-        """The same, and they survive a loss of power when this returns. Waits for the disk.
+    def put_ahead(self, entries: Sequence[tuple[Key, Value]]) -> None:
+        """The same, and they are durable before anything is that queues keep from now on.
 
         Raises:
             RefusedError: they cannot be kept now.
@@ -94,7 +94,7 @@ class Changes:
             self._recorder.forget(keys)
 
     def _reserve(self, puts: Sequence[Put]) -> None:
-        """Make durable that the numbers of new queues are given, many at one time.
+        """Keep, ahead of the journal, that the numbers of new queues are given, many at one time.
 
         A loss of power may take back the declaration of a queue and leave messages of it in the journal,
         which was written later but reached the disk earlier. Nobody may be given its number then.
@@ -103,7 +103,7 @@ class Changes:
         if highest > self.highest_reserved:
             assert self._recorder is not None
             reserved = min(highest - 1 + NUMBERS_RESERVED, QUEUE_NUMBER_MAX)
-            self._recorder.put_durably([_highest(reserved)])
+            self._recorder.put_ahead([_highest(reserved)])
             self.highest_reserved = reserved
 
     def give_numbers_back(self, highest_given: int) -> None:

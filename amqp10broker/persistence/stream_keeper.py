@@ -44,6 +44,13 @@ class Log(Protocol):
     def recover(self) -> Iterable[int]:
         """Read what is there: bytes, in steps."""
 
+    def prepare_room(self) -> Sequence[int]:
+        """Begin a new file if that is needed: descriptors to sync before more is appended, or none.
+
+        Raises:
+            DiskFull: it can be tried again.
+        """
+
     def write(self) -> int:
         """Write what was appended; the offset up to which a sync makes it durable.
 
@@ -192,6 +199,10 @@ class StreamKeeper(Keeper[StreamQueue]):
         log = self._log
         try:
             if not self._unwritten:
+                if (fds := log.prepare_room()) and self._syncs is not None:
+                    self.end()
+                    self._sync(self._syncs, fds, self.queue.log.next_offset, now_ms)
+                    return
                 self.queue.write(now_ms)
                 self._unwritten = True
             offset = log.write()
@@ -207,9 +218,12 @@ class StreamKeeper(Keeper[StreamQueue]):
             log.commit(offset)
             self.queue.commit(now_ms)
         else:
-            self._writing = offset
-            self._sync_ms = now_ms
-            self._syncs.when_synced(log.fds_to_sync(), self._on_synced)
+            self._sync(self._syncs, log.fds_to_sync(), offset, now_ms)
+
+    def _sync(self, syncs: Syncs, fds: Sequence[int], offset: int, now_ms: int) -> None:
+        self._writing = offset
+        self._sync_ms = now_ms
+        syncs.when_synced(fds, self._on_synced)
 
     def _on_synced(self) -> None:
         self._synced = True

@@ -34,6 +34,7 @@ class CatalogLog(EntryLog):
         """
         super().__init__(disk, os.path.join(folder, NAME), Purpose.CATALOG, when_written)
         self._part = part
+        self._ahead = 0
 
     def put(self, entries: Sequence[tuple[Key, Value]]) -> None:
         """Keep entries, all of them or none, in place of those of the same keys.
@@ -46,17 +47,18 @@ class CatalogLog(EntryLog):
         except StorageError as error:
             raise LimitExceeded("data folder", f"it cannot be kept on disk: {error}") from error
 
-    def put_durably(self, entries: Sequence[tuple[Key, Value]]) -> None:
-        """The same, and they survive a loss of power when this returns. Blocks for one sync.
+    def put_ahead(self, entries: Sequence[tuple[Key, Value]]) -> None:
+        """The same, and they are durable before anything that comes into the journal later is written.
 
         Raises:
-            LimitExceeded: they cannot be written, or not made durable.
+            LimitExceeded: as `put`.
         """
         self.put(entries)
-        try:
-            self.sync()
-        except StorageError as error:
-            raise LimitExceeded("data folder", f"it cannot be made durable: {error}") from error
+        self._ahead = self.changes
+
+    def holds_journal(self) -> bool:
+        """Whether something must be durable before the journal is written."""
+        return self._ahead > self.durable_changes
 
     def mark(self) -> None:
         """Have the inventory know how much is synced, so that an end that is cut off is told.

@@ -110,6 +110,13 @@ class Part:
         self._inventory.forget([(self._folder, name) for name in gone])
         return self._inventory.changes
 
+    def when_durable(self, told: Callable[[], None]) -> None:
+        """Have a function called when all changes so far survive a loss of power, or now if they do."""
+        if self.is_durable(self._inventory.changes):
+            told()
+        else:
+            self._inventory.when_durable(told)
+
     def is_durable(self, change: int) -> bool:
         """Whether a change survives a loss of power."""
         return self._inventory.durable_changes >= change

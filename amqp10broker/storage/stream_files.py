@@ -6,13 +6,15 @@ is told, and what comes back after a loss of power goes again. The records tell 
 next.
 
 A stream that is deleted loses its entries, and then its folder is renamed, which is one step; what is left
-of such a folder is removed by the next start (`remove_leftovers`).
+of such a folder is removed by the next start (`remove_leftovers`). Each step waits until the one before is
+durable, and nobody for the steps.
 """
 
 from __future__ import annotations
 
 import os.path
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Final
 
 from amqp10broker.errors import DamagedFile, DiskFull, StorageError
@@ -89,6 +91,7 @@ class FileShelf:
         streams: str,
         number: int,
         part: Part,
+        when_synced: Callable[[Sequence[int], Callable[[], None]], None],
         on_torn: Callable[[str, Torn], None] = lambda path, torn: None,
     ) -> None:
         """Name the folder; nothing is read or made before it is asked for.
@@ -98,8 +101,10 @@ class FileShelf:
             streams: folder of all streams, which is there.
             number: the stream's, 1 to 2**32 - 1.
             part: of the inventory (`part_of`). Whoever syncs for the stream syncs the inventory as well.
+            when_synced: has what these descriptors name synced, and then the function called.
             on_torn: called with the file whose torn end was cut off at the start.
         """
+        self._when_synced = when_synced
         self._on_torn = on_torn
         self._disk = disk
         self._streams = streams
@@ -109,8 +114,9 @@ class FileShelf:
         self._files: dict[int, LogFile] = {}
         self._open: dict[int, None] = {}
         self._newest: LogFile | None = None
-        # Segments that were dropped, and whose removal is still to be written down.
-        self._leaving: list[int] = []
+        # The next one, and the folders in which its name, or theirs, is not durable yet.
+        self._next: LogFile | None = None
+        self._folder_fds: list[int] = []
 
     # --- the start --------------------------------------------------------------------------------
 
@@ -160,28 +166,38 @@ class FileShelf:
 
     # --- writing ----------------------------------------------------------------------------------
 
-    def roll(self, first: int) -> int:
-        """See `Shelf.roll`."""
-        path = self._path(first)
-        file = LogFile(self._disk, path, Header(Purpose.STREAM, first, self._disk.fresh_id()))
+    def prepare(self, first: int) -> list[int]:
+        """See `Shelf.prepare`."""
+        if self._next is None:
+            self._next = LogFile(
+                self._disk, self._path(first), Header(Purpose.STREAM, first, self._disk.fresh_id())
+            )
+        file = self._next
+        if file.synced:
+            return []
         try:
             if not self._disk.is_folder(self._folder):
                 self._disk.make_folder(self._folder)
-                sync_folder(self._disk, self._streams)
-            elif os.path.basename(path) in self._disk.list_folder(self._folder):
-                # An attempt for which there was no room.
-                self._disk.unlink(path)
-            file.make_durable()
-            full = {} if self._newest is None else {_name(self._newest): _known(self._newest)}
-            self._part.put({**full, _name(file): _known(file)})
+            if not file.is_made:
+                file.make()
+            while len(self._folder_fds) < 2:
+                folder = (self._folder, self._streams)[len(self._folder_fds)]
+                self._folder_fds.append(self._disk.open_folder(folder))
         except OSError as error:
             raise _failed(self._folder, "cannot be made", error) from error
-        except StorageError:
-            file.close()
-            raise
+        return [file.fileno(), *self._folder_fds]
+
+    def roll(self, first: int) -> int:
+        """See `Shelf.roll`."""
+        file = self._next
+        assert file is not None, "prepare it first"
+        assert file.synced, "sync it first"
+        full = {} if self._newest is None else {_name(self._newest): _known(self._newest)}
+        self._part.put({**full, _name(file): _known(file)})
         if self._newest is not None:
             self._touch(self._newest.number)
         self._newest = self._files[first] = file
+        self._next = None
         return HEADER_BYTES
 
     def append(self, first: int, payload: Sequence[bytes], number: int) -> tuple[int, int]:
@@ -211,6 +227,14 @@ class FileShelf:
         """See `Shelf.synced`."""
         if self._newest is not None:
             self._newest.synced_to(self._newest.written)
+        if self._next is not None:
+            self._next.synced_to(self._next.written)
+        self._close_folders()
+
+    def _close_folders(self) -> None:
+        for fd in self._folder_fds:
+            self._disk.close(fd)
+        self._folder_fds.clear()
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -244,15 +268,8 @@ class FileShelf:
         """See `Shelf.drop`."""
         self._files.pop(segment).close()
         self._open.pop(segment, None)
-        self._leaving.append(segment)
         self._part.forget([STREAM.name(segment)])
-        try:
-            self._part.sync()
-        except DiskFull:
-            return  # nothing waits for it: it goes with the next one, or at the next start
-        for each in self._leaving:
-            self._remove(self._path(each))
-        self._leaving.clear()
+        self._part.when_durable(partial(self._remove, self._path(segment)))
 
     def _remove(self, path: str) -> None:
         try:
@@ -264,25 +281,35 @@ class FileShelf:
     def close(self) -> None:
         """See `Shelf.close`."""
         self.mark()
+        self._close_files()
+
+    def _close_files(self) -> None:
         for file in self._files.values():
             file.close()
+        if self._next is not None:
+            self._next.close()
+        self._close_folders()
 
     def delete(self) -> None:
         """See `Shelf.delete`."""
-        for file in self._files.values():
-            file.close()
+        self._close_files()
         self._files.clear()
         self._part.forget(list(self._part.known))
-        try:
-            self._part.sync()
-        except DiskFull:
-            return  # the next start removes what is there
+        self._part.when_durable(self._move_away)
+
+    def _move_away(self) -> None:
         try:
             if self._disk.is_folder(self._folder):
-                gone = self._folder + _DELETED
-                self._disk.rename(self._folder, gone)
-                sync_folder(self._disk, self._streams)
-                _remove_folder(self._disk, gone)
+                self._disk.rename(self._folder, self._folder + _DELETED)
+                fd = self._disk.open_folder(self._streams)
+                self._when_synced([fd], partial(self._remove_all, fd))
+        except OSError as error:
+            raise _failed(self._folder, "cannot be removed", error) from error
+
+    def _remove_all(self, fd: int) -> None:
+        try:
+            self._disk.close(fd)
+            _remove_folder(self._disk, self._folder + _DELETED)
         except OSError as error:
             raise _failed(self._folder, "cannot be removed", error) from error
 

@@ -77,8 +77,18 @@ class Shelf(Protocol):
             StorageError: what is there cannot be used.
         """
 
+    def prepare(self, first: int) -> Sequence[int]:
+        """Begin a new segment, whose first message will have this offset; all before is durable.
+
+        Returns:
+            Descriptors to sync, and then to tell `synced`, before `roll`; none if that has been done.
+
+        Raises:
+            DiskFull: it can be tried again.
+        """
+
     def roll(self, first: int) -> int:
-        """Make a new segment, whose first message will have this offset; all before is durable.
+        """Go on in the segment that was prepared.
 
         Returns:
             Its size: where its first record will begin.
@@ -138,6 +148,8 @@ class StreamLog:
         self._next = 0
         self._last_ms = 0
         self._older_bytes = 0
+        # A segment was begun, whose messages go on from here.
+        self._rolling = False
 
     def recover(self) -> Iterator[int]:
         """Read what is there, a bit at a time, so that others can work in between.
@@ -189,15 +201,31 @@ class StreamLog:
 
     # --- writing ----------------------------------------------------------------------------------
 
-    def make_room(self) -> None:
+    def prepare_room(self) -> Sequence[int]:
         """Begin a new segment if the newest is full; everything before must be committed.
+
+        Returns:
+            Descriptors of what must be durable first: sync them, `commit` what is, and ask again. None: there
+            is room.
+
+        Raises:
+            DiskFull: it can be tried again.
+        """
+        assert self._committed == self._next, "a segment is only left when all of it is durable"
+        self._rolling = self._rolling or not self._segments or self._full(self._segments[-1])
+        return self._shelf.prepare(self._next) if self._rolling else ()
+
+    def make_room(self) -> None:
+        """Go on in the new segment if one was begun; `prepare_room` names nothing any more.
 
         Raises:
             DiskFull: nothing has changed.
         """
-        assert self._committed == self._next, "a segment is only left when all of it is durable"
-        if not self._segments or self._full(self._segments[-1]):
+        waits = self.prepare_room()
+        assert not waits, "sync what is prepared first"
+        if self._rolling:
             self._add_segment(self._next, self._shelf.roll(self._next))
+            self._rolling = False
 
     def append(
         self, count: int, timestamp_ms: int, filter_bytes: bytes, data: Sequence[bytes], number: int = 0

@@ -21,6 +21,10 @@ class MemoryShelf:
         """Nothing is there."""
         return iter(())
 
+    def prepare(self, first: int) -> Sequence[int]:
+        """Nothing need be durable."""
+        return ()
+
     def roll(self, first: int) -> int:
         """Make a new segment."""
         self._newest = self._segments[first] = []

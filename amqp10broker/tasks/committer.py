@@ -57,6 +57,7 @@ class Committer:
         *,
         also: Sequence[AlsoSynced] = (),
         on_full: Callable[[bool], None] = lambda full: None,
+        held: Callable[[], bool] = lambda: False,
         on_mark: Callable[[], None] = lambda: None,
         on_failed: Callable[[StorageFailed], None] = lambda error: None,
         relay: Relay | None = None,
@@ -68,6 +69,7 @@ class Committer:
             sync: makes files durable, or raises `StorageFailed`: `Syncer.sync`.
             also: other files; they are written by their owners, who then call `wake`.
             on_full: called with True when the disk is full, and with False when it takes writes again.
+            held: whether another file must be durable before the journal is written.
             on_mark: called when the inventory is to be told how much of other files is synced.
             on_failed: called once before `run` raises, so that publishers can be told.
             relay: by which those who wait for little that is durable go on at once.
@@ -82,6 +84,7 @@ class Committer:
         self._sync = sync
         self._also = also
         self._on_full = on_full
+        self._held = held
         self._on_mark = on_mark
         self._on_failed = on_failed
         self._relay = Relay() if relay is None else relay
@@ -230,14 +233,17 @@ class Committer:
         """One write and one sync; whether there was anything to do."""
         self._wanted = False
         full: DiskFull | None = None
+        held, ticket = self._held(), None
         try:
-            ticket = self.journal.write()
+            if not held:
+                ticket = self.journal.write()
         except DiskFull as error:
             # What others have written is synced all the same: deleting is how room is made.
-            ticket, full = None, error
+            full = error
         also = [(each, fds) for each in self._also if (fds := each.fds_to_sync())]
         if ticket is not None or also:
             await self._sync_all(ticket, also)
+            self._wanted = self._wanted or held
         if full is not None:
             await self._wait_for_room(full)
             return not self._stopping

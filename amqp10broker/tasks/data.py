@@ -135,9 +135,10 @@ class Data:
         """This node is of a cluster from now on, also after a loss of power. Waits for the disk.
 
         Raises:
-            RefusedError: it cannot be kept.
+            StorageError: it cannot be kept.
         """
-        self.catalog_log.put_durably([(MEMBERSHIP, membership.document())])
+        self.catalog_log.store([(MEMBERSHIP, membership.document())])
+        self.catalog_log.sync()
 
     def discard(self, why: str) -> None:
         """Lose all that the folder has, before anything of it was used, and begin a new one.

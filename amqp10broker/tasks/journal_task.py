@@ -90,6 +90,7 @@ class JournalTask:
         stream_syncs: StreamSyncs,
         clock: WallClock,
         on_failed: Callable[[BrokerError], None],
+        held: Callable[[], bool],
     ) -> None:
         """Keep what queues give.
 
@@ -101,7 +102,9 @@ class JournalTask:
             stream_syncs: what the committer syncs for streams.
             clock: the time.
             on_failed: told once when the journal cannot be read, written or synced.
+            held: see `Committer`.
         """
+        self._held = held
         self.failure: BrokerError | None = None
         self._disk = disk
         self._folder = folder
@@ -120,6 +123,9 @@ class JournalTask:
 
     def write_early(self) -> int:
         """See `Commits`."""
+        if self._held():
+            self.committer.wake()
+            return self.journal.durable
         try:
             return self.journal.write_early()
         except DiskFull:
@@ -150,7 +156,8 @@ class JournalTask:
     def stream(self, number: int) -> FileShelf:
         """The files of a stream, new or of before."""
         part = part_of(self._folder.inventory, number)
-        return FileShelf(self._disk, self._folder.streams, number, part, _tell_torn)
+        when_synced = self.stream_syncs.when_synced
+        return FileShelf(self._disk, self._folder.streams, number, part, when_synced, _tell_torn)
 
     def remove_deleted_streams(self, numbers: Iterable[int]) -> None:
         """Remove what is left of streams that are not there any more.
@@ -390,11 +397,19 @@ async def opened_journal(
         )
         streams = StreamSyncs()
         also = (data.catalog_log, streams, inventory)
+        held = data.catalog_log.holds_journal
         committer = Committer(
-            journal, helper.sync, also=also, on_full=on_full, on_mark=data.catalog_log.mark, relay=relay
+            journal,
+            helper.sync,
+            also=also,
+            on_full=on_full,
+            held=held,
+            on_mark=data.catalog_log.mark,
+            relay=relay,
         )
         streams.wake = committer.wake
-        journal_task = JournalTask(data.disk, data.folder, journal, committer, streams, clock, on_failed)
+        disk, folder = data.disk, data.folder
+        journal_task = JournalTask(disk, folder, journal, committer, streams, clock, on_failed, held)
         data.when_written = committer.wake
         failure: Exception | None = None
         try:

@@ -17,6 +17,7 @@ from amqp10broker.storage.stream_files import folder_of
 from amqp10broker.storage.stream_log import StreamLog
 from tests.support.disks import PowerLoss, SimDisk
 from tests.support.inventories import ShelfAlone
+from tests.support.streams import make_room
 
 STREAMS = "/streams"
 SEEDS = 1500
@@ -68,7 +69,7 @@ class Scenario:
 
     def write(self) -> None:
         log = self.log
-        log.make_room()
+        make_room(log, self.disk.sync)
         for _ in range(self.rng.randrange(1, 4)):
             count = self.rng.randrange(1, 5)
             content = bytes(self.rng.randrange(256) for _ in range(self.rng.choice((5, 60, 700))))
@@ -132,7 +133,7 @@ def test_after_a_loss_of_power_at_any_moment_everything_committed_is_there() -> 
         log = opened_after(after)
         check(log, one)
         # And it goes on: what is appended now is there after the next loss.
-        log.make_room()
+        make_room(log, after.sync)
         one.appended[log.next_offset] = b"afterwards"
         one.appended = {key: value for key, value in one.appended.items() if key <= log.next_offset}
         log.append(1, 10**6, b"", [b"afterwards"])

@@ -140,6 +140,8 @@ class StreamMachine(RuleBasedStateMachine):
             self._take_effects()
             if self.queue.waiting and self.writing is None:
                 before = self.log.next_offset
+                if self.log.prepare_room():
+                    self.log.commit(before)
                 self.queue.write(self.now_ms)
                 self.chunks[before] = self.now_ms
                 self.writing = self.log.write()

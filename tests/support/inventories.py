@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from amqp10broker.storage.disk import Disk
 from amqp10broker.storage.inventory import Inventory, is_there, open_inventory
 from amqp10broker.storage.stream_files import FileShelf, part_of
@@ -29,7 +31,21 @@ class ShelfAlone(FileShelf):
 
     def __init__(self, disk: Disk, streams: str, number: int) -> None:
         self.inventory = inventory_on(disk)
-        super().__init__(disk, streams, number, part_of(self.inventory, number))
+        super().__init__(disk, streams, number, part_of(self.inventory, number), self._sync_now)
+
+    def _sync_now(self, fds: Sequence[int], done: Callable[[], None]) -> None:
+        for fd in fds:
+            self._disk.sync(fd)
+        done()
+
+    def prepare(self, first: int) -> list[int]:
+        fds = super().prepare(first)
+        return [*self.inventory.fds_to_sync(), *fds] if fds else []
+
+    def delete(self) -> None:
+        super().delete()
+        while sync_inventory(self._disk, self.inventory):
+            pass
 
     def fds_to_sync(self) -> list[int]:
         return [*self.inventory.fds_to_sync(), *super().fds_to_sync()]

@@ -53,7 +53,7 @@ class KeptEntries:
         for key, value in entries:
             self.by_key[key] = json.dumps(value)
 
-    def put_durably(self, entries: Sequence[tuple[Key, Value]]) -> None:
+    def put_ahead(self, entries: Sequence[tuple[Key, Value]]) -> None:
         """Keep entries; here nothing is ever lost."""
         self.put(entries)
 

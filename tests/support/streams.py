@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import chain
 
 from amqp10broker.message.bare import data_section
@@ -44,6 +44,16 @@ def offset_of(message: Message) -> int:
     return int.from_bytes(message[0][-8:], "big")
 
 
+def make_room(log: StreamLog, sync: Callable[[int], None] = lambda fd: None) -> None:
+    """Have room for a chunk; what must be durable first is synced as the caller says."""
+    fds = log.prepare_room()
+    for fd in fds:
+        sync(fd)
+    if fds:
+        log.commit(log.next_offset)
+    log.make_room()
+
+
 class Bench:
     """A stream and whoever uses it.
 
@@ -80,6 +90,8 @@ class Bench:
     def _end_wake(self) -> None:
         self.wakes += 1
         if self.queue.waiting and self._writing is None:
+            if self.log.prepare_room():
+                self.log.commit(self.log.next_offset)
             self.queue.write(self.now_ms)
             self._writing = self.log.write()
         if self._writing is not None and not self.slow:

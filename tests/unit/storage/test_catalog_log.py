@@ -31,12 +31,21 @@ def entries(log: CatalogLog) -> Entries:
 
 
 def sync(disk: SimDisk, log: CatalogLog) -> None:
-    """As the group commit does it."""
+    """As the group commit does it, once."""
     fds = log.fds_to_sync()
     for fd in fds:
-        disk.sync(fd)
+        try:
+            disk.sync(fd)
+        except OSError as error:
+            raise StorageFailed(FILE, f"cannot be synced: {error.strerror}", "look at the disk") from error
     if fds:
         log.synced()
+
+
+def sync_all(disk: SimDisk, log: CatalogLog) -> None:
+    """As it does it until nothing is left to sync."""
+    while log.fds_to_sync():
+        sync(disk, log)
 
 
 @pytest.fixture
@@ -209,7 +218,8 @@ def test_what_must_be_durable_at_once_is(log: CatalogLog, disk: SimDisk) -> None
     """Also while somebody else syncs."""
     log.put([(("a",), 1)])
     fds = log.fds_to_sync()
-    log.put_durably([(("b",), 1)])
+    log.put([(("b",), 1)])
+    log.sync()
     for seed in range(20):
         assert entries(opened(disk.after_power_loss(seed))) == {("a",): 1, ("b",): 1}
     log.put([(("c",), 1)])
@@ -218,14 +228,20 @@ def test_what_must_be_durable_at_once_is(log: CatalogLog, disk: SimDisk) -> None
     assert len(log.fds_to_sync()) == 1
 
 
-def test_what_cannot_be_made_durable_at_once_is_refused(log: CatalogLog, disk: SimDisk) -> None:
-    """Nothing will be written any more."""
-    disk.fail[len(disk.calls) + 1] = errno.EIO
-    with pytest.raises(
-        LimitExceeded, match="cannot be made durable: .* cannot be synced: Input/output error"
-    ):
-        log.put_durably([(("a",), 1)])
-    assert log.failed is not None
+def test_the_journal_is_held_until_what_goes_ahead_of_it_is_durable(log: CatalogLog, disk: SimDisk) -> None:
+    """Also when more is changed meanwhile."""
+    log.put([(("a",), 1)])
+    assert not log.holds_journal()
+    log.put_ahead([(("numbers",), 1024)])
+    assert log.holds_journal()
+    fds = log.fds_to_sync()
+    log.put([(("b",), 1)])
+    for fd in fds:
+        disk.sync(fd)
+    assert log.holds_journal()
+    log.synced()
+    assert not log.holds_journal()
+    assert entries(opened(disk.after_power_loss(1)))[("numbers",)] == 1024
 
 
 # --- writing anew -----------------------------------------------------------------------------------
@@ -239,11 +255,36 @@ def test_the_file_does_not_grow_with_changes_that_are_undone(disk: SimDisk) -> N
     for number in range(200):
         log.put([(("a",), number)])
         log.forget([("a",)])
-        sync(disk, log)
+        sync_all(disk, log)
         assert log.size_bytes < 1000
     assert entries(opened(disk.after_kill())) == {("kept",): "x" * 50}
     assert disk.names("/data/catalog") == ["catalog.log"]
     assert disk.open_count == 3  # the lock, the inventory and the log
+
+
+@pytest.mark.usefixtures("small_spare")
+def test_the_file_is_written_anew_without_a_sync_of_its_own(disk: SimDisk) -> None:
+    """Whoever commits syncs it, with what others wait for, and what was changed meanwhile is in it."""
+    log = opened(disk)
+    while disk.names("/data/catalog") == ["catalog.log"]:
+        log.put([(("a",), log.size_bytes)])
+        sync(disk, log)
+    calls = len(disk.calls)
+    told: list[str] = []
+    fds = log.fds_to_sync()
+    log.put([(("b",), 1)])
+    log.when_durable(lambda: told.append("b"))
+    assert ("sync", FILE) not in disk.calls[calls:]
+    for fd in fds:
+        disk.sync(fd)
+    calls = len(disk.calls)
+    log.synced()
+    assert [method for method, _ in disk.calls[calls:]] == ["rename", "open_folder", "allocate"]
+    assert (told, disk.names("/data/catalog")) == ([], ["catalog.log"])
+    sync(disk, log)
+    assert told == ["b"]
+    for seed in range(5):
+        assert entries(opened(disk.after_power_loss(seed))) == entries(log)
 
 
 @pytest.mark.usefixtures("small_spare")
@@ -273,7 +314,7 @@ def test_many_entries_are_written_anew_in_several_records(
             log.put([((str(number),), "-"), ((str(number),), expected[str(number),])])
             log.put([((str(number),), "-")])
             log.put([((str(number),), expected[str(number),])])
-        log.tidy()
+        sync_all(disk, log)
     again = opened(disk.after_kill())
     assert entries(again) == expected
     assert again.found.records > 3
@@ -294,14 +335,15 @@ def test_without_room_to_write_it_anew_the_old_file_goes_on(disk: SimDisk) -> No
     log = opened(disk)
     while log.size_bytes < 400:
         log.put([(("a",), log.size_bytes)])
-    disk.fail[len(disk.calls)] = errno.ENOSPC
-    log.tidy()
+    disk.fail[len(disk.calls) + 1] = errno.ENOSPC
+    sync_all(disk, log)
+    assert disk.calls[-1][0] == "list_folder"
     assert log.size_bytes >= 400
     assert disk.names("/data/catalog") == ["catalog.log"]
     log.put([(("b",), 1)])
     while log.size_bytes > 400:
         log.put([(("a",), log.size_bytes)])
-        log.tidy()
+        sync_all(disk, log)
     assert entries(opened(disk.after_kill())) == entries(log)
     assert ("b",) in log
 
@@ -430,8 +472,7 @@ def test_whichever_call_fails_nothing_is_lost(code: int, monkeypatch: pytest.Mon
             if number % 4 == 3:
                 log.forget([("n",)])
             try:
-                log.sync()
-                log.tidy()
+                sync(disk, log)
             except StorageFailed:
                 return None
             except StorageError:
@@ -441,6 +482,7 @@ def test_whichever_call_fails_nothing_is_lost(code: int, monkeypatch: pytest.Mon
 
     whole = SimDisk()
     assert scenario(whole) is not None
+    assert len([call for call in whole.calls if call[0] == "rename" and call[1] == f"{FILE}.new"]) > 1
     outcomes = []
     for at in range(len(whole.calls)):
         disk = SimDisk()
@@ -554,7 +596,7 @@ def test_a_flipped_bit_in_a_file_that_was_written_anew_is_found(disk: SimDisk, s
     while ("done",) not in log:
         log.put([(("a",), "x" * 2000), (("b",), 1)])
         log.put([(("a",), "y" * 2000)])
-        log.tidy()
+        sync_all(disk, log)
         if log.size_bytes < 2300:
             break
     size = log.size_bytes - RECORD_BYTES - 8
@@ -572,7 +614,7 @@ def test_an_empty_sector_in_a_file_that_was_written_anew_is_damage(disk: SimDisk
     log.put([(("a",), "x" * 4000)])
     log.put([(("a",), "y" * 4000)])
     log.put([(("a",), "z" * 4000)])
-    sync(disk, log)
+    sync_all(disk, log)
     assert log.size_bytes < 4200
     bad = disk.after_kill()
     data = bytearray(disk.contents(FILE))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,7 @@ from amqp10broker.storage.stream_log import StreamLog
 from amqp10broker.tasks.data import FURNISHED
 from tests.support.declaring import declare, declare_exchange
 from tests.support.kept_entries import kept_catalog
+from tests.support.streams import make_room
 
 DISK = OsDisk()
 file_name = JOURNAL.name
@@ -74,16 +75,20 @@ def data(tmp_path: Path) -> Path:
     (path / "catalog" / "catalog.log.new").write_bytes(b"half")
     (path / "streams" / "8.deleted").mkdir()
     (path / "streams" / "8.deleted" / "0.log").write_bytes(b"anything")
-    stream = StreamLog(FileShelf(DISK, folder.streams, 7, part_of(folder.inventory, 7)))
+    stream = StreamLog(FileShelf(DISK, folder.streams, 7, part_of(folder.inventory, 7), _never))
     assert list(stream.recover()) == []
     stream.segment_bytes = 200
     for count in (1, 2, 3, 2):
-        stream.make_room()
+        make_room(stream, DISK.sync)
         stream.append(count, 0, b"", [b"messages" * 10])
         stream.commit(stream.write())
     stream.close()
     folder.close()
     return path
+
+
+def _never(fds: Sequence[int], done: Callable[[], None]) -> None:
+    raise AssertionError("nothing is deleted")
 
 
 def _check(path: Path) -> dict[str, Checked]:

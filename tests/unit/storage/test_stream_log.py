@@ -15,6 +15,7 @@ from amqp10broker.storage.stream_log import Chunk, StreamLog
 from amqp10broker.storage.stream_memory import MemoryShelf
 from tests.support.disks import SimDisk
 from tests.support.inventories import ShelfAlone, inventory_on
+from tests.support.streams import make_room
 
 STREAMS = "/streams"
 NUMBER = 7
@@ -45,7 +46,7 @@ def write(
     log: StreamLog, count: int = 1, at_ms: int = 0, data: bytes = b"data", filter_bytes: bytes = b""
 ) -> None:
     """Append a chunk and commit it."""
-    log.make_room()
+    make_room(log)
     log.append(count, at_ms, filter_bytes, [data])
     log.commit(log.write())
 
@@ -65,7 +66,7 @@ def everything(log: StreamLog, offset: int = 0) -> list[Chunk]:
 
 def test_what_was_written_is_read(make_log: MakeLog) -> None:
     log = make_log()
-    log.make_room()
+    make_room(log)
     log.append(3, 1000, b"filter", [b"one ", b"", b"two"])
     log.append(2, 1001, b"", [b"three"])
     assert log.read(log.find(0))[0] == []
@@ -173,7 +174,7 @@ def test_the_last_chunk_is_the_last_committed_one(make_log: MakeLog) -> None:
     for _ in range(3):
         write(log, 4)
     assert log.last_chunk() == 8
-    log.make_room()
+    make_room(log)
     log.append(1, 0, b"", [b"x"])
     assert log.last_chunk() == 8
     log.commit(log.write())
@@ -234,7 +235,7 @@ def test_a_stream_begins_again_where_it_ended_when_nothing_is_left_in_its_newest
     log = opened(disk)
     log.segment_bytes = 1
     write(log, 5)
-    log.make_room()
+    make_room(log)
     log.close()
     log = opened(disk)
     log.segment_bytes = 1
@@ -396,7 +397,7 @@ def test_a_write_without_room_is_tried_again_and_nothing_is_lost() -> None:
     disk = disk_with_folder()
     log = opened(disk)
     write(log, 1)
-    log.make_room()
+    make_room(log)
     log.append(2, 0, b"", [b"more"])
     disk.fail[len(disk.calls)] = 28
     with pytest.raises(DiskFull):
