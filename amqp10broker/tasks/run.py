@@ -13,6 +13,7 @@ from amqp10broker.tasks.broker import Broker
 from amqp10broker.tasks.http_listener import MODULES as HTTP
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.preload import preload
+from amqp10broker.tasks.short_slices import ask_for_short_slices
 
 _log = Log("amqp10broker.broker")
 
@@ -32,6 +33,7 @@ async def run_broker(
         AdminSocketError: the place of the admin socket is unsafe.
         StorageError: the data folder cannot be used, or not any more.
     """
+    ask_for_short_slices()
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         again = True
         while again:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import platform
 import signal
 import socket
+import struct
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -20,16 +23,18 @@ from amqp10broker.storage.journal import Journal
 from amqp10broker.tasks import syncer as syncer_module
 from amqp10broker.tasks import syncer_child
 from amqp10broker.tasks.committer import Committer
+from amqp10broker.tasks.short_slices import SLICE_NS
 from amqp10broker.tasks.syncer import Syncer, open_syncer
+from tests.support.broker_process import BrokerProcess
 
 pytestmark = pytest.mark.integration
 
 
-def _helper() -> int:
-    """The process number of this process's helper, whichever thread has started it."""
+def _helper(of: int | str = "self") -> int:
+    """The process number of a process's helper, whichever thread has started it."""
     found: set[int] = set()
     while not found:  # a thread that ends while we look leaves its children to another
-        for file in Path("/proc/self/task").glob("*/children"):
+        for file in Path(f"/proc/{of}/task").glob("*/children"):
             with suppress(FileNotFoundError, ProcessLookupError):
                 for child in map(int, file.read_text().split()):
                     if b"syncer_child" in Path(f"/proc/{child}/cmdline").read_bytes():
@@ -170,3 +175,17 @@ async def test_a_journal_on_a_real_disk_is_committed_and_comes_back(tmp_path: Pa
     assert journal.files > 5
     journal.close()
     folder.close()
+
+
+@pytest.mark.skipif(
+    tuple(map(int, platform.release().split(".")[:2])) < (6, 12) or platform.machine() != "x86_64",
+    reason="only Linux 6.12 and later gives slices, and numbers of calls differ between machines",
+)
+def test_broker_and_helper_ask_for_short_slices(tmp_path: Path) -> None:
+    """So that neither waits for the slice of another to end, each time that a confirm needs them."""
+    with BrokerProcess(tmp_path, "--data-dir", str(tmp_path / "data")) as broker:
+        for pid in (broker.pid, _helper(broker.pid)):
+            found = ctypes.create_string_buffer(48)
+            assert ctypes.CDLL(None).syscall(315, pid, found, len(found), 0) == 0
+            policy, _, nice, _, slice_ns = struct.unpack_from("=IQiIQ", found, 4)
+            assert (policy, nice, slice_ns) == (0, os.getpriority(os.PRIO_PROCESS, 0), SLICE_NS)
