@@ -133,7 +133,7 @@ LISTINGS: Final = (
             durable, auto_delete
             exclusive: only for the connection that declared it
             arguments
-            messages: ready and unacknowledged
+            messages: ready, unacknowledged and messages_dlx
             messages_ready
             messages_unacknowledged: delivered and not settled
             messages_delayed: that wait for their time

@@ -15,14 +15,14 @@ Connections = Sequence[Document]
 
 def queue_row(queue: Document) -> Row:
     """A queue of `list-queues`."""
-    ready, unsettled = queue["message_count"], queue["messages_unsettled"]
+    ready, unsettled, dead = queue["message_count"], queue["messages_unsettled"], queue["messages_dlx"] or 0
     counters = dict(queue["counters"])
     if "delivery_limit" in counters:  # the column of this name is RabbitMQ's: the limit
         counters["over_delivery_limit"] = counters.pop("delivery_limit")
     return {
         **queue,
         # A stream keeps what it has delivered: that is among the ready messages.
-        "messages": ready if queue["type"] == "stream" or ready is None else ready + unsettled,
+        "messages": ready if queue["type"] == "stream" or ready is None else ready + unsettled + dead,
         "messages_ready": ready,
         "messages_unacknowledged": unsettled,
         "consumers": queue["consumer_count"],

@@ -49,7 +49,7 @@ def counts(row: Row) -> dict[str, int]:
     if ready is None:
         return {}
     # A stream keeps what it has delivered: that is among the ready messages.
-    every = ready if row["type"] == "stream" else ready + unacknowledged
+    every = ready if row["type"] == "stream" else ready + unacknowledged + (row["messages_dlx"] or 0)
     return dict(zip(COUNTS, (every, ready, unacknowledged), strict=True))
 
 

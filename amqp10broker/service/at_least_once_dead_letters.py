@@ -21,8 +21,12 @@ from amqp10broker.queues.effects import Confirmed, Reason, Rejected, Unconfirmed
 from amqp10broker.service.dead_letters import Judge
 
 RETRY_MS: Final = 180_000
-"""How long to wait for a confirm, a route, or room in the target, before a message is sent again:
-RabbitMQ's `dead_letter_worker_publisher_confirm_timeout`."""
+"""How long to wait for a confirm before a message is sent again: RabbitMQ's
+`dead_letter_worker_publisher_confirm_timeout`."""
+
+LOOK_MS: Final = 1_000
+"""How often to look whether there is a route, or room in the target, for what had none. RabbitMQ waits as
+long as for a confirm."""
 
 Post = tuple[DeclaredQueue, Publish]
 
@@ -61,9 +65,10 @@ class _Outstanding:
         former: the same of queues that are not bound any more: nobody waits for them.
         refused: target queues that did not take it.
         taken: target queues that took it.
+        routed_at: `VirtualHost.version` when it was sent last.
     """
 
-    __slots__ = ("died_ms", "due_ms", "former", "letter", "refused", "taken", "waiting")
+    __slots__ = ("died_ms", "due_ms", "former", "letter", "refused", "routed_at", "taken", "waiting")
 
     def __init__(self, letter: DeadLetter, now_ms: int) -> None:
         self.letter = letter
@@ -73,6 +78,18 @@ class _Outstanding:
         self.former: dict[DeclaredQueue, int] = {}
         self.refused: set[DeclaredQueue] = set()
         self.taken: set[DeclaredQueue] = set()
+        self.routed_at = -1
+
+    @property
+    def stuck(self) -> bool:
+        """It has no route, or was refused."""
+        return bool(self.refused) or not self.waiting
+
+    def may_go(self, version: int) -> bool:
+        """Whether that may have changed."""
+        if not self.stuck:
+            return False
+        return self.routed_at != version or any(not queue.handle.figures().full for queue in self.refused)
 
     @property
     def done(self) -> bool:
@@ -106,6 +123,7 @@ class Forwarding:
         self._outstanding: dict[int, _Outstanding] = {}
         self._sent: dict[int, _Outstanding] = {}
         self._next_id = 1
+        self._looked_ms = 0
         self._refs: dict[DeclaredQueue, PublisherRef] = {}
         self._queues: dict[PublisherRef, DeclaredQueue] = {}
 
@@ -123,6 +141,8 @@ class Forwarding:
         Returns:
             What to post.
         """
+        if not self._outstanding:
+            self._looked_ms = now_ms
         fresh = []
         for letter in letters:
             if letter.key not in self._outstanding:
@@ -158,7 +178,7 @@ class Forwarding:
                     each.due_ms = now_ms
 
     def due(self, vhost: VirtualHost, now_ms: int) -> tuple[list[Post], list[int]]:
-        """Send again what has waited long enough.
+        """Send again what has waited long enough, or has a route or room now.
 
         Args:
             vhost: of the queue.
@@ -168,7 +188,9 @@ class Forwarding:
             What to post, and the keys of messages that are done with, because the queues that had not
             taken them are not bound any more.
         """
-        late = [each for each in self._outstanding.values() if each.due_ms <= now_ms]
+        self._looked_ms = now_ms
+        version = vhost.version
+        late = [each for each in self._outstanding.values() if each.due_ms <= now_ms or each.may_go(version)]
         posts = self._publish(late, vhost, now_ms)
         done = [each.letter.key for each in late if each.done]
         self._forget(done)
@@ -176,7 +198,11 @@ class Forwarding:
 
     def deadline(self) -> int | None:
         """When `due` has something to do, in milliseconds of wall clock; None: never as it stands."""
-        return min((each.due_ms for each in self._outstanding.values()), default=None)
+        look_ms = self._looked_ms + LOOK_MS
+        return min(
+            (min(each.due_ms, look_ms) if each.stuck else each.due_ms for each in self._outstanding.values()),
+            default=None,
+        )
 
     def forget(self) -> None:
         """The queue has dropped its dead messages: nothing is sent again."""
@@ -216,7 +242,7 @@ class Forwarding:
             self.unrouted += not fate.queues and not each.taken
             if judge.exchange is not None:
                 judge.exchange.count(1, routed=bool(fate.queues))
-            each.due_ms = now_ms + self._retry_ms
+            each.due_ms, each.routed_at = now_ms + self._retry_ms, vhost.version
             for queue, number in self._numbered(each, fate.queues).items():
                 numbers, messages = to.setdefault(queue, ([], []))
                 numbers.append(number)

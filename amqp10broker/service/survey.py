@@ -269,7 +269,7 @@ def _parts(connection: ConnectionView) -> Iterator[_Part]:
 
 def _fullness(queue: QueueView) -> tuple[bool, int]:
     figures = queue.figures
-    return figures.full, figures.messages_ready + figures.messages_unsettled
+    return figures.full, figures.messages_ready + figures.messages_unsettled + (figures.messages_dlx or 0)
 
 
 def _line(connection: ConnectionView, part: _Part) -> WaitingView:

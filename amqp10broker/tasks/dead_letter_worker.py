@@ -86,7 +86,7 @@ class DeadLetterWorker:
             settle: tells the queue the keys of messages that it need not keep any more.
             askers: it becomes one of them, until `run` ends.
             clock: what records say, and when to send again.
-            retry_ms: how long to wait for a confirm, or a route, before a message is sent again.
+            retry_ms: how long to wait for a confirm before a message is sent again.
         """
         self._catalog = catalog
         self._vhost = vhost

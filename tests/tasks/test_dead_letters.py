@@ -29,11 +29,20 @@ from amqp10broker.amqp10 import performatives as amqp10
 from amqp10broker.amqp10.types import Symbol
 from amqp10broker.catalog.policies import Policy
 from amqp10broker.queues.commands import Delete
+from amqp10broker.routing.bindings import Binding, Destination
 from amqp10broker.service.at_least_once_dead_letters import RETRY_MS, DeadLetterTarget
 from amqp10broker.tasks.broker import Broker
 from amqp10broker.tasks.dead_letter_worker import DeadLetterWorker
 from tests.support.dead_letters import held
-from tests.support.declaring import add_vhost, declare, delete_policy, delete_vhost, put_policy
+from tests.support.declaring import (
+    add_vhost,
+    bind,
+    declare,
+    declare_exchange,
+    delete_policy,
+    delete_vhost,
+    put_policy,
+)
 from tests.support.rawframes import attach_receiver, attach_sender, credit, disposition, frame, transfer
 from tests.support.trioclient import connect, running_broker
 from tests.support.trioclient091 import Client091, connect091, message
@@ -325,7 +334,7 @@ async def test_the_worker_settles_what_the_target_has_confirmed(autojump_clock: 
 async def test_the_worker_tries_again_when_the_exchange_is_missing(
     autojump_clock: MockClock, log: LogRecorder
 ) -> None:
-    """After three minutes; people are told once."""
+    """People are told once."""
     async with running_broker() as broker, running_source(broker, "later", None) as source:
         vhost = broker.catalog.lookup_vhost("/")
         declare(broker.catalog, vhost, "target")
@@ -338,22 +347,43 @@ async def test_the_worker_tries_again_when_the_exchange_is_missing(
         assert source.settled == [1]
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "dlx_missing")
+async def test_the_worker_tries_again_when_the_exchange_and_the_binding_appear(
+    autojump_clock: MockClock,
+) -> None:
+    """Within a second, and not when it would not have waited for a confirm any longer."""
+    async with running_broker() as broker, running_source(broker, "later", None) as source:
+        vhost = broker.catalog.lookup_vhost("/")
+        source.offer(1)
+        await trio.sleep(5.5)
+        declare(broker.catalog, vhost, "target")
+        declare_exchange(broker.catalog, vhost, "later", "fanout", durable=True)
+        await trio.sleep(1)
+        assert source.settled == []
+        bind(broker.catalog, vhost, Binding("later", Destination("queue", "target")))
+        await trio.sleep(1)
+        assert (source.settled, ready(broker, "target")) == ([1], 1)
+
+
 @pytest.mark.rabbitmq(
     "rabbit_fifo_dlx_integration_SUITE",
     "reject_publish_max_length_target_quorum_queue",
     "reject_publish_target_classic_queue",
 )
-async def test_the_worker_tries_again_when_the_target_is_full(autojump_clock: MockClock) -> None:
-    """Until a consumer has made room."""
-    full = {"x-max-length": 1, "x-overflow": "reject-publish"}
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+async def test_the_worker_tries_again_when_the_target_is_full(autojump_clock: MockClock, kind: str) -> None:
+    """Within a second after a consumer has made some; a full target is not bothered meanwhile."""
+    full = {"x-max-length": 1, "x-overflow": "reject-publish", "x-queue-type": kind}
     async with running_broker() as broker, running_source(broker) as source:
         declare(broker.catalog, "/", "target", arguments=full)
         source.offer(1, 2)
         await trio.testing.wait_all_tasks_blocked()
         assert source.settled == [1]
         client = await connect091(broker).open()
+        await trio.sleep(5.5)
+        assert broker.catalog.lookup_vhost("/").lookup("target").handle.counters.rejected == 1
         assert await bodies(client, "target") == "1"
-        await trio.sleep(RETRY_MS / 1000 + 1)
+        await trio.sleep(1)
         assert source.settled == [1, 2]
         assert await bodies(client, "target") == "2"
 

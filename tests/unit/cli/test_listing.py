@@ -161,13 +161,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return requests
 
 
-def test_messages_are_those_ready_and_those_delivered(
+def test_messages_are_those_ready_those_delivered_and_dead_ones_that_wait(
     asked: list[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As RabbitMQ counts them; the type is that of the declaration."""
     assert main.main(["list-queues", "name", "type", "messages"]) == 0
     assert asked == [{"op": "list-queues", "arguments": {}}]
-    assert capsys.readouterr().out.splitlines()[3] == "│ q    │ quorum │ 7        │"
+    assert capsys.readouterr().out.splitlines()[3] == "│ q    │ quorum │ 9        │"
 
 
 def test_every_listing_without_columns_shows_its_default_ones(
