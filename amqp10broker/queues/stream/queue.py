@@ -1,7 +1,7 @@
 """The stream: messages stay where they are, and every consumer has a position of its own.
 
-What is published in one wake becomes a chunk of the log. Publishers hear of it, and consumers get it,
-when the log says that it is committed. A delivery takes nothing away: settling it is only an
+What is published in one wake becomes a chunk of the log, or several. Publishers hear of it, and consumers get
+it, when the log says that it is committed. A delivery takes nothing away: settling it is only an
 acknowledgement, and giving it back puts the consumer's position back.
 
 Consumers take turns in reading, and all of them together read `WORK_MAX` a wake: one that reads from the
@@ -61,7 +61,12 @@ from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 from amqp10broker.queues.stream.consumer import OpenChunk, StreamConsumer
 from amqp10broker.queues.stream.log import StreamLog
 
-CHUNK_MESSAGES_MAX: Final = 4096
+CHUNK_MESSAGES_MIN: Final = 32
+CHUNK_MESSAGES_MAX: Final = 512
+"""The first chunk of a burst gets at most the smaller number of messages, and each twice as many as the one
+before, up to the larger one. RabbitMQ 4.3.6 was seen to make about the same (of 100: 1, 32, 64, 3; of 50 000
+half the chunks had up to 36, one in ten more than 136, the largest 457): the last is not the whole burst."""
+
 CHUNK_BYTES_MAX: Final = 256 * 1024
 """A chunk gets no more messages when it has so many bytes. A consumer holds the chunk that it reads."""
 
@@ -479,12 +484,14 @@ def _cut(messages: list[Message]) -> list[list[Message]]:
     """Messages in pieces that make chunks of a good size."""
     size = 0
     start = 0
+    most = min(CHUNK_MESSAGES_MIN, CHUNK_MESSAGES_MAX)
     pieces = []
     for at, (_, content) in enumerate(messages):
-        if size >= CHUNK_BYTES_MAX or at - start >= CHUNK_MESSAGES_MAX:
+        if size >= CHUNK_BYTES_MAX or at - start >= most:
             pieces.append(messages[start:at])
             start = at
             size = 0
+            most = min(2 * most, CHUNK_MESSAGES_MAX)
         size += len(content)
     pieces.append(messages[start:] if start else messages)
     return pieces

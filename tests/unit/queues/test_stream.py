@@ -102,6 +102,18 @@ def test_a_large_publish_is_cut_into_chunks_of_bounded_size(monkeypatch: pytest.
     assert [(chunk.first, chunk.end) for chunk in chunks] == [(10, 12), (12, 14), (14, 15)]
 
 
+def test_the_chunks_of_a_burst_grow_so_that_the_last_is_not_the_whole() -> None:
+    """As what RabbitMQ 4.3.6 was seen to make of one."""
+    bench = Bench()
+    bench.publish(100)
+    assert bench.log.last_chunk() == 96
+    bench.publish(2000)
+    chunks, _ = bench.log.read(bench.log.find(100))
+    assert [chunk.end - chunk.first for chunk in chunks] == [32, 64, 128, 256, 512, 512, 496]
+    bench.publish(3)
+    assert bench.log.last_chunk() == 2100
+
+
 def test_a_message_of_amqp_0_9_1_is_kept_in_the_encoding_of_amqp_1_0() -> None:
     from amqp10broker.message import amqp091
 
