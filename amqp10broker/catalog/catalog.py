@@ -9,6 +9,7 @@ declared again, that it is deleted.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
@@ -133,6 +134,8 @@ class Catalog:
         self.on_left: Callable[[Key], None] = lambda key: None
         self.relaxed_quorum_checks = relaxed_quorum_checks
         self._host = host
+        # By queues of virtual hosts that were deleted.
+        self._given_up: Counter[tuple[str, str, str]] = Counter()
         self._default_queue_type = queue_type_of(default_queue_type, "the broker")
         self.choose = choose
         self.apply([Put(("vhost", VHOST), VhostFacts(VHOST, "Default virtual host"))])
@@ -173,6 +176,13 @@ class Catalog:
     def alone(self) -> bool:
         """Whether this node is the only one there is."""
         return self.cluster is None or len(self.nodes) == 1
+
+    def given_up(self) -> Counter[tuple[str, str, str]]:
+        """What queues gave up here, by kind, reason and strategy; see `queues.counters.given_up`."""
+        total = self._given_up.copy()
+        for vhost in self.vhosts.values():
+            total.update(vhost.given_up())
+        return total
 
     def find_vhost(self, name: str) -> VirtualHost | None:
         """The virtual host of this name, or None."""
@@ -338,7 +348,9 @@ class Catalog:
             case "policy" | "operator_policy":
                 self.vhosts[key[1]].policies.drop_policy(key[2], operator=key[0] == "operator_policy")
             case "vhost":
-                self.vhosts.pop(key[1]).deleted = True
+                gone = self.vhosts.pop(key[1])
+                gone.deleted = True
+                self._given_up.update(gone.given_up())
                 self.on_left(key)
             case "parameter":
                 del self.parameters[key[1], key[2], key[3]]

@@ -19,7 +19,7 @@ from amqp10broker.catalog.policies import Changed, Policies
 from amqp10broker.catalog.queue import NO_POLICY, DeclaredQueue, QueueHandle, QueueHost, QueueSpec, QueueType
 from amqp10broker.errors import NotFound, ResourceLocked
 from amqp10broker.queues.commands import DELETE, Configure
-from amqp10broker.queues.counters import QueuesGone
+from amqp10broker.queues.counters import QueueConsumption, QueuesGone, given_up
 from amqp10broker.routing.declaration import DIRECT_REPLY_TO
 from amqp10broker.routing.exchange import Binding, Choose, Exchange, Headers, no_headers
 from amqp10broker.routing.topology import Topology, in_turn
@@ -134,6 +134,17 @@ class VirtualHost:
         for queue in self.queues.values():
             total.update(queue.counted())
         return total
+
+    def given_up(self) -> Counter[tuple[str, str, str]]:
+        """What its queues gave up, those that are gone included; see `queues.counters.given_up`."""
+        total = self._gone.given_up()
+        for queue in self.queues.values():
+            total.update(given_up(queue.type, queue.handle.counters))
+        return total
+
+    def member_gone(self, queue: DeclaredQueue) -> None:
+        """This node has no member of a queue any more, and what that has counted is kept."""
+        self._gone.add(queue.type, queue.handle.counters, QueueConsumption())
 
     def __repr__(self) -> str:
         return f"<VirtualHost {self.name!r}>"
@@ -259,7 +270,7 @@ class VirtualHost:
     def drop_queue(self, name: str, *, farewell: bool) -> None:
         """Forget a queue whose bindings are gone; with `farewell` it is told to delete itself."""
         queue = self.queues.pop(name)
-        self._gone.add(queue.handle.counters, queue.consumption)
+        self._gone.add(queue.type, queue.handle.counters, queue.consumption)
         if queue.owner is not None:
             owned = self._owned[queue.owner]
             del owned[name]
@@ -299,6 +310,6 @@ class VirtualHost:
         """Forget a queue of direct reply-to, which the caller tells to delete itself; twice is fine."""
         if self.queues.get(queue.name) is queue:
             del self.queues[queue.name]
-            self._gone.add(queue.handle.counters, queue.consumption)
+            self._gone.add(queue.type, queue.handle.counters, queue.consumption)
             self._queue_changes += 1
             self._volatile -= 1

@@ -20,6 +20,8 @@ from amqp10broker.management.snapshot import ConnectionView
 from amqp10broker.metrics import table
 from amqp10broker.metrics.table import Family, Group
 from amqp10broker.metrics.wanted import Form, Wanted
+from amqp10broker.queues.counters import AT_LEAST_ONCE, AT_MOST_ONCE, CONFIRMED, DISABLED
+from amqp10broker.queues.effects import Reason
 from amqp10broker.service.counters import ClientCounters
 from amqp10broker.service.measures import Histogram, Measures
 from amqp10broker.service.waits import Wait
@@ -206,11 +208,15 @@ class Gathering:
         self._left_out: Counter[str] = Counter()
         self._clients = _Clients()
         self._queues_here = 0
+        self._given_up: Counter[tuple[str, str, str]] = Counter()
         self._info: list[tuple[str, tuple[str, ...], float]] = []
 
     def steps(self) -> Iterator[None]:
         """Look at everything that is asked for; a step is an object."""
         names = self._names
+        if self._wanted.form is Form.MEMORY:
+            self._node = self._source.node()
+            return
         node_wanted = self._wanted.form is not Form.DETAILED
         of_clients = {group.name for group in _OF_CLIENTS}
         if node_wanted or names & of_clients:
@@ -220,10 +226,15 @@ class Gathering:
         if names & {table.EXCHANGES.name, table.EXCHANGE_NAMES.name, table.VHOSTS.name}:
             yield from self._look_at_vhosts(names)
         self._look_at_node()
+        self._given_up = self._source.catalog.given_up()
 
     def samples(self) -> Iterator[Samples]:
         """What was found, metric by metric."""
         yield from self._always()
+        if self._wanted.form is Form.MEMORY:
+            if self._node.memory is not None:
+                yield _one(table.MEMORY, self._node.memory)
+            return
         if self._wanted.form is Form.AGGREGATED:
             yield from self._of_node()
             for group in table.GROUPS.values():
@@ -327,6 +338,7 @@ class Gathering:
         source, wanted = self._source, self._wanted
         counted, shown = table.QUEUE_DELIVERY.name in names, any(name in names for name in _OF_QUEUES)
         consumers, raft = table.QUEUE_CONSUMERS.name in names, table.RAFT.name in names
+        weighed = table.QUEUE_MESSAGES.name in names
         for queue in list(source.catalog):
             yield
             if not source.is_here(queue):
@@ -342,6 +354,8 @@ class Gathering:
                 continue
             if consumers:
                 self._add(table.QUEUE_CONSUMERS, labels, (handle.figures().consumers,))
+            if weighed:
+                self._add(table.QUEUE_MESSAGES, labels, _messages(queue))
             if counted:
                 counts = queue.counted()
                 values = (counts["published"], *(counts[name] for name in _CONSUMED))
@@ -455,6 +469,14 @@ class Gathering:
         for at, family in enumerate(table.CONSUMED):
             rows = [("", labels, each[at]) for labels, each in consumed.items()]
             yield Samples(family, family.labels, rows)
+        for reason, family in table.DEAD_LETTERED.items():
+            rows = [
+                ("", (QueueType(kind).module, strategy), float(self._given_up[kind, reason, strategy]))
+                for kind, strategy in _STRATEGIES
+                if kind == QueueType.QUORUM or reason != Reason.DELIVERY_LIMIT
+                if strategy == AT_LEAST_ONCE or reason != CONFIRMED
+            ]
+            yield Samples(family, family.labels, rows)
         sizes = [
             sample
             for name, label in PROTOCOLS.items()
@@ -543,8 +565,21 @@ _CONSUMED: Final = (
     *("redelivered", "acknowledged"),
 )
 _OF_QUEUES: Final = tuple(
-    group.name for group in (table.QUEUE_COARSE, table.QUEUE_CONSUMERS, table.QUEUE_DELIVERY, table.RAFT)
+    group.name
+    for group in (
+        *(table.QUEUE_COARSE, table.QUEUE_CONSUMERS, table.QUEUE_MESSAGES, table.QUEUE_DELIVERY),
+        table.RAFT,
+    )
 )
+_STRATEGIES: Final = tuple(
+    (kind.value, strategy)
+    for kind, strategies in (
+        (QueueType.CLASSIC, (AT_MOST_ONCE, DISABLED)),
+        (QueueType.QUORUM, (AT_LEAST_ONCE, AT_MOST_ONCE, DISABLED)),
+    )
+    for strategy in strategies
+)
+"""Of kinds of queues: what may become of what they give up."""
 _OF_CLIENTS: Final = (
     *(table.CHURN, table.CONNECTION_COARSE, table.CONNECTION, table.CHANNEL),
     *(table.CHANNEL_COUNTERS, table.CHANNEL_QUEUES, table.SESSION, table.LINK),
@@ -561,6 +596,22 @@ def _column(rows: Iterable[Row], at: int) -> Iterator[tuple[str, tuple[str, ...]
         value = values[at]
         if value is not None:
             yield "", labels, value
+
+
+def _messages(queue: DeclaredQueue) -> tuple[float | None, ...]:
+    """Of `table.QUEUE_MESSAGES`; a stream delivers from where each consumer stands, and is not weighed."""
+    handle, weight = queue.handle, queue.handle.weight()
+    if queue.type == QueueType.STREAM:
+        return (None,) * len(table.QUEUE_MESSAGES.families)
+    ready, held = (None, None) if weight is None else (weight.ready, weight.unsettled)
+    every = None if ready is None or held is None else ready + held
+    capacity = float(bool(handle.figures().consumers) and not handle.ready)
+    kept: tuple[float | None, float | None] = (None, None)
+    if queue.type == QueueType.QUORUM:
+        kept = (handle.ready + handle.unsettled, every)
+    elif not queue.durable:
+        kept = (0, 0)
+    return (capacity, capacity, every, ready, held, *kept)
 
 
 def _raft(member: MemberState) -> tuple[Any, ...]:

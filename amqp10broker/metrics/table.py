@@ -178,6 +178,17 @@ CONSUMED: Final = (
         *("protocol", "queue_type"),
     ),
 )
+_GIVEN_UP: Final = "rabbitmq_global_messages_dead_lettered"
+DEAD_LETTERED: Final = {
+    reason: _counter(f"{_GIVEN_UP}_{reason}_total", help_, "queue_type", "dead_letter_strategy")
+    for reason, help_ in {
+        "maxlen": "messages that queues gave up because they were full; disabled: they are gone",
+        "expired": "because they expired",
+        "rejected": "because a client rejected them",
+        "delivery_limit": "because they were delivered too often",
+        "confirmed": "of those that are dead-lettered at least once, those that have arrived",
+    }.items()
+}
 MESSAGE_SIZE: Final = _histogram("rabbitmq_message_size_bytes", "sizes of messages from clients", "protocol")
 
 # --- what no other broker has -----------------------------------------------------------------------
@@ -299,6 +310,26 @@ QUEUE_CONSUMERS: Final = Group(
     (_gauge("rabbitmq_queue_consumers", "consumers, and links on which clients receive"),),
     summed=False,
 )
+QUEUE_MESSAGES: Final = Group(
+    "queue_metrics",
+    RABBITMQ,
+    ("vhost", "queue"),
+    (
+        _gauge(
+            "rabbitmq_queue_consumer_capacity",
+            "1: what comes is delivered at once; 0: messages wait, or nothing consumes; look at the average",
+        ),
+        _gauge("rabbitmq_queue_consumer_utilisation", "the old name of rabbitmq_queue_consumer_capacity"),
+        _gauge("rabbitmq_queue_messages_bytes", "of all messages, without what each costs beside"),
+        _gauge("rabbitmq_queue_messages_ready_bytes", "of messages that wait for a consumer"),
+        _gauge("rabbitmq_queue_messages_unacked_bytes", "of messages that were handed out"),
+        _gauge("rabbitmq_queue_messages_persistent", "messages that survive a restart"),
+        _gauge("rabbitmq_queue_messages_persistent_bytes", "and their bytes"),
+    ),
+    summed=False,
+)
+"""Bytes are not those of streams, nor are those of durable classic queues told apart by persistence."""
+
 QUEUE_DELIVERY: Final = Group(
     "queue_delivery_metrics",
     RABBITMQ,
@@ -434,14 +465,17 @@ GROUPS: Final = {
     group.name: group
     for group in (
         *(CHURN, NODE_COARSE, NODE, PERSISTER, RAFT),
-        *(QUEUE_COARSE, QUEUE_CONSUMERS, QUEUE_DELIVERY, EXCHANGES),
+        *(QUEUE_COARSE, QUEUE_CONSUMERS, QUEUE_MESSAGES, QUEUE_DELIVERY, EXCHANGES),
         *(CONNECTION_COARSE, CONNECTION, CHANNEL, CHANNEL_COUNTERS, CHANNEL_QUEUES),
         *(VHOSTS, EXCHANGE_NAMES, SESSION, LINK),
     )
 }
 
+MEMORY: Final = _gauge(
+    "rabbitmq_memory_other_system_bytes", "of the process in RAM: what parts of the broker take is not known"
+)
 ALWAYS: Final = (IDENTITY, BUILD)
 NODE_ONLY: Final = (
-    *(*TOTALS, PROCESS_START, *GLOBAL, *CONSUMED, MESSAGE_SIZE, *ATTEMPTS),
+    *(*TOTALS, PROCESS_START, *GLOBAL, *CONSUMED, *DEAD_LETTERED.values(), MESSAGE_SIZE, *ATTEMPTS),
     *(*WAITING, *SPELLS, *FLOW, TRANSPORTS, *TRANSACTIONS, LEFT_OUT),
 )

@@ -22,6 +22,7 @@ class Form(StrEnum):
     AGGREGATED = "aggregated"
     PER_OBJECT = "per-object"
     DETAILED = "detailed"
+    MEMORY = "memory-breakdown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ def wanted(
         InvalidArgument: the expression is none, or cannot be searched for in bounded time.
     """
     openmetrics = "application/openmetrics-text" in (accept or "")
-    if form is Form.AGGREGATED:
+    if form in (Form.AGGREGATED, Form.MEMORY):
         return Wanted(form, (), openmetrics=openmetrics)
     if form is Form.PER_OBJECT:
         groups = tuple(group for group in GROUPS.values() if group.per_object)

@@ -19,6 +19,8 @@ CONSUMING: Final = (
     *("acknowledged", "requeued", "discarded"),
 )
 
+CONFIRMED: Final = "confirmed"
+
 GONE_MAX: Final = 512
 """Queues that were deleted last, and may still come to a letter that was put before; the others are a sum."""
 
@@ -28,6 +30,12 @@ _LOST_AS: Final = {
     Reason.REJECTED: "discarded",
     Reason.DELIVERY_LIMIT: "delivery_limit",
 }
+
+
+DISABLED: Final = "disabled"
+AT_MOST_ONCE: Final = "at_most_once"
+AT_LEAST_ONCE: Final = "at_least_once"
+"""What becomes of a message that a queue gives up, as RabbitMQ's metrics name it. Disabled: it is gone."""
 
 
 class Consumption:
@@ -136,15 +144,19 @@ class QueueCounters:
         rejected: publishes that it refused because it was full.
         lost: messages that it gave up, by reason, whether or not they were dead-lettered.
         dead_lettered: messages that it handed on to a dead-letter exchange, by reason.
+        given_up: messages that it gave up, by reason and strategy. For metrics alone, so it is not shown.
+        settled_elsewhere: of those of `AT_LEAST_ONCE`, how many their targets have confirmed. Likewise.
     """
 
-    __slots__ = ("dead_lettered", "lost", "published", "rejected")
+    __slots__ = ("dead_lettered", "given_up", "lost", "published", "rejected", "settled_elsewhere")
 
     def __init__(self) -> None:
         self.published = 0
         self.rejected = 0
         self.lost: dict[Reason, int] = dict.fromkeys(Reason, 0)
         self.dead_lettered: Counter[str] = Counter()
+        self.given_up: Counter[tuple[Reason, str]] = Counter()
+        self.settled_elsewhere = 0
 
     def document(self) -> dict[str, int]:
         """As `status` has it."""
@@ -161,24 +173,42 @@ class QueueCounters:
 class QueuesGone:
     """What was counted of queues that are gone: a sum, but for the last ones."""
 
-    __slots__ = ("_last", "_sum")
+    __slots__ = ("_given_up", "_last", "_sum")
 
     def __init__(self) -> None:
         self._sum: Counter[str] = Counter()
-        self._last: deque[tuple[QueueCounters, QueueConsumption]] = deque()
+        self._given_up: Counter[tuple[str, str, str]] = Counter()
+        self._last: deque[tuple[str, QueueCounters, QueueConsumption]] = deque()
 
-    def add(self, counters: QueueCounters, consumption: QueueConsumption) -> None:
+    def add(self, kind: str, counters: QueueCounters, consumption: QueueConsumption) -> None:
         """A queue is gone, or will be when it has come to the letters that were put before."""
-        self._last.append((counters, consumption))
+        self._last.append((kind, counters, consumption))
         if len(self._last) > GONE_MAX:
-            self._sum.update(tally(*self._last.popleft()))
+            kind, counters, consumption = self._last.popleft()
+            self._sum.update(tally(counters, consumption))
+            self._given_up.update(given_up(kind, counters))
 
     def counted(self) -> Counter[str]:
         """All together."""
         total = self._sum.copy()
-        for each in self._last:
-            total.update(tally(*each))
+        for _, counters, consumption in self._last:
+            total.update(tally(counters, consumption))
         return total
+
+    def given_up(self) -> Counter[tuple[str, str, str]]:
+        """What they gave up, by kind of queue, reason and strategy; see `given_up`."""
+        total = self._given_up.copy()
+        for kind, counters, _ in self._last:
+            total.update(given_up(kind, counters))
+        return total
+
+
+def given_up(kind: str, counters: QueueCounters) -> dict[tuple[str, str, str], int]:
+    """What a queue of a kind gave up, by kind, reason and strategy; `CONFIRMED` stands among the reasons."""
+    found = {(kind, reason.value, strategy): n for (reason, strategy), n in counters.given_up.items()}
+    if counters.settled_elsewhere:
+        found[kind, CONFIRMED, AT_LEAST_ONCE] = counters.settled_elsewhere
+    return found
 
 
 def tally(counters: QueueCounters, consumption: QueueConsumption) -> dict[str, int]:

@@ -365,6 +365,8 @@ class Cluster:
                 spec = replace(queue.spec, settings=queue.effective.settings)
                 self.queues.member_begun(group, handle, queues.start(spec), lambda: self._term(group))
         elif cast("QuorumInLog", handle.member.keeper).member_id != mine:
+            if (vhost := self._catalog.find_vhost(queue.vhost)) is not None:
+                vhost.member_gone(queue)
             task = self.queues.member_gone(group, handle)
             assert task is not None
             self._ending.add(group)

@@ -22,6 +22,8 @@ OVERVIEW: Final = {
     "Uptime": "rabbitmq_erlang_uptime_seconds",
     "Memory available": "rabbitmq_resident_memory_limit_bytes - rabbitmq_process_resident_memory_bytes",
     "Disk space available": "rabbitmq_disk_space_available_bytes",
+    "Disk space until publishers wait": "rabbitmq_disk_space_available_bytes"
+    " - rabbitmq_disk_space_available_limit_bytes",
     "File descriptors available": "rabbitmq_process_max_fds - rabbitmq_process_open_fds",
     "Publishers": "rabbitmq_global_publishers",
     "Consumers": "rabbitmq_global_consumers",
@@ -57,13 +59,36 @@ OVERVIEW: Final = {
         )
     },
 }
-STREAM: Final = {
-    "Publishers": "rabbitmq_global_publishers{protocol='amqp10'}",
-    "Consumers": "rabbitmq_global_consumers{protocol='amqp10'}",
-    "Received": "rate(rabbitmq_global_messages_received_total{protocol='amqp10'}[60s])",
-    "Delivered": "rate(rabbitmq_global_messages_delivered_total{queue_type='rabbit_stream_queue'}[60s])",
-}
-"""But what asks for the stream protocol, which this broker does not speak."""
+STREAM: Final = tuple(
+    f"rabbitmq_global_{name}{{protocol='stream'}}"
+    for name in (
+        *("publishers", "consumers"),
+        *("messages_received_total", "messages_confirmed_total", "messages_delivered_total"),
+        *(
+            f"stream_error_{fault}_total"
+            for fault in (
+                "access_refused",
+                "authentication_failure",
+                "frame_too_large",
+                "internal_error",
+                "precondition_failed",
+                "publisher_does_not_exist",
+                "sasl_authentication_failure_loopback",
+                "sasl_challenge",
+                "sasl_error",
+                "sasl_mechanism_not_supported",
+                "stream_already_exists",
+                "stream_does_not_exist",
+                "stream_not_available",
+                "subscription_id_already_exists",
+                "subscription_id_does_not_exist",
+                "unknown_frame",
+                "vhost_access_failure",
+            )
+        ),
+    )
+)
+"""All that is asked for is of the stream protocol, which this broker does not speak."""
 
 QUORUM: Final = {
     "Committed": "rate(rabbitmq_raft_commit_index[60s]) or rate(rabbitmq_raft_log_commit_index[60s])",
@@ -73,7 +98,8 @@ QUORUM: Final = {
     "Members, old": "rabbitmq_raft_log_last_written_index - rabbitmq_raft_log_snapshot_index > 5000",
     "Elections": "rate(rabbitmq_raft_term[60s])",
 }
-"""But the latency of commits, which nobody measures here."""
+LATENCY: Final = "rabbitmq_raft_commit_latency_seconds"
+"""The board of quorum queues asks for it, too; nobody measures it here."""
 
 _SELECTOR: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{([^}]*)\})?(?![\w(])")
 _MATCHER: Final = re.compile(r"(\w+)\s*(=~|!~|!=|=)\s*['\"]([^'\"]*)['\"]")

@@ -26,13 +26,14 @@ from amqp10broker.amqp091.methods import (
     QueueDeclareOk,
 )
 from amqp10broker.amqp10.performatives import Attach
+from amqp10broker.catalog.users import Permission
 from amqp10broker.metrics import table
 from amqp10broker.metrics.wanted import Form, wanted
 from amqp10broker.tasks import metrics
 from amqp10broker.tasks.broker import Broker
 from tests.support import panels
 from tests.support import rawframes as raw
-from tests.support.declaring import declare, declare_exchange
+from tests.support.declaring import add_vhost, declare, declare_exchange, delete_vhost, remove, set_permission
 from tests.support.http_user import add_login, http_user
 from tests.support.trioclient import connect, eventually, running_broker, settle_down
 from tests.support.trioclient091 import connect091, message
@@ -62,9 +63,9 @@ def value(families: list[Metric], name: str, **labels: str) -> float:
 
 
 @asynccontextmanager
-async def busy_broker() -> AsyncIterator[Broker]:
+async def busy_broker(**settings: str) -> AsyncIterator[Broker]:
     """Clients of both protocols have published to and got from queues of all kinds, and are still there."""
-    async with running_broker() as broker:
+    async with running_broker(**settings) as broker:
         for kind in ("classic", "quorum", "stream"):
             declare(broker.catalog, "/", kind, durable=True, arguments={"x-queue-type": kind})
         old = await connect091(broker).open()
@@ -153,27 +154,128 @@ async def test_credit_windows_and_waits_are_there(autojump_clock: object) -> Non
         assert {name: sample.labels[name] for name in labels} == labels
 
 
-@pytest.mark.parametrize("board", [panels.OVERVIEW, panels.STREAM], ids=["overview", "stream"])
-async def test_every_panel_of_a_stock_board_finds_series(
-    board: dict[str, str], autojump_clock: object
-) -> None:
-    async with busy_broker() as broker:
+async def test_every_panel_of_the_overview_finds_series(autojump_clock: object) -> None:
+    async with busy_broker(disk_free_limit="1MB") as broker:
         found = await scraped(broker)
         identity = [family for family in found if family.name == "rabbitmq_identity_info"]
         assert [sample.value for sample in identity[0].samples] == [1.0]
-        series = panels.series_of(await text_of(broker))
-        for panel, query in board.items():
-            assert panels.unfound(query, series) == [], panel
+        for form in Form.AGGREGATED, Form.PER_OBJECT:
+            series = panels.series_of(await text_of(broker, form))
+            for panel, query in panels.OVERVIEW.items():
+                assert panels.unfound(query, series) == [], panel
 
 
-async def test_the_board_of_quorum_queues_finds_series(autojump_clock: object, tmp_path: Path) -> None:
-    """Queues are there per object alone, as with RabbitMQ."""
+async def test_the_board_of_quorum_queues_finds_series_per_object(
+    autojump_clock: object, tmp_path: Path
+) -> None:
+    """But for the latency of commits. Of a node by itself nothing is there aggregated, as the page says."""
     async with running_broker(data_dir=str(tmp_path)) as broker:
         declare(broker.catalog, "/", "q", durable=True, arguments={"x-queue-type": "quorum"})
         await settle_down()
         series = panels.series_of(await text_of(broker, Form.PER_OBJECT))
+        aggregated = panels.series_of(await text_of(broker))
     for panel, query in panels.QUORUM.items():
         assert panels.unfound(query, series) == [], panel
+        assert panels.unfound(query, aggregated) != [], panel
+    assert panels.unfound(panels.LATENCY, series) == [panels.LATENCY]
+    assert "latency of Raft's commits" in (DOCS / "metrics.md").read_text()
+
+
+async def test_the_board_of_streams_asks_for_a_protocol_that_is_not_spoken_here(
+    autojump_clock: object,
+) -> None:
+    """None of its queries finds a series, as the page says; streams are among the kinds of queues."""
+    async with busy_broker() as broker:
+        series = panels.series_of(await text_of(broker, Form.PER_OBJECT))
+    assert [query for query in panels.STREAM if panels.unfound(query, series)] == list(panels.STREAM)
+    streams = "rabbitmq_global_messages_delivered_total{queue_type='rabbit_stream_queue'}"
+    assert panels.unfound(streams, series) == []
+    assert "Its board Stream finds nothing here" in (DOCS / "metrics.md").read_text()
+
+
+async def test_what_queues_give_up_is_counted_by_kind_reason_and_strategy(autojump_clock: object) -> None:
+    """It goes on counting when the queue is deleted, and when its virtual host is."""
+    name = "rabbitmq_global_messages_dead_lettered"
+    classic = {"queue_type": "rabbit_classic_queue", "dead_letter_strategy": "disabled"}
+    quorum = {"queue_type": "rabbit_quorum_queue", "dead_letter_strategy": "at_most_once"}
+    safe = {**quorum, "dead_letter_strategy": "at_least_once"}
+    dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead", "x-max-length": 1}
+    strict = {**dead, "x-overflow": "reject-publish", "x-dead-letter-strategy": "at-least-once"}
+    async with running_broker() as broker:
+        add_vhost(broker.catalog, "v")
+        for vhost in ("/", "v"):
+            declare(broker.catalog, vhost, "short", arguments={"x-max-length": 1})
+        declare(broker.catalog, "/", "dead")
+        kind = {"x-queue-type": "quorum"}
+        declare(broker.catalog, "/", "quick", durable=True, arguments={**dead, **kind})
+        declare(broker.catalog, "/", "safe", durable=True, arguments={**strict, **kind})
+        client = await connect091(broker).open()
+        await client.send(1, *(message(1, queue, b"x") for queue in ("short", "quick") for _ in range(3)))
+        set_permission(broker.catalog, "guest", "v", Permission())
+        other = await connect091(broker).open(vhost="v")
+        await other.send(1, message(1, "short", b"x"), message(1, "short", b"x"))
+        await client.send(1, message(1, "safe", b"x", expiration="0"))
+        await settle_down()
+        for ending in (
+            lambda: None,
+            lambda: remove(broker.catalog, "/", "short"),
+            lambda: delete_vhost(broker.catalog, "v"),
+        ):
+            ending()
+            await settle_down()
+            found = await scraped(broker)
+            assert value(found, f"{name}_maxlen_total", **classic) == 3
+            assert value(found, f"{name}_maxlen_total", **quorum) == 2
+            assert value(found, f"{name}_expired_total", **safe) == 1
+            assert value(found, f"{name}_confirmed_total", **safe) == 1
+
+
+async def test_messages_of_queues_are_there_in_bytes_where_they_are_known(
+    autojump_clock: object, tmp_path: Path
+) -> None:
+    """Of each queue by itself; a consumer that waits can have what comes at once."""
+    async with running_broker(data_dir=str(tmp_path)) as broker:
+        for name, kind in (("c", "classic"), ("q", "quorum"), ("s", "stream")):
+            declare(broker.catalog, "/", name, durable=True, arguments={"x-queue-type": kind})
+        declare(broker.catalog, "/", "t", durable=False)
+        client = await connect091(broker).open()
+        for name in "cqst":
+            await client.send(1, message(1, name, b"x" * 100), message(1, name, b"x" * 50))
+        q = broker.catalog.lookup_vhost("/").lookup("q")
+        await eventually(lambda: q.handle.ready == 2)
+        await client.send(1, BasicGet("q"))
+        await client.idle()
+        found = await scraped(broker, Form.PER_OBJECT)
+        of = {name: {"vhost": "/", "queue": name} for name in "cqt"}
+        for name in "cqt":
+            assert value(found, "rabbitmq_queue_messages_bytes", **of[name]) == 150
+            assert value(found, "rabbitmq_queue_consumer_capacity", **of[name]) == 0
+        assert value(found, "rabbitmq_queue_messages_ready_bytes", **of["q"]) == 50
+        assert value(found, "rabbitmq_queue_messages_unacked_bytes", **of["q"]) == 100
+        persistent = {
+            sample.labels["queue"]: sample.value
+            for family in found
+            for sample in family.samples
+            if sample.name == "rabbitmq_queue_messages_persistent"
+        }
+        assert persistent == {"q": 2, "t": 0}
+        await client.call(1, BasicConsume("t", no_ack=True), BasicConsumeOk)
+        await settle_down()
+        found = await scraped(broker, Form.DETAILED, "queue_metrics")
+        assert value(found, "rabbitmq_detailed_queue_consumer_capacity", **of["t"]) == 1
+
+
+async def test_of_memory_the_whole_is_there(autojump_clock: object) -> None:
+    async with (
+        running_broker() as broker,
+        http_user(broker, "", listener=broker.prometheus, prefix="/metrics") as user,
+    ):
+        found = panels.series_of((await user.ask("GET", "/memory-breakdown")).body.decode())
+    assert {each.name for each in found} == {
+        *("rabbitmq_identity_info", "rabbitmq_build_info", "rabbitmq_memory_other_system_bytes")
+    }
+    (identity,) = [each for each in found if each.name == "rabbitmq_identity_info"]
+    assert identity.labels["rabbitmq_endpoint"] == "memory-breakdown"
 
 
 def test_our_own_board_is_as_its_script_writes_it() -> None:
@@ -351,7 +453,7 @@ def test_the_page_has_every_metric_with_its_kind_and_labels() -> None:
             family.help,
         )
         for families, group_labels in [
-            ((*table.ALWAYS, *table.NODE_ONLY), ()),
+            ((*table.ALWAYS, *table.NODE_ONLY, table.MEMORY), ()),
             ((table.QUEUE_INFO,), ("vhost", "queue")),
             *((group.families, group.labels) for group in table.GROUPS.values()),
         ]

@@ -28,10 +28,12 @@ async def get_metrics(form: Form, call: Call) -> Answer:
 
 
 def _routes(tag: Tag | None) -> tuple[Route[RunEndpoint], ...]:
-    paths = {"": Form.AGGREGATED, "/per-object": Form.PER_OBJECT, "/detailed": Form.DETAILED}
     return tuple(
-        Route(f"/metrics{path}", {"GET": Endpoint(tag, partial(get_metrics, form), TYPES)})
-        for path, form in paths.items()
+        Route(
+            "/metrics" if form is Form.AGGREGATED else f"/metrics/{form}",
+            {"GET": Endpoint(tag, partial(get_metrics, form), TYPES)},
+        )
+        for form in Form
     )
 
 

@@ -9,7 +9,7 @@ from amqp10broker.message.message import Message
 from amqp10broker.queues.classic.delayed import Delayed, DelayedMessages
 from amqp10broker.queues.classic.ready import Keyed, Ready
 from amqp10broker.queues.classic.store import DELAYED, Store
-from amqp10broker.queues.counters import QueueCounters
+from amqp10broker.queues.counters import AT_MOST_ONCE, DISABLED, QueueCounters
 from amqp10broker.queues.effects import DeadLetters, Reason
 from amqp10broker.queues.limits import is_limited, is_over
 from amqp10broker.queues.settings import DEFAULTS, Overflow, QueueSettings
@@ -80,6 +80,8 @@ class Disposal:
     def give_up(self, reason: Reason, messages: list[Message]) -> None:
         """Dead-letter messages, or drop them."""
         exchange = self.settings.dead_letter_exchange
+        strategy = DISABLED if exchange is None else AT_MOST_ONCE
+        self._counters.given_up[reason, strategy] += len(messages)
         if exchange is None:
             return
         self._counters.dead_lettered[reason] += len(messages)

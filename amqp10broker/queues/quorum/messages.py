@@ -14,7 +14,7 @@ from amqp10broker.message.message import Message
 from amqp10broker.message.redelivery import delivery_time_ms, merged, redelivered
 from amqp10broker.message.traits import traits_of
 from amqp10broker.queues.commands import Verdict
-from amqp10broker.queues.counters import QueueCounters
+from amqp10broker.queues.counters import AT_LEAST_ONCE, AT_MOST_ONCE, DISABLED, QueueCounters
 from amqp10broker.queues.effects import DeadLetters, Reason
 from amqp10broker.queues.quorum.bodies import BodyStore
 from amqp10broker.queues.quorum.consumer import size_of
@@ -296,6 +296,9 @@ class Messages:
         settings = self.settings
         if not self.replaying:
             self.counters.lost[reason] += len(indexes)
+            given = DISABLED if settings.dead_letter_exchange is None else AT_MOST_ONCE
+            strategy = AT_LEAST_ONCE if at_least_once(settings) else given
+            self.counters.given_up[reason, strategy] += len(indexes)
         if at_least_once(settings):
             self.ready.forget(indexes)
             for index, size in zip(indexes, sizes, strict=True):

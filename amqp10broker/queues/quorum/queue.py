@@ -470,7 +470,10 @@ class QuorumQueue(QueueMachine):
             case Configure():
                 self._configure(command.settings)
             case DlxSettle():
-                self._messages.gone([key for key in command.keys if self._messages.pending.settle(key)])
+                settled = [key for key in command.keys if self._messages.pending.settle(key)]
+                if not self.replaying:
+                    self.counters.settled_elsewhere += len(settled)
+                self._messages.gone(settled)
             case NodeGone():
                 node, incarnation = command.node, command.incarnation
                 self._lanes.lose(node, incarnation)
