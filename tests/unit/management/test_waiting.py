@@ -31,6 +31,9 @@ class Looked:
         self.asked: list[tuple[dict[str, Any], bool]] = []
         self.summary, self.lines = NOTHING, [line("x", 5.0)]
 
+    def clock_notes(self) -> list[str]:
+        return ["the clock is wrong"]
+
     async def waiting(
         self, choose: Mapping[str, Any], *, queues: bool
     ) -> tuple[SummaryView, Sequence[WaitingView]]:
@@ -54,7 +57,8 @@ class World(Broker):
 def told(summary: SummaryView, *lines: WaitingView) -> dict[str, Any]:
     """What node b says of its own."""
     rows = [document(each) | {"node": "b"} for each in lines]
-    return {"summary": document(summary), "waiting": rows, "unreached": [], "nodes": 1}
+    notes = ["b: the clock is wrong, too"]
+    return {"summary": document(summary), "waiting": rows, "unreached": [], "nodes": 1, "notes": notes}
 
 
 def test_what_waits_at_all_nodes_is_one_list_the_longest_first() -> None:
@@ -77,6 +81,7 @@ def test_what_waits_at_all_nodes_is_one_list_the_longest_first() -> None:
     assert summary["reasons"] == {"no-credit-used-up": 3, "queue-empty": 1}
     assert summary["idle_reasons"] == ["queue-empty"]
     assert (found["unreached"], found["nodes"]) == (["c"], 3)
+    assert found["notes"] == ["a: the clock is wrong", "b: the clock is wrong, too"]
     assert len(world.run("waiting", limit=2)["waiting"]) == 2
     verb, _, operation, given, _ = world.cluster.done[-1]
     assert (verb, operation) == ("run_at_each", "waiting")
