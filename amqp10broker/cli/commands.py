@@ -111,8 +111,10 @@ def add_where(parser: Parser) -> None:
 
 
 def add_vhost(parser: Parser) -> None:
-    """Which virtual host names mean."""
-    parser.add_argument("--vhost", metavar="NAME", help="virtual host (default: the broker's default, /)")
+    """Which virtual host names mean; `-p` is RabbitMQ's name of the option."""
+    parser.add_argument(
+        "-p", "--vhost", metavar="NAME", help="virtual host (default: the broker's default, /)"
+    )
 
 
 def add_arguments_option(parser: Parser) -> None:

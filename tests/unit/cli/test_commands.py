@@ -258,6 +258,7 @@ class TestRequests:
                 "operator policy 'p' set; it counts for 0 queues and 0 exchanges\n",
             ),
             ("clear-policy p --vhost v", ("clear-policy", "v", {"name": "p"}), "policy 'p' cleared\n"),
+            ("clear_policy -p v p", ("clear-policy", "v", {"name": "p"}), "policy 'p' cleared\n"),
             (
                 "clear-operator-policy p",
                 ("clear-operator-policy", None, {"name": "p"}),
