@@ -18,6 +18,7 @@ from amqp10broker.amqp091.errors import Amqp091Error, AmqpHardError, ReplyCode
 from amqp10broker.amqp091.events import ChannelItems, ConnectionEvent
 from amqp10broker.errors import RefusedError
 from amqp10broker.management.snapshot import ChannelView
+from amqp10broker.service.channels.channel import ChannelState
 from amqp10broker.service.channels.context import ChannelContext
 from amqp10broker.service.channels.credit_flow import CreditFlowSettings, contents_of
 from amqp10broker.service.channels.status import channel_view
@@ -156,7 +157,13 @@ class Channels(RunningParts[RunningChannel]):
 
     def _lasting(self, channel: RunningChannel) -> RunningChannel | None:
         """The channel, or if it ended while the reader waited for it, the next one of its number."""
-        return self._channel(channel.service.number) if channel.inbox.closed else channel
+        if not channel.inbox.closed:
+            return channel
+        following = self._channel(channel.service.number)
+        if following is not None:
+            # What is behind the close was sent before its answer was read.
+            following.service.state = ChannelState.CLOSED
+        return following
 
     async def _put(self, channel: RunningChannel | None, batch: list[object]) -> RunningChannel | None:
         """Give frames to a channel, or to the next one of its number; returns which."""

@@ -11,7 +11,7 @@
 
 The reader ends first, whatever the reason: the client's close, a lost socket, a fault, a shutdown.
 Then sessions or channels are told to stop, then the connection's own last frame is written, then the
-writer ends.
+writer ends. The stream is not closed here: see `Connections.linger`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,14 @@ write of large messages in a turn (`service.turns`)."""
 LARGE_FRAME_BYTES: Final = 8192
 """Of a frame, on average over a read, for the next read to be larger: it is about 128 frames at most then."""
 CLOSE_WAIT_S: Final = 2.0
-"""How long a connection that we closed waits for the peer's close before the socket goes."""
+"""How long a connection that we closed waits for the peer's close, and the socket of one that was never
+open for its client to close it."""
+
+LINGER_S: Final = 30.0
+"""How long the socket of a connection that is over waits for its client to close it, as RabbitMQ's does."""
+
+LINGER_BYTES_MAX: Final = 1024 * 1024 * 1024
+"""Of what a client sends meanwhile: two of the largest messages that may be allowed."""
 
 
 class Tap(Protocol):
@@ -103,24 +110,19 @@ class ConnectionLifecycle:
         self._outer: trio.Nursery | None = None
 
     async def run(self, speaker: Speaker) -> None:
-        """Serve until the connection is over; closes the stream."""
-        try:
-            async with trio.open_nursery() as outer:
-                self._outer = outer
-                outer.start_soon(self._run_writer)
-                async with trio.open_nursery() as inner:
-                    self._inner = inner
-                    with self.reading:
-                        await speaker.read()
-                    speaker.stop_parts()
-                speaker.write_last()
-                # A client that does not read must not keep its connection alive for ever.
-                outer.cancel_scope.deadline = trio.current_time() + CLOSE_WAIT_S
-                await self._await_peer_close(speaker)
-        finally:
-            # A socket left open would be a leak; aclose never blocks long.
-            with trio.CancelScope(shield=True):
-                await self.stream.aclose()
+        """Serve until the connection is over; the stream stays open."""
+        async with trio.open_nursery() as outer:
+            self._outer = outer
+            outer.start_soon(self._run_writer)
+            async with trio.open_nursery() as inner:
+                self._inner = inner
+                with self.reading:
+                    await speaker.read()
+                speaker.stop_parts()
+            speaker.write_last()
+            # A client that does not read must not keep its connection alive for ever.
+            outer.cancel_scope.deadline = trio.current_time() + CLOSE_WAIT_S
+            await self._await_peer_close(speaker)
 
     @property
     def tap(self) -> Tap | None:

@@ -34,7 +34,12 @@ from amqp10broker.service.counters import ClientCounters
 from amqp10broker.service.mail import ACCESS_CHANGED, AccessChanged, AlarmChanged, ConfigChanged, Stop
 from amqp10broker.service.measures import Measures
 from amqp10broker.tasks.channel import RunningChannel
-from amqp10broker.tasks.connection_lifecycle import ConnectionLifecycle, Speaker
+from amqp10broker.tasks.connection_lifecycle import (
+    CLOSE_WAIT_S,
+    LINGER_S,
+    ConnectionLifecycle,
+    Speaker,
+)
 from amqp10broker.tasks.connection_log import ConnectionLog
 from amqp10broker.tasks.credential import Credential
 from amqp10broker.tasks.membership import Membership
@@ -155,6 +160,7 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
         self._authentication: Authentication | None = None
         self._began_ms = surroundings.clock.now_ms()
         self._refused: Fault | None = None
+        self._given_up = False
         self._parts = parts
         self.number = number
         self.owner = Owner(surroundings.askers.node, surroundings.askers.incarnation, number)
@@ -280,7 +286,7 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
     # --- life -------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Serve the client until the connection is over; closes the stream."""
+        """Serve the client until the connection is over; the stream stays open for `linger_s`."""
         try:
             await self.line.run(self)
         finally:
@@ -299,7 +305,15 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT]):
 
     def give_up(self) -> None:
         """Nothing more is said."""
+        self._given_up = True
         self.engine.abandon()
+
+    @property
+    def linger_s(self) -> float:
+        """For how long the client has time to close its socket when the connection is over."""
+        if self._given_up or self.line.writer.waiting_bytes:
+            return 0.0
+        return CLOSE_WAIT_S if self.member is None else LINGER_S
 
     async def read(self) -> None:
         """The reader: bytes to the engine, frames to parts, until the connection is over."""

@@ -21,7 +21,12 @@ from amqp10broker.service.overview import queue_view
 from amqp10broker.service.survey import Selection, Survey
 from amqp10broker.tasks.connection091 import Connection091
 from amqp10broker.tasks.connection10 import Connection10
+from amqp10broker.tasks.connection_lifecycle import LINGER_BYTES_MAX, READ_BYTES
+from amqp10broker.tasks.log import Log
+from amqp10broker.tasks.socket_transport import Stream
 from amqp10broker.tasks.surroundings import Surroundings
+
+_log = Log("amqp10broker.connection")
 
 Connection: TypeAlias = Connection10 | Connection091
 
@@ -73,6 +78,7 @@ class Connections(dict[int, Connection]):
 
     Attributes:
         greetings: of clients that have not said what they speak; cancelled when the broker stops.
+        lingering: of sockets whose connection is over, oldest first; cancelled when the broker stops.
         stopping: no new connection is served.
         past: what those that have ended leave to be counted, beside what their clients did.
     """
@@ -84,6 +90,7 @@ class Connections(dict[int, Connection]):
         self._totals = Totals()
         self.past = Past()
         self.greetings: set[trio.CancelScope] = set()
+        self.lingering: dict[trio.CancelScope, None] = {}
         self.stopping = False
 
     def next_number(self) -> int:
@@ -107,6 +114,42 @@ class Connections(dict[int, Connection]):
         past.bytes_in += connection.line.bytes_received
         past.bytes_out += connection.line.writer.bytes_sent
 
+    @property
+    def count(self) -> int:
+        """Those that there are, with clients that have not said what they speak."""
+        return len(self) + len(self.greetings)
+
+    def has_room(self, maximum: int) -> bool:
+        """Whether one more may come; a socket that lingers makes room."""
+        if self.count + len(self.lingering) >= maximum and self.lingering:
+            oldest = next(iter(self.lingering))
+            del self.lingering[oldest]
+            oldest.cancel()
+        return self.count < maximum
+
+    async def linger(self, stream: Stream, seconds: float) -> None:
+        """Read and drop what a client still sends on a connection that is over, until it closes the socket.
+
+        Closing it is the client's part: one that finds it closed takes it for lost, whatever it has read. And
+        closed with something unread, the kernel would reset it, and take our last words back.
+
+        Args:
+            stream: to the client; stays open.
+            seconds: that it has.
+        """
+        with trio.move_on_after(seconds) as scope:
+            if self.stopping:
+                scope.cancel()
+            self.lingering[scope] = None
+            try:
+                left = LINGER_BYTES_MAX
+                while left > 0 and (data := await stream.receive_some(READ_BYTES)):
+                    left -= len(data)
+            except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+                _log.debug("connection lost behind its close", reason=str(error))
+            finally:
+                self.lingering.pop(scope, None)
+
     def stop(self, reason: str) -> None:
         """Serve no new one, and end those that there are in order."""
         self.stopping = True
@@ -114,8 +157,8 @@ class Connections(dict[int, Connection]):
 
     def turn_out(self, reason: str) -> None:
         """End those that there are in order."""
-        for greeting in self.greetings:
-            greeting.cancel()
+        for scope in (*self.greetings, *self.lingering):
+            scope.cancel()
         for connection in list(self.values()):
             connection.close(reason)
 

@@ -97,7 +97,7 @@ class BrokerDoor:
 
     def connections_open(self) -> tuple[int, int]:
         connections = self._broker.connections
-        return len(connections) + len(connections.greetings), self._broker.config.connection_max
+        return connections.count, self._broker.config.connection_max
 
     async def connections(self) -> Sequence[ConnectionView]:
         return await self._broker.connections.views()

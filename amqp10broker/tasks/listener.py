@@ -110,7 +110,7 @@ class Listener:
             turn: whose logins its own are beside.
         """
         maximum = self._surroundings.config.connection_max
-        if len(self._connections) + len(self._connections.greetings) >= maximum:
+        if not self._connections.has_room(maximum):
             self._warn("connection refused: connection_max is reached", peer, connection_max=maximum)
             return False
         return not self._surroundings.logins.turns_away(turn)
@@ -179,35 +179,10 @@ class Listener:
         number = self._connections.next_number()
         try:
             greeted = await self._greet(stream, number, peer, origin)
-            if greeted is None:
-                with trio.CancelScope(shield=True):
-                    await stream.aclose()
-                return
-            stream = greeted.stream
-            if isinstance(stream, WebSocketTransport):
-                stream.speaks(greeted.protocol)
-            elif self._surroundings.faulty_stream is not None:
-                stream = self._surroundings.faulty_stream(stream, greeted.protocol, number)
-            kind = Connection10 if greeted.protocol is Protocol.AMQP_10 else Connection091
-            connection = kind(
-                *(self._surroundings, stream, number, peer),
-                origin=greeted.origin,
-                first_bytes=greeted.first_bytes,
-            )
-            self._connections[number] = connection
-            self._tracing.join(connection, begins=True)
-            self._monitor.wake()
-            if self._connections.stopping:  # accepted a moment before the end
-                connection.close(SHUTTING_DOWN)
-            try:
-                await connection.run()
-            finally:
-                self._connections.ended(number)
-                self._tracing.leave(connection)
-                self._watches.leave(connection)
-                if connection.user:
-                    connection.log.info("connection closed", reason=connection.end)
-                connection.release()
+            if greeted is not None:
+                stream = self._stream_of(greeted, number)
+                linger_s = await self._serve(greeted, stream, number, peer)
+                await self._connections.linger(stream, linger_s)
         except Exception as error:
             _log_fault(number, peer, error)
         except BaseExceptionGroup as group:
@@ -217,6 +192,43 @@ class Listener:
                 raise
             _log_fault(number, peer, faults)
             raise rest from None
+        finally:
+            # A socket left open would be a leak; aclose never blocks long.
+            with trio.CancelScope(shield=True):
+                await stream.aclose()
+
+    def _stream_of(self, greeted: Greeted, number: int) -> Stream:
+        """What the connection reads and writes."""
+        stream = greeted.stream
+        if isinstance(stream, WebSocketTransport):
+            stream.speaks(greeted.protocol)
+        elif self._surroundings.faulty_stream is not None:
+            return self._surroundings.faulty_stream(stream, greeted.protocol, number)
+        return stream
+
+    async def _serve(self, greeted: Greeted, stream: Stream, number: int, peer: str) -> float:
+        """Serve a client until its connection is over; returns for how many seconds its socket lingers."""
+        kind = Connection10 if greeted.protocol is Protocol.AMQP_10 else Connection091
+        connection = kind(
+            *(self._surroundings, stream, number, peer),
+            origin=greeted.origin,
+            first_bytes=greeted.first_bytes,
+        )
+        self._connections[number] = connection
+        self._tracing.join(connection, begins=True)
+        self._monitor.wake()
+        if self._connections.stopping:  # accepted a moment before the end
+            connection.close(SHUTTING_DOWN)
+        try:
+            await connection.run()
+            return connection.linger_s
+        finally:
+            self._connections.ended(number)
+            self._tracing.leave(connection)
+            self._watches.leave(connection)
+            if connection.user:
+                connection.log.info("connection closed", reason=connection.end)
+            connection.release()
 
     async def _greet(self, stream: Stream, number: int, peer: str, origin: Peer) -> Greeted | None:
         """Read the protocol header and answer one that we do not speak.

@@ -204,6 +204,28 @@ def test_methods_behind_the_server_s_close_are_dropped_until_close_ok() -> None:
     assert other.call(QueueDeclare("q", passive=True)) == QueueDeclareOk("q", 0, 0)
 
 
+@pytest.mark.parametrize("failed", [False, True], ids=["the client's", "the broker's"])
+def test_what_was_under_way_when_the_channel_was_closed_is_dropped(failed: bool) -> None:
+    """Another thread of the client may still write on it: that closes no connection, as in RabbitMQ."""
+    world = World()
+    channel, other = world.channel(), world.channel()
+    channel.call(QUEUE)
+    if failed:
+        assert kinds(channel.say(BasicAck(9))) == ["ChannelClose"]
+    got = channel.say(
+        ChannelCloseOk() if failed else ChannelClose(200),
+        channel.content("q", b"lost"),
+        QueueDeclare("late", durable=True),
+        BasicAck(7),
+        ChannelOpen(),
+        channel.content("q", b"kept"),
+    )
+    assert kinds(got) == ["ChannelCloseOk", "ChannelOpenOk"][failed:]
+    assert world.counts("q") == (1, 0)
+    assert world.vhost.find("late") is None
+    assert other.call(QueueDeclare("q", passive=True)) == QueueDeclareOk("q", 1, 0)
+
+
 def test_the_client_s_close_that_crosses_ours_is_answered() -> None:
     """Both sides close: each close gets its close-ok, then the number is free."""
     channel = World().channel()

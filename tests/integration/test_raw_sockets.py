@@ -345,7 +345,6 @@ def test_garbage_performative_closes_the_connection(broker: BrokerProcess, conne
     peer = connect(broker).open()
     peer.send(raw.frame(0, b"\x00\x53\x10\xff\xff\xff"))
     assert peer.until(Close).error is not None
-    assert peer.rest() == []  # the broker does not wait for ever for our close
     connect(broker).open()
 
 

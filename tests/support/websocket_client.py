@@ -9,7 +9,7 @@ from typing import Any
 
 import trio
 from trio.testing import memory_stream_pair
-from websockets.frames import Close, Frame, Opcode
+from websockets.frames import Close, CloseCode, Frame, Opcode
 from websockets.protocol import Protocol, Side
 
 from amqp10broker.tasks.broker import Broker
@@ -96,6 +96,11 @@ class WebSocketStream:
     async def send_raw(self, data: bytes) -> None:
         """Send bytes as they are."""
         await self._stream.send_all(data)
+
+    async def close(self) -> None:
+        """Begin the closing handshake."""
+        self._engine.send_close(CloseCode.NORMAL_CLOSURE)
+        await self.send_raw(b"".join(self._engine.data_to_send()))
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         """The bytes of the next messages; empty at the end."""

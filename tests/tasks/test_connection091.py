@@ -762,6 +762,22 @@ async def test_close_and_open_in_one_write_and_in_two(autojump_clock: object) ->
         assert len(client.task._channels.by_number) == 1
 
 
+async def test_a_message_that_begins_behind_a_channel_s_close_is_dropped_as_a_whole(
+    autojump_clock: object,
+) -> None:
+    """Also when its body comes after the answer."""
+    async with running_broker() as broker:
+        client = await connect091(broker).open()
+        await client.call(1, Q, QueueDeclareOk)
+        await client.send(1, ChannelClose(200), half_a_message(100_000, 10))
+        await client.expect(ChannelCloseOk)
+        await client.send_bytes(body_of_a_message(99_990))
+        assert await client.idle() == []
+        assert client.task.engine.unfinished_bytes == 0
+        await client.call(1, ChannelOpen(), ChannelOpenOk)
+        assert queue_counts(broker, "q") == (0, 0)
+
+
 async def test_exclusive_queues_go_with_the_connection(autojump_clock: object) -> None:
     """Closed or lost."""
     async with running_broker() as broker:
@@ -918,11 +934,7 @@ async def test_channel_closed_while_it_holds_the_reader(
         with trio.fail_after(60):
             await settle_down()
         got = names(await client.idle())
-        assert got[0] == "ChannelCloseOk"
-        if behind == ["publish"]:
-            assert got[1] == "ConnectionClose"
-        elif behind:
-            assert got[1:] == ["ChannelOpenOk"]
+        assert got == ["ChannelCloseOk", "ChannelOpenOk"][: 1 + ("open" in behind)]
         brake.release()
         await settle_down()
         assert queue_counts(broker, "q")[0] == 400 + 10 * (len(behind) == 2)

@@ -246,6 +246,7 @@ async def test_after_close_and_close_the_websocket_is_closed_in_order(
         client = await (await over_websocket(broker)).open()
         await client.send(frame(0, Close()))
         assert type((await client.next()).body) is Close
+        await client.stream.close()
         assert await client.next_or_end() is None
         assert client.stream.closed.code == 1000
         await settle_down()
@@ -491,7 +492,9 @@ async def test_wss_is_the_tls_of_the_http_port(certificates: Certificates) -> No
             host, port = broker.http_addresses[0]
             assert view.origin.local == f"{host}:{port}"
             await client.send(frame(0, Close()))
-            assert await client.rest()
+            await client.until(Close)
+            await websocket.close()
+            assert await client.next_or_end() is None
             assert websocket.closed is not None
         await client.vanish()
         await eventually(lambda: not broker.connections)

@@ -77,10 +77,12 @@ T = TypeVar("T")
 class ChannelState(Enum):
     """Specification 1.5: a channel is opened and closed any number of times."""
 
-    CLOSED = auto()
+    UNOPENED = auto()
     OPEN = auto()
     CLOSING = auto()
     """We sent channel.close: everything but its answer is ignored."""
+    CLOSED = auto()
+    """What the client sent before it read our close-ok is ignored. With the channel's task that ends."""
 
 
 class BrokerChannel:
@@ -110,7 +112,7 @@ class BrokerChannel:
             context: the broker around it.
         """
         self.number = number
-        self.state = ChannelState.CLOSED
+        self.state = ChannelState.UNOPENED
         self.stopping = False
         self.context = context
         self.mail: list[tuple[QueueHandle, Command]] = []
@@ -448,7 +450,7 @@ class BrokerChannel:
             self._received.handled(len(item.bodies))
         elif type(item) is ContentTooLarge:
             self._received.handled(1)
-        elif type(item) is ContentOpened and self.state is ChannelState.CLOSING:
+        elif type(item) is ContentOpened and self.state is not ChannelState.UNOPENED:
             self._unwanted = item
         method = item.method if type(item) is MethodFrame else None
         if self.state is ChannelState.CLOSING:
@@ -461,7 +463,9 @@ class BrokerChannel:
             self._reset()
             self.state = ChannelState.OPEN
             self.write(methods.ChannelOpenOk())
-        elif not isinstance(method, methods.ChannelCloseOk):
+        elif isinstance(method, methods.ChannelCloseOk):
+            self._end()
+        elif self.state is ChannelState.UNOPENED:
             error = AmqpHardError(ReplyCode.CHANNEL_ERROR, "expected 'channel.open'")
             self._name_method(error)
             raise error
