@@ -169,6 +169,7 @@ class Connection:
         self._head = b""
         self._channels: set[int] = set()
         self._credentials: tuple[str, bytes, str | None] | None = None
+        self._sasl_awaited: type[SaslInit | SaslResponse] | None = SaslInit
 
     def take_output(self) -> bytes:
         """Bytes to write now."""
@@ -294,9 +295,11 @@ class Connection:
                 return
             case SaslMechanisms() if not self.server:
                 self._choose(item)
-            case SaslInit() if self.server:
+            case SaslInit() if self._sasl_awaited is SaslInit:
+                self._sasl_awaited = None
                 events.append(SaslInitReceived(item.mechanism, item.initial_response, item.hostname))
-            case SaslResponse() if self.server:
+            case SaslResponse() if self._sasl_awaited is SaslResponse:
+                self._sasl_awaited = None
                 events.append(SaslResponseReceived(item.response))
             case SaslChallenge() if not self.server:
                 self._write_sasl(SaslResponse(response=b""))
@@ -383,6 +386,7 @@ class Connection:
 
     def sasl_challenge(self, challenge: bytes) -> None:
         """Server: ask the client for another response."""
+        self._sasl_awaited = SaslResponse
         self._write_sasl(SaslChallenge(challenge=challenge))
 
     def sasl_outcome(self, code: int, additional_data: bytes | None = None) -> None:

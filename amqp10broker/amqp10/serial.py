@@ -39,7 +39,7 @@ def less(a: int, b: int) -> bool:
 
 
 def limit_left(base: int, allowance: int, position: int) -> int:
-    """How much of an allowance is left: ``base + allowance - position``, not below 0.
+    """How much of an allowance is left: ``base + allowance - position``, not below 0 and a uint.
 
     This is the formula of link-credit (section 2.6.7) and of remote-incoming-window (section
     2.5.6). The allowance may be any uint: the subtraction is made on the signed distance between
@@ -51,6 +51,8 @@ def limit_left(base: int, allowance: int, position: int) -> int:
         position: our own sequence number now.
     """
     left = allowance - diff(position, base)
+    if left > MASK:  # the peer has counted more than there was
+        return MASK
     return left if left > 0 else 0
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from amqp10broker.amqp10.connection import HEADER_AMQP, HEADER_SASL, ConnectionState
-from amqp10broker.amqp10.events import ConnectionFailed, SaslFinished, SaslInitReceived
+from amqp10broker.amqp10.events import ConnectionFailed, SaslFinished, SaslInitReceived, SaslResponseReceived
 from amqp10broker.amqp10.frames import TYPE_SASL, encode_frame
 from amqp10broker.amqp10.performatives import (
     SaslChallenge,
@@ -100,6 +100,30 @@ def test_frames_that_only_a_server_sends_are_refused_by_one(performative: Any) -
     events = connection.receive(sasl(performative))
     assert isinstance(events[-1], ConnectionFailed)
     assert connection.state is ConnectionState.END
+
+
+INIT = sasl(SaslInit(mechanism=Symbol("SCRAM-SHA-256"), initial_response=b"1"))
+RESPONSE = sasl(SaslResponse(response=b"2"))
+
+
+@pytest.mark.parametrize(
+    "frames", [[RESPONSE], [INIT, RESPONSE], [INIT, INIT]], ids=["first", "early", "twice"]
+)
+def test_a_sasl_frame_out_of_turn_is_refused(frames: list[bytes]) -> None:
+    """5.3.2: init comes once, and a response answers a challenge."""
+    connection = server_at(ConnectionState.SASL_NEGOTIATING)
+    events = [event for each in frames for event in connection.receive(each)]
+    assert [type(event) for event in events] == [SaslInitReceived] * (len(frames) - 1) + [ConnectionFailed]
+    assert connection.state is ConnectionState.END
+
+
+def test_each_response_answers_a_challenge_of_its_own() -> None:
+    connection = server_at(ConnectionState.SASL_NEGOTIATING)
+    connection.receive(INIT)
+    for _ in range(2):
+        connection.sasl_challenge(b"more?")
+        assert connection.receive(RESPONSE) == [SaslResponseReceived(b"2")]
+    assert isinstance(connection.receive(RESPONSE)[-1], ConnectionFailed)
 
 
 def test_an_amqp_frame_during_sasl_ends_the_connection() -> None:

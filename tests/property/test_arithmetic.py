@@ -44,8 +44,8 @@ def test_diff_undoes_add_and_its_sign_is_the_order(a: int, b: int) -> None:
 
 @given(serials, uints, near)
 def test_limit_left_is_the_formula_without_wrap(base: int, allowance: int, moved: int) -> None:
-    """base + allowance - position, computed with integers that do not wrap, not below 0."""
-    assert limit_left(base, allowance, (base + moved) % M) == max(0, allowance - moved)
+    """base + allowance - position, computed with integers that do not wrap, not below 0 and a uint."""
+    assert limit_left(base, allowance, (base + moved) % M) == min(max(0, allowance - moved), M - 1)
 
 
 @pytest.mark.rabbitmq("serial_number_SUITE", "test_foldl", "test_ranges", "test_usort")
@@ -70,7 +70,7 @@ def test_sender_credit_is_set_not_added(position: int, link_credit: int, behind:
     credit = SenderCredit(position)
     for _ in range(2):
         credit.set((position - behind) % M, link_credit, drain=False)
-        assert credit.link_credit == max(0, link_credit - behind)
+        assert credit.link_credit == min(max(0, link_credit - behind), M - 1)
 
 
 @given(

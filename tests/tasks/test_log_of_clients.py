@@ -22,7 +22,16 @@ from amqp10broker.amqp091.methods import (
     QueueDelete,
     QueueDeleteOk,
 )
-from amqp10broker.amqp10.performatives import Attach, Begin, Detach, End, SaslOutcome, Source, Target
+from amqp10broker.amqp10.performatives import (
+    Attach,
+    Begin,
+    Detach,
+    End,
+    SaslOutcome,
+    SaslResponse,
+    Source,
+    Target,
+)
 from amqp10broker.catalog.users import UserLimits
 from amqp10broker.config import FlowSettings
 from amqp10broker.tasks.broker import Broker
@@ -282,6 +291,22 @@ async def test_a_storm_of_failed_logins_is_limited_by_its_address(
 
 
 # --- AMQP 0-9-1 -----------------------------------------------------------------------------------
+
+
+async def test_a_sasl_response_to_no_challenge_is_a_fault_of_the_client(
+    autojump_clock: object, log: LogRecorder
+) -> None:
+    """One warning, within the limits of the log, and no traceback."""
+    async with running_broker() as broker:
+        for _ in range(20):
+            client = connect(broker, peer="192.0.2.1:1")
+            await client.send(raw.SASL_HEADER + raw.frame(0, SaslResponse(response=b"x"), kind=1))
+            await client.stream.send_eof()
+            await client.rest()
+    assert log.of("error") == []
+    warnings = [fields for event, fields in log.of("warning") if event == "connection closed by the broker"]
+    assert {each["text"] for each in warnings} == {"SaslResponse frame in connection state sasl_negotiating"}
+    assert len(warnings) == BURST
 
 
 async def test_a_channel_error(autojump_clock: object, log: LogRecorder) -> None:
