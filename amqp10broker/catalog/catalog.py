@@ -154,6 +154,11 @@ class Catalog:
         """The node of this number, or None if it is in the cluster no more."""
         return next((node for node in self.nodes.values() if node.number == number), None)
 
+    def node_name(self, number: int) -> str:
+        """The name of a node, for people."""
+        node = self.node_of(number)
+        return f"number {number}" if node is None else node.name
+
     def leader_of(self, queue: DeclaredQueue) -> NodeFacts | None:
         """The node that leads a queue, or has it; None: none is known, or this node is in no cluster."""
         leader = queue.home or None

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from amqp10broker.cli.calls import Call
 from amqp10broker.cli.exits import EXIT_OK, EXIT_SOFTWARE, EXIT_UNAVAILABLE
+from amqp10broker.cli.waiting_view import without_leader
 
 RESULT_COLUMNS: Final = ("vhost", "name", "size", "result")
 BALANCE_COLUMNS: Final = ("Node name", "Number of quorum queues", "Number of streams")
@@ -73,6 +74,8 @@ def _status(status: Any) -> str:
         for found in status["listeners"].values()
         for each in found
     ]
+    lacking = status.get("queues_without_leader")
+    leaderless = [("Queues without a leader", [without_leader(lacking)])] if lacking else []
     states = [f"Node: {name}, status: {state}" for name, state in status["maintenance_status"].items()]
     parts: tuple[tuple[str, list[str]], ...] = (
         ("Basics", [f"Cluster name: {status['cluster_name']}"]),
@@ -83,6 +86,7 @@ def _status(status: Any) -> str:
         ("Alarms", alarms),
         ("Network Partitions", []),
         ("Listeners", listeners),
+        *leaderless,
         ("Maintenance status", states),
         ("Feature flags", status["feature_flags"]),
     )

@@ -50,10 +50,19 @@ def page(found: Document, width: int) -> list[str]:
         lines += wrapped(f"not known of clients of {silent}: not reached", width, "", "  ")
     for note in found.get("notes", ()):
         lines += wrapped(f"note: {clean(note)}", width, "", "  ")
+    if lacking := found.get("queues_without_leader"):
+        lines += wrapped(clean(without_leader(lacking)), width, "", "  ")
     several = found.get("nodes", 1) > 1
     for each, entry in zip(found["waiting"], entries(found["waiting"], width, several=several), strict=True):
         lines += ["", *entry, *wrapped(f"do: {clean(each['to_do'])}", width, "    ", "    ")]
     return lines
+
+
+def without_leader(found: Document) -> str:
+    """``8298 queues have no leader, q1 in /, ... among them: 8298 elect one, 32 at a time from here``."""
+    verb = "has" if found["queues"] == 1 else "have"
+    head = f"{counted(found['queues'], 'queue')} {verb} no leader"
+    return f"{head} ({', '.join(found['names'])}): {found['reason']}"
 
 
 def entries(waiting: Sequence[Document], width: int, *, several: bool = False) -> list[list[str]]:

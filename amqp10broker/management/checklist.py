@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Final
 
 from amqp10broker.dataclass import dataclass
+from amqp10broker.management.cluster_node import Leaderless
 from amqp10broker.management.inspection import Inspection, ListenerSeen
 
 FILES_BESIDE: Final = 200
@@ -68,6 +69,7 @@ class ClusterSeen:
         down: names of those that do not run, as this node sees it.
         critical: groups that would lose their majority without this node, for people.
         versions: of the brokers, by name, as each said at its start.
+        leaderless: the queues with a member at the node that have no leader.
         peers: other nodes that have answered.
         asked: whether the others were asked at all.
     """
@@ -77,6 +79,7 @@ class ClusterSeen:
     down: tuple[str, ...] = ()
     critical: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
+    leaderless: Leaderless | None = None
     peers: tuple[PeerSeen, ...] = ()
     asked: bool = True
 
@@ -512,6 +515,18 @@ def _cluster_quorum(facts: Facts) -> Found:
     )
 
 
+def _cluster_leaders(facts: Facts) -> Found:
+    found = facts.cluster.leaderless
+    if facts.cluster.alone:
+        return _ok(_ALONE)
+    if found is None:
+        return _ok("every quorum queue with a member here has a leader")
+    evidence = f"{found.queues} queues have no leader, {', '.join(found.names)} among them: {found.reason}"
+    if found.stuck:
+        return State.BAD, evidence, f"start {', '.join(found.missing)}"
+    return State.WARN, evidence, "wait: elections are under way; look again with cluster-status"
+
+
 def _cluster_nodes(facts: Facts) -> Found:
     cluster = facts.cluster
     if cluster.alone:
@@ -621,6 +636,7 @@ CHECKS: Final[Mapping[str, Callable[[Facts], Found]]] = {
     "tracing": _tracing,
     "test-mode": _test_mode,
     "cluster-quorum": _cluster_quorum,
+    "cluster-leaders": _cluster_leaders,
     "cluster-nodes": _cluster_nodes,
     "cluster-machines": _cluster_machines,
     "cluster-clocks": _cluster_clocks,

@@ -81,9 +81,18 @@ def cluster_status(caller: Caller) -> Job:
                 for number, name in named.items()
             },
             "feature_flags": [],
+            "queues_without_leader": without_leader(cluster),
         }
 
     return Job(found)
+
+
+def without_leader(cluster: ClusterNode) -> Document:
+    """The quorum queues with a member here that have no leader, and what is being done; {} if none."""
+    found = cluster.leaderless()
+    if found is None:
+        return {}
+    return {"queues": found.queues, "names": list(found.names), "reason": found.reason}
 
 
 def list_listeners(caller: Caller) -> list[Document]:

@@ -55,6 +55,39 @@ class MemberState:
     machine_version: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Leaderless:
+    """Quorum queues with a member at a node that know no leader.
+
+    Attributes:
+        queues: how many.
+        names: of some of them, with their virtual hosts.
+        stuck: how many of them have no majority.
+        missing: names of the nodes that those lack.
+        elections: how many of this node's members ask for votes now; the others of them stand in line.
+        seconds: how long there have been any.
+    """
+
+    queues: int
+    names: tuple[str, ...]
+    stuck: int
+    missing: tuple[str, ...]
+    elections: int
+    seconds: float
+
+    @property
+    def reason(self) -> str:
+        """Why, and what is being done, for people."""
+        clauses = []
+        if self.stuck:
+            clauses.append(
+                f"{self.stuck} have no majority without {', '.join(self.missing)}: start these nodes"
+            )
+        if self.queues > self.stuck:
+            clauses.append(f"{self.queues - self.stuck} elect one, {self.elections} at a time from here")
+        return "; ".join(clauses)
+
+
 class ClusterNode(Protocol):
     """See the module.
 
@@ -73,6 +106,9 @@ class ClusterNode(Protocol):
 
     def chief(self) -> int | None:
         """The node that leads the metadata; None: none is known."""
+
+    def leaderless(self) -> Leaderless | None:
+        """The quorum queues with a member here that have no leader; None: there are none."""
 
     def alarms(self) -> Mapping[int, Collection[str]]:
         """Names of the alarms that are on, by node; nodes without any may be left out."""

@@ -70,6 +70,7 @@ def _cluster(caller: Caller, cluster: ClusterNode) -> ClusterSeen:
         down=tuple(sorted(name for number, name in named.items() if not runs(caller, number))),
         critical=tuple(each["readable_name"] for each in critical_groups(caller, cluster)),
         versions={node.name: node.version for node in caller.catalog.nodes.values()},
+        leaderless=cluster.leaderless(),
     )
 
 

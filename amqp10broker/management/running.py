@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 
 from amqp10broker.errors import BadRequest, ConfigError, NotSupported
 from amqp10broker.management.caller import Caller, Job, Lines
+from amqp10broker.management.cluster import without_leader
 from amqp10broker.management.cluster_node import ClusterNode
 from amqp10broker.management.members import names, node_named, others
 from amqp10broker.management.node import FaultsOnRequest, Node
@@ -99,10 +100,10 @@ def waiting(
     Of each other node it has the `WAITING_ASKED_FOR` that wait longest, and counts all.
 
     Returns:
-        ``{"summary": {...}, "waiting": [{...}, ...], "unreached": [names], "nodes": int, "notes": [str]}`` of
-        `SummaryView` and `WaitingView`, each of these with the name of its ``node``; of how many nodes; and
-        what is wrong with their clocks. What clients of those nodes wait for that are not reached is not
-        known.
+        ``{"summary": {...}, "waiting": [{...}, ...], "unreached": [names], "nodes": int, "notes": [str],
+        "queues_without_leader": {...}}`` of `SummaryView` and `WaitingView`, each of these with the name of
+        its ``node``; of how many nodes; what is wrong with their clocks; and `without_leader` of this one.
+        What clients of those nodes wait for that are not reached is not known.
 
     Raises:
         BadRequest: what is chosen by cannot be understood.
@@ -124,8 +125,16 @@ def waiting(
         own = named[cluster.number]
         counts, lines = document(summary), [document(each) | {"node": own} for each in found]
         notes = [f"{own}: {note}" for note in running.clock_notes()]
+        lacking = without_leader(cluster)
         if number is not None:
-            return {"summary": counts, "waiting": lines, "unreached": [], "nodes": 1, "notes": notes}
+            return {
+                "summary": counts,
+                "waiting": lines,
+                "unreached": [],
+                "nodes": 1,
+                "notes": notes,
+                "queues_without_leader": lacking,
+            }
         asked = others(caller, cluster)
         most = given | {"limit": min(limit or WAITING_ASKED_FOR, WAITING_ASKED_FOR)}
         told = await cluster.run_at_each(asked, "waiting", most, None)
@@ -141,6 +150,7 @@ def waiting(
             "unreached": unreached,
             "nodes": len(named),
             "notes": notes,
+            "queues_without_leader": lacking,
         }
 
     return Job(gather)

@@ -53,7 +53,13 @@ BACKWARD_MS: Final = 2_000
 ELECTION_SPREAD_MS: Final = 300
 """As much as this is added at random; twice as much after each attempt in vain."""
 PATIENCE_MAX: Final = 4
-"""How often it is doubled: an attempt each 5 s at most."""
+"""How often it is doubled: an attempt each 5 s at most, unless answers take longer (`Raft._took_ms`)."""
+ROUNDS_SPREAD: Final = 4
+"""At random so many times as long as answers took, at least: attempts that meet in a round win nothing."""
+TOOK_MS_MAX: Final = 60_000
+"""An answer that took longer counts as one that took so long: it may be that questions were lost."""
+YIELD_MS: Final = 1_000
+"""As much longer waits a member that was started anew, and has voted for another, for that one."""
 
 
 class Raft:
@@ -74,8 +80,11 @@ class Raft:
 
     __slots__ = (
         "_after",
+        "_asked_ms",
         "_chance",
         "_due",
+        "_first_ms",
+        "_first_token",
         "_hard_due",
         "_late",
         "_leader",
@@ -89,6 +98,8 @@ class Raft:
         "_token",
         "_told_commit",
         "_told_status",
+        "_took_ms",
+        "_yields",
         "backward",
     )
 
@@ -113,6 +124,9 @@ class Raft:
         self._tally: Tally | None = None
         self._token = 0
         self._patience = 0
+        self._first_token = self._first_ms = self._asked_ms = self._took_ms = 0
+        """Token and time of an attempt's first question; when it was repeated; how long answers take."""
+        self._yields = stored.hard.vote not in (None, me)
         self._due: int | None = None
         self._owed: tuple[int, int] | None = None
         self._snapshot: Snapshot | None = None
@@ -129,6 +143,16 @@ class Raft:
         """Who it is, and whom it follows."""
         opened = self._leading is not None and self._leading.open
         return Status(self._role, self._member.term, self._leader, opened)
+
+    @property
+    def leader(self) -> int | None:
+        """The member that it follows, perhaps itself; None: it knows none."""
+        return self._leader
+
+    @property
+    def stands(self) -> bool:
+        """It has asked voters, and awaits their answers."""
+        return self._role is Role.PRE_CANDIDATE or self._role is Role.CANDIDATE
 
     @property
     def hard(self) -> Hard:
@@ -246,6 +270,11 @@ class Raft:
         if self._leading is None:
             self._ask_for_pre_votes(now_ms)
 
+    def hasten(self, now_ms: int) -> None:
+        """It is to stand for election as soon as its node ticks it."""
+        if self._leading is None and self._due is not None:
+            self._due = min(self._due, now_ms)
+
     def force_alone(self, now_ms: int) -> None:
         """Make this member all of the group, when the others are lost for good: what only they have is lost.
 
@@ -264,7 +293,7 @@ class Raft:
         if self._leading is not None:
             self._leading.suspect(peer, now_ms)
         elif self._leader == peer:
-            self._patience = 0
+            self._be_patient_no_more()
             self._lose_leader(now_ms)
 
     def heard(self, peer: int, now_ms: int) -> None:
@@ -275,7 +304,7 @@ class Raft:
             self._leading.heard(peer, now_ms)
         elif self._leader is None:
             # More can be won now than when the time was last drawn.
-            self._patience = 0
+            self._be_patient_no_more()
             self._await_election(now_ms)
 
     def tick(self, now_ms: int) -> None:
@@ -284,7 +313,14 @@ class Raft:
             if not self._leading.tick(now_ms):
                 self._follow(self._member.term, None, now_ms)
         elif self._due is not None and self._due <= now_ms:
-            self._ask_for_pre_votes(now_ms)
+            if self._after is not None:
+                self._be_impatient(
+                    now_ms
+                )  # its disk is slower than the time-out: nothing it says is heard yet
+            elif self._role is Role.CANDIDATE and self._tally is not None and not self._tally.refused:
+                self._ask_for_votes(now_ms)
+            else:
+                self._ask_for_pre_votes(now_ms)
 
     # -- what the disk says
 
@@ -416,8 +452,12 @@ class Raft:
             if self._role is not Role.FOLLOWER:
                 self._follow(self._member.term, None, now_ms)
             return
-        self._patience = 0
+        self._be_patient_no_more()
+        self._yields = False
         self._follow(self._member.term, sender, now_ms)
+
+    def _be_patient_no_more(self) -> None:
+        self._patience = self._took_ms = 0
 
     def _lose_leader(self, now_ms: int) -> None:
         self._leader = None
@@ -431,19 +471,31 @@ class Raft:
         if alone and not member.reaches_majority:
             self._due = None
             return
-        spread = ELECTION_SPREAD_MS << self._patience
-        self._due = now_ms + ELECTION_MS + int(self._chance() * spread) + self.backward * BACKWARD_MS
+        spread = max(ELECTION_SPREAD_MS << self._patience, ROUNDS_SPREAD * self._took_ms)
+        least = ELECTION_MS + self._took_ms + self.backward * BACKWARD_MS + self._yields * YIELD_MS
+        self._due = now_ms + least + int(self._chance() * spread)
 
     # -- elections
 
     def _ask_for_pre_votes(self, now_ms: int) -> None:
+        """Ask whether an election would be won.
+
+        While it stands in the same term it is the same question, and late answers to it count: where a round
+        takes longer than the time-out, no other would ever be won.
+        """
         member = self._member
-        self._await_election(now_ms)
+        asked = self._role is Role.PRE_CANDIDATE and self._tally is not None
+        self._be_impatient(now_ms)
         if self._due is None:
             return
-        self._patience = min(self._patience + 1, PATIENCE_MAX)
         self._leader = None
-        self._token = int(self._chance() * (1 << 53))
+        if not (asked and self._tally is not None and self._tally.config == member.configs.latest):
+            self._first_ms = now_ms
+            self._first_token = self._token = int(self._chance() * (1 << 53))
+            self._tally = Tally(member.configs.latest)
+        else:
+            self._token += 1
+        self._asked_ms = now_ms
         log = member.log
         for voter in member.configs.latest.voters:
             if voter != member.me:
@@ -456,8 +508,14 @@ class Raft:
             self._role = Role.FOLLOWER
             return
         self._role = Role.PRE_CANDIDATE
-        self._tally = Tally(member.configs.latest)
         self._count_pre_vote(member.me, granted=True, now_ms=now_ms)
+
+    def _be_impatient(self, now_ms: int) -> None:
+        """An attempt begins: the next one, if it is in vain."""
+        self._yields = False
+        self._await_election(now_ms)
+        if self._due is not None:
+            self._patience = min(self._patience + 1, PATIENCE_MAX)
 
     def _count_pre_vote(self, sender: int, *, granted: bool, now_ms: int) -> None:
         assert self._tally is not None
@@ -480,7 +538,18 @@ class Raft:
         self._owed = None
         self._tally = Tally(member.configs.latest)
         self._await_election(now_ms)
+        self._first_ms = now_ms
         self._late.append(VoteAnswer(member.me, member.me, member.term, True))
+        self._send_votes()
+
+    def _ask_for_votes(self, now_ms: int) -> None:
+        """Nobody has refused: they, or the disks, are slow. Another term would make their votes void."""
+        self._be_impatient(now_ms)
+        if self._due is not None:
+            self._send_votes()
+
+    def _send_votes(self) -> None:
+        member = self._member
         log = member.log
         for voter in member.configs.latest.voters:
             if voter != member.me:
@@ -498,14 +567,23 @@ class Raft:
         )
         answer = PreVoteAnswer(member.me, question.sender, member.term, question.token, granted)
         member.outbox.append(answer)
+        if granted and not self.stands:
+            self._await_election(now_ms)  # time for the one it would vote for
         if self._leading is not None:
             self._leading.on_lost(question.sender)
 
     def _on_pre_vote_answer(self, answer: PreVoteAnswer, now_ms: int) -> None:
         if answer.term > self._member.term:
             self._follow(answer.term, None, now_ms)
-        elif self._role is Role.PRE_CANDIDATE and answer.token == self._token:
+        elif self._role is Role.PRE_CANDIDATE and self._first_token <= answer.token <= self._token:
+            if answer.token == self._token:
+                self._note_round(now_ms - self._asked_ms)
+            elif answer.token == self._first_token:
+                self._note_round(now_ms - self._first_ms)
             self._count_pre_vote(answer.sender, granted=answer.granted, now_ms=now_ms)
+
+    def _note_round(self, took_ms: int) -> None:
+        self._took_ms = max(self._took_ms, min(took_ms, TOOK_MS_MAX))
 
     def _on_vote(self, request: Vote, now_ms: int) -> None:
         """One vote a term, for a log as new as ours (the paper, section 5.4.1), to any member."""
@@ -529,6 +607,7 @@ class Raft:
         if self._role is not Role.CANDIDATE:
             return
         assert self._tally is not None
+        self._note_round(now_ms - self._first_ms)
         self._tally.count(answer.sender, granted=answer.granted)
         if self._tally.won:
             self._lead(now_ms)
@@ -540,7 +619,7 @@ class Raft:
         self._leader = self._member.me
         self._tally = None
         self._due = None
-        self._patience = 0
+        self._be_patient_no_more()
         self._leading = Leadership(self._member, now_ms)
 
     def _on_timeout_now(self, now_ms: int) -> None:

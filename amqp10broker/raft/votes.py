@@ -6,26 +6,39 @@ from amqp10broker.raft.config import Configuration
 
 
 class Tally:
-    """The answers of one election, or of one round of pre-votes."""
+    """The answers of one election, or of one question for pre-votes.
 
-    __slots__ = ("_config", "_denied", "_granted")
+    Attributes:
+        config: whose voters count.
+    """
+
+    __slots__ = ("_denied", "_granted", "config")
 
     def __init__(self, config: Configuration) -> None:
-        self._config = config
+        self.config = config
         self._granted: set[int] = set()
         self._denied: set[int] = set()
 
     def count(self, member: int, *, granted: bool) -> None:
-        """An answer. That of a member that is no voter counts for nothing."""
-        if member in self._config.voters:
-            (self._granted if granted else self._denied).add(member)
+        """An answer, which takes the place of an earlier one. That of a member that is no voter counts for
+        nothing.
+        """
+        if member in self.config.voters:
+            now, before = (self._granted, self._denied) if granted else (self._denied, self._granted)
+            now.add(member)
+            before.discard(member)
 
     @property
     def won(self) -> bool:
         """A majority of the voters has granted."""
-        return len(self._granted) >= self._config.majority
+        return len(self._granted) >= self.config.majority
+
+    @property
+    def refused(self) -> bool:
+        """A voter has denied."""
+        return bool(self._denied)
 
     @property
     def lost(self) -> bool:
         """A majority cannot be reached any more."""
-        return len(self._config.voters) - len(self._denied) < self._config.majority
+        return len(self.config.voters) - len(self._denied) < self.config.majority

@@ -13,7 +13,7 @@ from typing import Final
 
 from amqp10broker.raft.codec import decode_message, encode_message
 from amqp10broker.raft.messages import Message
-from amqp10broker.replication.ids import node_of
+from amqp10broker.replication.ids import SYSTEM_GROUP, node_of
 from amqp10broker.replication.member import Member
 
 Send = Callable[[int, int, bytes], object]
@@ -27,6 +27,10 @@ MEMBERS_A_TURN: Final = 128
 hold up the node's heartbeats for so long that others take it for dead: news for all members there, and so
 on."""
 
+ELECTIONS_MAX: Final = 32
+"""So many members ask for votes at a time, and the others stand in line: with thousands at once each round
+takes longer than its time-out, and is asked again. The metadata's group goes first."""
+
 
 class Groups:
     """See the module.
@@ -39,6 +43,8 @@ class Groups:
         lost: other nodes with numbers up to this one are lost for good: a group with members there is made
             that of this node alone when its member here begins (`cluster force-standalone`).
         backward: this node's members shall not lead (`Raft.backward`).
+        elects: members of queues may ask for votes. Not while those of this node begin: that comes first, and
+            until it is over they and those of other nodes have none to ask.
         on_deadline: called when `deadline` is earlier than before.
         on_removed: called with the group of a member that has stopped.
         on_added: called with the group of a member that has begun.
@@ -54,6 +60,7 @@ class Groups:
         self.now_ms = now_ms
         self.suspected: set[int] = set()
         self.lost = 0
+        self._elects = True
         self.on_unknown: Callable[[int, int, Message], None] = _ignore
         self.on_deadline: Callable[[], None] = _nothing
         self.on_removed: Callable[[int], None] = _forget
@@ -62,6 +69,10 @@ class Groups:
         self._backward = False
         self._members: dict[int, Member] = {}
         self._heap: list[tuple[int, int]] = []
+        self._asking: set[int] = set()
+        """Groups whose members here have asked for votes."""
+        self._line: deque[int] = deque()
+        """Those whose time has come, and that are to ask when others have an answer."""
         self._later: list[Callable[[], None]] = []
         self._later_due = 0
         self._news: deque[Iterator[None]] = deque()
@@ -96,11 +107,27 @@ class Groups:
     def remove(self, group: int) -> None:
         """A member has stopped; twice is fine."""
         if self._members.pop(group, None) is not None:
+            self._asked(group)
             self.on_removed(group)
 
     def get(self, group: int) -> Member | None:
         """The node's member of a group."""
         return self._members.get(group)
+
+    @property
+    def elects(self) -> bool:
+        """See the attribute."""
+        return self._elects
+
+    @elects.setter
+    def elects(self, elects: bool) -> None:
+        self._elects = elects
+        self.on_deadline()
+
+    @property
+    def elections(self) -> int:
+        """How many members ask for votes now."""
+        return len(self._asking)
 
     # --- what comes ---------------------------------------------------------------------------------
 
@@ -168,7 +195,7 @@ class Groups:
     @property
     def deadline(self) -> int | None:
         """When `tick` is due, in ms; None: nothing is awaited."""
-        if self._news:
+        if self._news or (self._line and self._may_ask):
             return self.now_ms()
         due = self._members_due()
         if self._later and (due is None or self._later_due < due):
@@ -189,15 +216,40 @@ class Groups:
             later, self._later = self._later, []
             for callback in later:
                 callback()
-        for _ in range(MEMBERS_A_TURN):
-            due = self._members_due()
-            if due is None or due > now_ms:
-                return
+        left = MEMBERS_A_TURN
+        while left > 0 and (due := self._members_due()) is not None and due <= now_ms:
             _, group = heappop(self._heap)
             member = self._members[group]
-            member.due = None
-            member.tick()
-            member.advance()
+            self._asked(group)  # in vain, if it has: others go before it
+            if group != SYSTEM_GROUP and member.lacks_leader:
+                self._line.append(group)
+            else:
+                left -= 1
+                self._tick(member)
+        while left > 0 and self._line and self._may_ask:
+            waiting = self._members.get(self._line.popleft())
+            # It may have a leader by now, or have been asked for its vote, and awaits what comes of it.
+            if waiting is not None and waiting.due is not None and waiting.due <= now_ms:
+                left -= 1
+                self._tick(waiting)
+
+    @property
+    def _may_ask(self) -> bool:
+        return self._elects and len(self._asking) < ELECTIONS_MAX
+
+    def _tick(self, member: Member) -> None:
+        member.due = None
+        member.tick()
+        member.advance()
+        if member.raft.stands and self._members.get(member.group) is member:
+            self._asking.add(member.group)
+
+    def _asked(self, group: int) -> None:
+        """A member asks for votes no more."""
+        if group in self._asking:
+            self._asking.remove(group)
+            if self._line:
+                self.on_deadline()
 
     # --- what members ask ---------------------------------------------------------------------------
 
@@ -220,6 +272,8 @@ class Groups:
         group = member.group
         if self._members.get(group) is not member:
             return
+        if group in self._asking and not member.raft.stands:
+            self._asked(group)
         config = member.raft.config
         if member.config is not config:
             member.config = config

@@ -155,7 +155,7 @@ class Member:
         self._runs = self._again = False
         store.on_compact = self.raft.compact
         if first and not self.raft.status.term:
-            self.campaign()
+            self.hasten()
 
     @property
     def alone(self) -> bool:
@@ -163,9 +163,14 @@ class Member:
         return self.raft.config.members == (self.me,)
 
     @property
+    def lacks_leader(self) -> bool:
+        """No leader is known: what it does when it is due is to ask for votes."""
+        return self.raft.leader is None
+
+    @property
     def leader_node(self) -> int | None:
         """The node where the group's leader is; None: it is not known."""
-        leader = self.raft.status.leader
+        leader = self.raft.leader
         return None if leader is None else node_of(leader)
 
     def propose(self, payloads: Sequence[bytes]) -> int:
@@ -192,6 +197,10 @@ class Member:
         """See `Raft.campaign`."""
         self.raft.campaign(self._groups.now_ms())
 
+    def hasten(self) -> None:
+        """See `Raft.hasten`."""
+        self.raft.hasten(self._groups.now_ms())
+
     def force_alone(self) -> None:
         """See `Raft.force_alone`; done at once."""
         self.raft.force_alone(self._groups.now_ms())
@@ -207,7 +216,7 @@ class Member:
         """
         self.raft.heard(peer, self._groups.now_ms())
         if self._first and not self.raft.status.term:
-            self.campaign()
+            self.hasten()
 
     def snapshot_done(self, to: int, index: int | None) -> None:
         """See `Raft.snapshot_done`."""

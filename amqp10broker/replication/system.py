@@ -18,7 +18,7 @@ from amqp10broker.catalog.entry_codec import KINDS, Conceal, decoded
 from amqp10broker.catalog.node_requests import NodeLost, NodeStarted
 from amqp10broker.catalog.plan import NUMBERS, Key, Put
 from amqp10broker.catalog.proposing import LATER, Decided
-from amqp10broker.catalog.queue import Owner, QueueHandle, QueueType
+from amqp10broker.catalog.queue import Owner, QueueHandle, QueueSpec, QueueType
 from amqp10broker.catalog.queue_requests import ConnectionEnded, DeleteQueue, QueueEnded
 from amqp10broker.errors import Unavailable
 from amqp10broker.queues import machine_version
@@ -33,9 +33,13 @@ from amqp10broker.replication.system_store import SystemStore
 from amqp10broker.replication.transactions import Outcome, Transaction, Value
 
 LEADER_WITHIN_MS: Final = 5_000
-"""A quorum queue that has no leader by then is not declared (T3, Q4)."""
+"""A quorum queue that has no leader by then is not declared, if most of its nodes are not there (T3, Q4). If
+they are they are busy, and have the time that any request has.
+"""
 LOST_AFTER_MS: Final = 5_000
-"""What ends with a node ends when it has been out of reach for so long."""
+"""What ends with a node ends when it has been silent for so long: it may be slow."""
+GONE_AFTER_MS: Final = 1_500
+"""And when its connections were closed so long ago: its process has ended, or has given this node up."""
 FAREWELL_AFTER_MS: Final = 10_000
 """Queues that are forgotten, and to be told by whoever asked, are told by then."""
 OF_A_LINK: Final = "amq.dyn"
@@ -287,7 +291,7 @@ class System:
             done()
         number = _new_group(puts)
         if pending.ref is not None and number and not self.has_leader(number):
-            self._without_leader[number] = pending, self._now_ms() + LEADER_WITHIN_MS
+            self._without_leader[number] = pending, self._now_ms()
         else:
             self._proposals.answer(pending, pending.plan.answer)
 
@@ -351,37 +355,55 @@ class System:
             pending, _ = waiting
             self._proposals.answer(pending, pending.plan.answer)
 
-    def _give_up(self, number: int, pending: Pending) -> None:
+    def _leader_due_ms(self, pending: Pending, since_ms: int) -> int:
+        """When a queue that was declared is to have a leader."""
+        members = _declared(pending).members
+        there = sum(node_of(member) not in self._down for member in members)
+        return since_ms + (self.decided_within_ms if 2 * there > len(members) else LEADER_WITHIN_MS)
+
+    def _give_up(self, number: int, pending: Pending, since_ms: int) -> None:
         """A queue got no leader in time: nothing must be left of it."""
-        (spec,) = [put.record for put in pending.plan.puts if put.key[0] == "queue"]
+        spec = _declared(pending)
         node, leader = (
             "?" if found is None else found.name
             for found in map(self._catalog.node_of, (self._node, node_of(spec.members[0])))
         )
+        waited_s = (self._now_ms() - since_ms) // 1000
+        silent = [self._catalog.node_of(each) for each in map(node_of, spec.members) if each in self._down]
+        names = ", ".join(f"'{each.name}'" for each in silent if each is not None)
+        to_do = (
+            f"start more of its nodes: {names} cannot be reached"
+            if names
+            else "its nodes are busy: try again"
+        )
         refusal = Unavailable(
             f"queue '{spec.name}'",
             f"Cannot declare quorum queue '{spec.name}' in vhost '{spec.vhost}' on node '{node}' with leader "
-            f"on node '{leader}': no leader was elected within {LEADER_WITHIN_MS // 1000} s; start more of "
-            "its nodes",
+            f"on node '{leader}': no leader was elected within {waited_s} s; {to_do}",
         )
         self._proposals.answer(pending, refusal=refusal)
         self.see_to(QueueEnded(spec.vhost, spec.name, number, farewell=True))
 
     # --- nodes ------------------------------------------------------------------------------------------
 
-    def node_down(self, node: int) -> None:
-        """A node cannot be reached from now on."""
-        self._down.setdefault(node, self._now_ms())
-        self._due_by(self._now_ms() + LOST_AFTER_MS)
+    def node_down(self, node: int, *, gone: bool = False) -> None:
+        """A node cannot be reached from now on.
+
+        Args:
+            node: its number.
+            gone: its connections are closed; else it is silent.
+        """
+        lost_ms = self._now_ms() + (GONE_AFTER_MS if gone else LOST_AFTER_MS)
+        self._due_by(self._down.setdefault(node, lost_ms))
 
     def node_up(self, node: int) -> None:
         """It can be reached again."""
         self._down.pop(node, None)
 
     def _end_lost(self, now_ms: int) -> None:
-        for number, since in self._down.items():
-            if since + LOST_AFTER_MS <= now_ms:
-                self._down[number] = now_ms
+        for number, lost_ms in self._down.items():
+            if lost_ms <= now_ms:
+                self._down[number] = now_ms + LOST_AFTER_MS  # it may not be decided
                 node = self._catalog.node_of(number)
                 if node is not None:
                     self.see_to(NodeLost(number, node.incarnation))
@@ -392,10 +414,10 @@ class System:
         """Do what is due, and what could not be done when it came."""
         self._at_once = False
         now_ms = self._now_ms()
-        for number, (pending, due_ms) in list(self._without_leader.items()):
-            if due_ms <= now_ms:
+        for number, (pending, since_ms) in list(self._without_leader.items()):
+            if self._leader_due_ms(pending, since_ms) <= now_ms:
                 del self._without_leader[number]
-                self._give_up(number, pending)
+                self._give_up(number, pending, since_ms)
         while self._farewells and self._farewells[0][0] <= now_ms:
             self._farewells.popleft()[1].post(DELETE)
         if self.member.leads:
@@ -411,11 +433,11 @@ class System:
         """When `tick` is due, in ms; None: nothing is awaited."""
         if self._at_once:
             return 0
-        times = [due_ms for _, due_ms in self._without_leader.values()]
+        times = [self._leader_due_ms(*waiting) for waiting in self._without_leader.values()]
         if self._farewells:
             times.append(self._farewells[0][0])
         if self.member.leads:
-            times += [since + LOST_AFTER_MS for since in self._down.values()]
+            times += self._down.values()
         proposals = self._proposals.deadline
         if proposals is not None:
             times.append(proposals)
@@ -435,6 +457,12 @@ class System:
 
 
 _ORDER: Final = {kind: place for place, kind in enumerate(KINDS)}
+
+
+def _declared(pending: Pending) -> QueueSpec:
+    (spec,) = [put.record for put in pending.plan.puts if put.key[0] == "queue"]
+    assert isinstance(spec, QueueSpec)
+    return spec
 
 
 def _new_group(puts: Sequence[tuple[Key, Value]]) -> int | None:

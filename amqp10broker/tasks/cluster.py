@@ -51,6 +51,7 @@ from amqp10broker.tasks.data import Data
 from amqp10broker.tasks.forming import FIRST, JOIN_S, LOOK_S, NAME_TAKEN, Former, let_in
 from amqp10broker.tasks.founding import declare_when_whole, prepare_folder
 from amqp10broker.tasks.journal_task import JournalTask
+from amqp10broker.tasks.leaderless import LeaderlessQueues
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.node_news import NodeNews
 from amqp10broker.tasks.node_queues import NodeQueues
@@ -108,6 +109,7 @@ class Cluster:
         membership: of which cluster it is.
         peers: the other nodes.
         raft: this node's members of groups.
+        leaderless: the queues here that have no leader.
         snapshots: states of groups on their way.
         queues: how queues are reached; not there before `prepare`.
         system: what is declared; None before `begin`.
@@ -150,7 +152,9 @@ class Cluster:
         self.slow = trio.Event()
         self.raft = RaftNode(self._send_to_group)
         self.raft.groups.lost = data.lost
+        self.raft.groups.elects = False
         self.raft.on_failed = self._on_storage_failed
+        self.leaderless = LeaderlessQueues(self._catalog, self.raft.groups, self._name_of)
         self.snapshots = Snapshots(self.raft.groups, self._send_state, random.random)
         self.raft.give_turns(lambda: self.snapshots.deadline, self.snapshots.tick)
         self.system: SystemNode | None = None
@@ -305,6 +309,7 @@ class Cluster:
         )
         self._nursery.start_soon(self.queues.run)
         self._nursery.start_soon(self._sweep)
+        self._nursery.start_soon(self.leaderless.run)
         for member in self.membership.members:
             # They may have come, or be known to be gone, before this.
             if self.peers.connected(member.number, Purpose.LETTERS):
@@ -394,8 +399,7 @@ class Cluster:
             self.system.system.leader_is(group)
 
     def _name_of(self, number: int) -> str:
-        node = self._catalog.node_of(number)
-        return f"number {number}" if node is None else node.name
+        return self._catalog.node_name(number)
 
     async def caught_up(self) -> None:
         """Wait until this node knows all that was declared before it started.
@@ -404,6 +408,7 @@ class Cluster:
             BrokerError: no majority of the cluster was there in all that time.
         """
         assert self.system is not None
+        self.raft.groups.elects = True
         at = self.address
         started = NodeStarted(self.name, self._data.incarnation, at.host, at.port, __version__, carried_out())
         await self.system.caught_up(started, self._missing, self._check_membership)
@@ -670,7 +675,7 @@ class Cluster:
         if self.queues is not None:
             self.queues.suspected(node)
         if self.system is not None:
-            self.system.system.node_down(node)
+            self.system.system.node_down(node, gone=not self.peers.connected(node, Purpose.RAFT))
 
     def heard(self, node: int, incarnation: int) -> None:
         """See `PeerEvents`."""

@@ -104,6 +104,9 @@ class NodeAlone:
     def chief(self) -> int | None:
         return None
 
+    def leaderless(self) -> None:
+        return None
+
     def alarms(self) -> Mapping[int, Collection[str]]:
         return {0: self._broker.alarms}
 

@@ -14,7 +14,7 @@ import trio
 from amqp10broker.catalog.node_requests import SetDraining, SetMembers
 from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.errors import PeerUnreachable, RefusedError, Unavailable
-from amqp10broker.management.cluster_node import GroupSeen, MemberState
+from amqp10broker.management.cluster_node import GroupSeen, Leaderless, MemberState
 from amqp10broker.replication.asking import Document
 from amqp10broker.replication.bootstrap import Membership as OfCluster
 from amqp10broker.replication.bootstrap import target_size
@@ -97,6 +97,10 @@ class NodeOfCluster:
     def chief(self) -> int | None:
         """See `ClusterNode.chief`."""
         return self._system.member.leader_node
+
+    def leaderless(self) -> Leaderless | None:
+        """See `ClusterNode.leaderless`."""
+        return self._cluster.leaderless.found()
 
     def alarms(self) -> Mapping[int, Collection[str]]:
         """See `ClusterNode.alarms`."""
@@ -275,4 +279,4 @@ class NodeOfCluster:
         try:
             return await self._cluster.peers.call(node, question, timeout_s)
         except PeerUnreachable as error:
-            raise Unavailable(f"node {node}", str(error)) from error
+            raise Unavailable(f"node '{self._catalog.node_name(node)}'", str(error)) from error

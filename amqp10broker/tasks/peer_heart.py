@@ -47,6 +47,7 @@ class Heart:
         identity: this node's.
         links: the connections for groups.
         silent: told of each node from whose connection nothing has come for long.
+        name_of: names of nodes, by number.
     """
 
     def __init__(
@@ -56,12 +57,14 @@ class Heart:
         identity: Callable[[], Identity],
         links: Callable[[], Collection[PeerLink]],
         silent: Callable[[int], None],
+        name_of: Callable[[int], str],
     ) -> None:
         self._liveness = liveness
         self._events = events
         self._identity = identity
         self._links = links
         self._silent = silent
+        self._name_of = name_of
         self._handed_over = False
         self._looked_at = 0.0
         self._facts: Document = {}
@@ -121,10 +124,10 @@ class Heart:
         """Tell the rest of the node."""
         for each in news:
             if isinstance(each, Suspected):
-                _log.warning("node is not alive", node=each.node)
+                _log.warning("node is not alive", node=self._name_of(each.node))
                 self._events.suspected(each.node)
             else:
-                _log.info("node is alive", node=each.node)
+                _log.info("node is alive", node=self._name_of(each.node))
                 self._events.heard(each.node, each.incarnation)
 
     def _look(self) -> None:

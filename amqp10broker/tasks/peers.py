@@ -96,7 +96,7 @@ class Peers:
         self._listener = ClusterListener(sockets, wires, complaints, self.serve)
         self._nursery: trio.Nursery | None = None
         self.liveness = Liveness(identity.node, suspect_ms)
-        self._heart = Heart(self.liveness, events, self._own, self._raft_links, self._silent)
+        self._heart = Heart(self.liveness, events, self._own, self._raft_links, self._silent, self._name_of)
         self.dropped = 0
 
     @property
@@ -321,6 +321,9 @@ class Peers:
             self._events.frames(node, purpose, others)
 
     # -- the table
+
+    def _name_of(self, node: int) -> str:
+        return self._peers[node].name
 
     def _own(self) -> Identity:
         return self._identity

@@ -124,7 +124,7 @@ class RaftNode:
                 news = member.heard if there else member.suspect
                 news(peer)
         if there and member.raft.status.leader is None:
-            member.campaign()  # the one that was the first to begin stands for election
+            member.hasten()  # the one that was the first to begin stands for election
         member.advance()
 
 

@@ -133,7 +133,12 @@ class Reconciler:
             _log.info("reconciliation is put off", queue=queue.name, vhost=queue.vhost, reason=str(error))
             return
         done = "member added" if grow else "member removed"
-        _log.info(f"{done} by reconciliation", queue=queue.name, vhost=queue.vhost, node=node)
+        _log.info(
+            f"{done} by reconciliation",
+            queue=queue.name,
+            vhost=queue.vhost,
+            node=self._catalog.node_name(node),
+        )
 
     def _nodes(self) -> Mapping[int, NodeState]:
         return {

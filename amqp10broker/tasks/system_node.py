@@ -211,7 +211,7 @@ class SystemNode:
             member.change(change)
         except (ChangeRefused, NotLeader, NotReady):
             return  # one is under way: this is looked at again
-        kind, node = type(change).__name__.lower(), node_of(change.member)
+        kind, node = type(change).__name__.lower(), self._catalog.node_name(node_of(change.member))
         _log.info("the system group changes its members", change=kind, node=node)
         member.advance()
 

@@ -6,11 +6,14 @@ says the seed; ``Simulation(seed, the_room(), trace=True)`` has the trace.
 
 from __future__ import annotations
 
-from typing import Final
+from collections import deque
+from random import Random
+from typing import Any, Final
 
 import pytest
 
 from tests.support.journals import LONG
+from tests.support.raft_group import Group
 from tests.support.raft_room import the_room
 from tests.support.raft_simulation import Simulation
 
@@ -52,3 +55,41 @@ def test_the_same_seed_is_the_same_life() -> None:
         other.run()
         assert one.trace == other.trace
         assert one.trace
+
+
+@pytest.mark.parametrize(
+    ("way_ms", "disk_ms"),
+    [(5, 5), (200, 5), (3_000, 50), (10_000, 50), (5, 3_000), (5, 20_000), (5_000, 20_000)],
+)
+def test_a_leader_is_elected_however_slow_messages_and_disks_are(way_ms: int, disk_ms: int) -> None:
+    """Rounds may take many times the time-out: late answers count, and attempts wait as long as they take."""
+    room = the_room()
+    for seed in range(20):
+        group = slow_election(Group(room, range(1, 4), Random(seed).random), way_ms, disk_ms)
+        assert group.now <= 20 * (2 * way_ms + disk_ms) + 1_000
+        assert max(node.term for node in group.nodes.values()) <= 8
+
+
+def slow_election(group: Group, way_ms: int, disk_ms: int) -> Group:
+    """Have each message arrive, and each write be durable, so late, until a leader takes proposals."""
+    way: deque[tuple[int, Any]] = deque()
+    durable: dict[int, deque[int]] = {me: deque() for me in group.nodes}
+    while (leader := group.leader()) is None or not leader.raft.status.open:
+        way.extend((group.now + way_ms, message) for message in group.network)
+        group.network.clear()
+        for me, node in group.nodes.items():
+            durable[me].extend([group.now + disk_ms] * (len(node.disk.writes) - len(durable[me])))
+        dues = [due for node in group.up() if (due := node.raft.deadline) is not None]
+        dues += [arriving[0][0] for arriving in (way,) if arriving]
+        dues += [writes[0] for writes in durable.values() if writes]
+        group.now = max(group.now, min(dues))
+        while way and way[0][0] <= group.now:
+            group.deliver(way.popleft()[1])
+        for me, node in group.nodes.items():
+            while durable[me] and durable[me][0] <= group.now:
+                durable[me].popleft()
+                node.persist()
+            if (due := node.raft.deadline) is not None and due <= group.now:
+                node.raft.tick(group.now)
+                node.turn()
+    return group

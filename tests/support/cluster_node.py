@@ -15,7 +15,7 @@ from amqp10broker.catalog.plan import CLUSTER, Put
 from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.errors import RefusedError, Unavailable
-from amqp10broker.management.cluster_node import GroupSeen, MemberState
+from amqp10broker.management.cluster_node import GroupSeen, Leaderless, MemberState
 from amqp10broker.replication.bootstrap import Membership as OfCluster
 from amqp10broker.replication.ids import member_id, node_of
 from amqp10broker.replication.membership import Membership
@@ -55,6 +55,7 @@ class FakeNode:
         self.on_pause: Callable[[], None] = lambda: None
         self.there: dict[tuple[int, str], Any] = {}
         self.on: dict[int, list[str]] = {}
+        self.lacking: Leaderless | None = None
         self._catalog = catalog
         self._placed = Placed()
         if count:
@@ -106,6 +107,9 @@ class FakeNode:
 
     def chief(self) -> int | None:
         return 1 if self._catalog.nodes else None
+
+    def leaderless(self) -> Leaderless | None:
+        return self.lacking
 
     def alarms(self) -> Mapping[int, Collection[str]]:
         return self.on

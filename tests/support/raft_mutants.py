@@ -168,8 +168,8 @@ MUTANTS = (
         "a pre-vote raises the term",
         (
             _core(
-                "        self._token = int(self._chance() * (1 << 53))\n",
-                "        self._token = int(self._chance() * (1 << 53))\n"
+                "        self._asked_ms = now_ms\n",
+                "        self._asked_ms = now_ms\n"
                 "        member.term += 1\n        member.vote = None\n        self._hard_due = True\n",
             ),
         ),
@@ -208,7 +208,7 @@ MUTANTS = (
         "18_learner_counts_in_elections",
         "an election asks learners, and counts their votes",
         (
-            Patch("votes", "        if member in self._config.voters:\n", "        if True:\n"),
+            Patch("votes", "        if member in self.config.voters:\n", "        if True:\n"),
             _core(
                 "        for voter in member.configs.latest.voters:\n            if voter != member.me:\n"
                 "                self._late.append(Vote",

@@ -216,6 +216,18 @@ def test_the_status_of_a_cluster_is_for_people_or_json(
     assert json.loads(capsys.readouterr().out) == STATUS
 
 
+def test_the_status_of_a_cluster_has_queues_without_a_leader_if_there_are_any(
+    broker: Broker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lacking = {"queues": 2, "names": ["q in /", "r in /"], "reason": "2 elect one, 2 at a time from here"}
+    broker.answer = STATUS | {"queues_without_leader": lacking}
+    assert main.main(["cluster_status"]) == 0
+    assert (
+        "Queues without a leader\n\n"
+        "2 queues have no leader (q in /, r in /): 2 elect one, 2 at a time from here\n"
+    ) in capsys.readouterr().out
+
+
 def test_a_node_is_forgotten_with_a_word_on_what_is_left(
     broker: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:

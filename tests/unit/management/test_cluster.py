@@ -6,6 +6,7 @@ import pytest
 
 from amqp10broker.catalog.node_requests import SetDraining
 from amqp10broker.errors import NotFound, PreconditionFailed, Unavailable
+from amqp10broker.management.cluster_node import Leaderless
 from tests.unit.management.test_members import World
 
 
@@ -20,8 +21,9 @@ def test_the_status_has_members_and_those_that_run() -> None:
     status = world.run("cluster-status")
     assert list(status) == [
         *("cluster_name", "cluster_tags", "disk_nodes", "running_nodes", "versions", "alarms", "partitions"),
-        *("listeners", "maintenance_status", "feature_flags"),
+        *("listeners", "maintenance_status", "feature_flags", "queues_without_leader"),
     ]
+    assert status["queues_without_leader"] == {}
     assert status["disk_nodes"] == ["a", "b", "c"]
     assert status["running_nodes"] == ["a", "b"] == list(status["versions"]) == list(status["listeners"])
     assert status["listeners"]["b"] == there
@@ -35,6 +37,21 @@ def test_the_status_has_members_and_those_that_run() -> None:
         "b": "under maintenance",
         "c": "not under maintenance",
     }
+
+
+def test_the_status_says_which_queues_have_no_leader_and_why() -> None:
+    """RabbitMQ's has no such key."""
+    world = World()
+    world.cluster.lacking = Leaderless(8_298, ("q1 in /", "q2 in /"), 0, (), 32, 5.0)
+    assert world.run("cluster-status")["queues_without_leader"] == {
+        "queues": 8_298,
+        "names": ["q1 in /", "q2 in /"],
+        "reason": "8298 elect one, 32 at a time from here",
+    }
+    world.cluster.lacking = Leaderless(3, ("q1 in /",), 2, ("b", "c"), 1, 5.0)
+    assert world.run("cluster-status")["queues_without_leader"]["reason"] == (
+        "2 have no majority without b, c: start these nodes; 1 elect one, 1 at a time from here"
+    )
 
 
 def test_a_node_that_does_not_say_where_it_listens_does_not_run() -> None:

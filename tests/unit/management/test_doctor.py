@@ -8,6 +8,7 @@ import pytest
 
 from amqp10broker.errors import PermissionDenied
 from amqp10broker.management.checklist import CHECKS
+from amqp10broker.management.cluster_node import Leaderless
 from amqp10broker.management.inspection import Inspection
 from tests.support.declaring import declare
 from tests.unit.management.test_checklist import NOW_MS, node, seen
@@ -93,6 +94,19 @@ def test_the_catalog_says_what_is_durable_and_critical() -> None:
     assert "queue 'q' in vhost '/'" in found["cluster-quorum"][1]
     assert found["cluster-nodes"] == ("bad", "3 nodes: a, b, c; not reached: c")
     assert found["alarms"] == ("bad", "publishers are held back by alarms: memory at node 'b'")
+
+
+def test_queues_without_a_leader_are_bad_if_they_lack_nodes_and_pass_if_not() -> None:
+    made = world()
+    answers(made, b=NOW_MS, c=NOW_MS)
+    assert rows(made)["cluster-leaders"] == ("ok", "every quorum queue with a member here has a leader")
+    made.cluster.lacking = Leaderless(2_500, ("q in /",), 0, (), 32, 5.0)
+    assert rows(made)["cluster-leaders"] == (
+        "warn",
+        "2500 queues have no leader, q in / among them: 2500 elect one, 32 at a time from here",
+    )
+    made.cluster.lacking = Leaderless(1, ("q in /",), 1, ("b", "c"), 0, 5.0)
+    assert rows(made)["cluster-leaders"][0] == "bad"
 
 
 def test_the_result_says_whose_it_is_and_when() -> None:

@@ -80,7 +80,7 @@ def test_what_waits_at_all_nodes_is_one_list_the_longest_first() -> None:
     assert (summary["connections"], summary["waiting"], summary["queues_full"]) == (5, 3, 1)
     assert summary["reasons"] == {"no-credit-used-up": 3, "queue-empty": 1}
     assert summary["idle_reasons"] == ["queue-empty"]
-    assert (found["unreached"], found["nodes"]) == (["c"], 3)
+    assert (found["unreached"], found["nodes"], found["queues_without_leader"]) == (["c"], 3, {})
     assert found["notes"] == ["a: the clock is wrong", "b: the clock is wrong, too"]
     assert len(world.run("waiting", limit=2)["waiting"]) == 2
     verb, _, operation, given, _ = world.cluster.done[-1]

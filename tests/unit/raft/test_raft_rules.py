@@ -11,9 +11,18 @@ from typing import Any
 import pytest
 
 from amqp10broker.raft import leader, progress
+from amqp10broker.raft.core import ELECTION_MS, ELECTION_SPREAD_MS, YIELD_MS
 from amqp10broker.raft.entries import Kind, run_of
 from amqp10broker.raft.errors import Full, NotLeader, NotReady
-from amqp10broker.raft.messages import Append, AppendAnswer, PreVote, PreVoteAnswer, TimeoutNow, Vote
+from amqp10broker.raft.messages import (
+    Append,
+    AppendAnswer,
+    PreVote,
+    PreVoteAnswer,
+    TimeoutNow,
+    Vote,
+    VoteAnswer,
+)
 from amqp10broker.raft.ready import Role
 from tests.support.raft_room import the_room
 from tests.support.raft_script import ScriptRunner
@@ -299,16 +308,63 @@ def test_a_pre_candidate_of_an_old_term_takes_the_new_one() -> None:
     assert stage.play("deliver 2 1")[1:] == ["1 is follower in term 5", "1 writes term 5, vote none"]
 
 
-def test_an_answer_to_an_earlier_question_does_not_count() -> None:
-    """Each round of pre-votes has a token."""
+def test_a_late_answer_of_the_same_term_counts() -> None:
+    """Else no election is won where a round takes longer than the time-out."""
     stage = Stage("group 1 2 3\ntime-out 1\nkeep 1 2")
     (old,) = stage.sent(PreVoteAnswer)
     stage.play("drop * *\ntime-out 1")
     stage.raft(1).step(old, 0)
+    assert stage.raft(1).status.role is Role.CANDIDATE
+
+
+def test_an_answer_to_the_question_of_an_earlier_term_does_not_count() -> None:
+    """Each term has questions of its own."""
+    stage = Stage("group 1 2 3\ntime-out 1\nkeep 1 2")
+    (old,) = stage.sent(PreVoteAnswer)
+    stage.play("drop * *\nsay 2 1 newer term 5\ntime-out 1")
+    assert stage.raft(1).status.term == 5
+    stage.raft(1).step(old, 0)
     assert stage.raft(1).status.role is Role.PRE_CANDIDATE
     (new, _) = stage.sent(PreVote)
-    stage.raft(1).step(PreVoteAnswer(2, 1, 0, new.token, True), 0)
+    stage.raft(1).step(PreVoteAnswer(2, 1, 5, new.token, True), 0)
     assert stage.raft(1).status.role is Role.CANDIDATE
+
+
+def test_a_refusal_takes_the_place_of_an_earlier_grant() -> None:
+    """The voter has heard of a leader since."""
+    stage = Stage("group 1 2 3 4 5\ntime-out 1")
+    raft = stage.raft(1)
+    (question, *_) = stage.sent(PreVote)
+    raft.step(PreVoteAnswer(2, 1, 0, question.token, True), 0)
+    raft.step(PreVoteAnswer(2, 1, 0, question.token, False), 0)
+    raft.step(PreVoteAnswer(3, 1, 0, question.token, True), 0)
+    assert raft.status.role is Role.PRE_CANDIDATE
+
+
+def test_a_candidate_that_nobody_has_refused_asks_again_in_its_term() -> None:
+    """Another term would make the votes void that are on their way."""
+    stage = Stage("group 1 2 3\ntime-out 1\ndeliver 1 2\ndeliver 2 1\ndurable 1\ndrop * *")
+    assert stage.play("time-out 1") == ["-> 1 to 2 Vote term 1, log 1/0", "-> 1 to 3 Vote term 1, log 1/0"]
+    stage.play("drop * *")
+    stage.raft(1).step(VoteAnswer(2, 1, 1, False), stage.group.now)
+    stage.play("time-out 1")
+    assert stage.raft(1).status.role is Role.PRE_CANDIDATE
+
+
+def test_a_member_that_voted_for_another_before_its_start_lets_that_one_stand_first() -> None:
+    """After the start of a whole cluster each group has its leader of before, and they do not meet."""
+    stage = Stage("group 1 2 3\nhard 1: 4 1 1\nhard 2: 4 1 1\nhard 3: 4 1 1\nshow")
+    first, *others = (stage.raft(me).deadline for me in (1, 2, 3))
+    assert first <= ELECTION_MS + ELECTION_SPREAD_MS
+    assert min(others) >= ELECTION_MS + YIELD_MS
+
+
+def test_a_member_that_grants_a_pre_vote_gives_the_other_time() -> None:
+    """It does not stand against it a moment later."""
+    stage = Stage("group 1 2 3\ntime-out 1")
+    before = stage.group.now
+    stage.play("deliver 1 2")
+    assert stage.raft(2).deadline >= before + ELECTION_MS
 
 
 def test_an_election_in_vain_is_followed_by_another_later() -> None:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqp10broker.raft.config import Configuration
-from amqp10broker.replication.groups import MEMBERS_A_TURN, Groups
-from amqp10broker.replication.ids import member_id
+from amqp10broker.replication.groups import ELECTIONS_MAX, MEMBERS_A_TURN, Groups
+from amqp10broker.replication.ids import SYSTEM_GROUP, member_id
 from amqp10broker.replication.member import Member
 
 ME, OTHER, THIRD = 1, 2, 3
@@ -26,7 +26,8 @@ class Told:
         self.config: Configuration | None = None
         self.stopped = False
         config = Configuration(tuple(member_id(number) for number in nodes))
-        self.raft = SimpleNamespace(config=config, deadline=None, backward=False)
+        self.raft = SimpleNamespace(config=config, deadline=None, backward=False, stands=False)
+        self.lacks_leader = False
         self.log: list[tuple[str, int]] = []
         self._node = node
 
@@ -40,17 +41,33 @@ class Told:
         self._node.told += 1
         self.log.append(("tick", 0))
         self.raft.deadline = None
+        if self.lacks_leader:
+            self.raft.stands, self.raft.deadline = True, self._node.now_ms + 1_000
+            self._node.asked.append(self)
+
+    def hears_leader(self) -> None:
+        """It has one: it asks for no votes any more, and awaits nothing."""
+        self.lacks_leader = self.raft.stands = False
+        self.raft.deadline = None
+        self._node.groups.noted(cast(Member, self))
+
+    def awaits_election(self) -> None:
+        """Its time has come."""
+        self.lacks_leader, self.raft.deadline = True, 0
+        self._node.groups.noted(cast(Member, self))
 
     def advance(self) -> None:
         self._node.told += 1
+        self._node.groups.noted(cast(Member, self))
 
 
 class Node:
     """Groups with members that note; time stands still."""
 
     def __init__(self, members: int, nodes: tuple[int, ...] = (ME, OTHER, THIRD)) -> None:
-        self.told = self.woken = 0
-        self.groups = Groups(lambda: 0, lambda *_: None)
+        self.told = self.woken = self.now_ms = 0
+        self.asked: list[Told] = []
+        self.groups = Groups(lambda: self.now_ms, lambda *_: None)
         self.groups.on_deadline = self._wake
         self.members = [Told(self, group, nodes) for group in range(1, members + 1)]
         for member in self.members:
@@ -63,7 +80,7 @@ class Node:
     def run(self) -> list[int]:
         """Give it its turns until nothing is due; how many members each told."""
         turns = []
-        while self.groups.deadline is not None:
+        while (due := self.groups.deadline) is not None and due <= self.now_ms:
             before = self.told
             self.groups.tick()
             turns.append(self.told - before)
@@ -117,6 +134,75 @@ def test_thousands_that_are_due_have_their_time_some_a_turn() -> None:
     turns = node.run()
     assert max(turns) <= 2 * MEMBERS_A_TURN  # each ticks and advances
     assert all(each.log == [("tick", 0)] for each in node.members)
+
+
+def test_a_few_members_ask_for_votes_at_a_time() -> None:
+    """With thousands at once a round takes longer than its time-out. Others begin when some have a leader."""
+    node = Node(1_000)
+    for member in node.members:
+        member.awaits_election()
+    node.run()
+    assert len(node.asked) == node.groups.elections == ELECTIONS_MAX
+    for count in (1, 10, ELECTIONS_MAX):
+        before = len(node.asked)
+        for member in [each for each in node.asked if each.raft.stands][:count]:
+            member.hears_leader()
+        node.run()
+        assert len(node.asked) == before + count
+        assert node.groups.elections == ELECTIONS_MAX
+
+
+def test_a_member_that_asks_in_vain_makes_room_for_others() -> None:
+    """Its group may have no majority: it asks again behind all others that are due."""
+    node = Node(3 * ELECTIONS_MAX)
+    for member in node.members:
+        member.awaits_election()
+    node.run()
+    for _ in range(3):
+        node.now_ms += 1_000
+        node.run()
+    assert len(node.asked) == 4 * ELECTIONS_MAX
+    assert node.asked[: 3 * ELECTIONS_MAX] == node.members
+    assert node.asked[3 * ELECTIONS_MAX :] == node.members[:ELECTIONS_MAX]
+
+
+def test_a_member_that_has_a_leader_when_its_turn_comes_asks_nobody() -> None:
+    """Another node's member was elected meanwhile."""
+    node = Node(2 * ELECTIONS_MAX)
+    for member in node.members:
+        member.awaits_election()
+    node.run()
+    for member in node.members:
+        member.hears_leader()
+    node.run()
+    assert len(node.asked) == ELECTIONS_MAX
+    assert node.groups.elections == 0
+
+
+def test_the_metadatas_group_does_not_stand_in_line() -> None:
+    """The node serves clients when that has a leader, and queues follow."""
+    node = Node(2 * ELECTIONS_MAX)
+    for member in node.members:
+        member.awaits_election()
+    node.run()
+    system = Told(node, SYSTEM_GROUP, (ME, OTHER, THIRD))
+    node.groups.add(cast(Member, system))
+    system.awaits_election()
+    node.run()
+    assert node.asked[-1] is system
+
+
+def test_members_of_queues_ask_for_votes_when_the_node_has_begun_them() -> None:
+    """Before that it has other work, and the members of the other nodes may not be there."""
+    node = Node(10)
+    node.groups.elects = False
+    for member in node.members:
+        member.awaits_election()
+    node.run()
+    assert node.asked == []
+    node.groups.elects = True
+    node.run()
+    assert node.asked == node.members
 
 
 @given(

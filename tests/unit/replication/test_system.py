@@ -337,6 +337,19 @@ def test_what_ends_with_a_node_is_ended_by_the_others_and_its_name_is_free(world
     world.check_same()
 
 
+def test_what_ends_with_a_node_is_ended_soon_when_its_connections_are_closed(world: World) -> None:
+    """A silent node may be slow; one whose process has ended has no connections."""
+    node = follower(world)
+    other = next(each for each in world.nodes if each is not node)
+    owner = Owner(node.number, node.incarnation, 1)
+    node.open.add(owner)
+    world.answer(node, DeclareQueue("/", "exclusive", owner=owner))
+    world.answer(node, DeclareQueue("/", "transient", durable=False))
+    world.kill(node, gone=True)
+    world.pass_time(2_500)
+    assert queues(other) == set()
+
+
 def test_a_node_that_starts_anew_ends_what_it_had(world: World) -> None:
     node = follower(world)
     world.answer(node, DeclareQueue("/", "transient", durable=False))
@@ -472,19 +485,39 @@ def test_other_members_of_a_queue_are_no_new_queue(world: World) -> None:
 
 
 def test_without_a_leader_nothing_is_left_of_it(world: World) -> None:
+    """Most of its nodes are not there: that is said after a few seconds."""
     node = follower(world)
     node.leaders_known = False
     ref = node.ask(DeclareQueue("/", "q", arguments=QUORUM))
+    node.system.node_down(node.number)
     world.pass_time(1_000)
     handles = [_handle(each, "q") for each in world.nodes]
     world.pass_time(6_000)
     a = node.name
-    text = f"Cannot declare quorum queue 'q' in vhost '/' on node '{a}' with leader on node '{a}': no leader"
+    text = (
+        f"Cannot declare quorum queue 'q' in vhost '/' on node '{a}' with leader on node '{a}': no leader "
+        f"was elected within 5 s; start more of its nodes: '{a}' cannot be reached"
+    )
     with pytest.raises(Unavailable, match=text):
         node.heard[ref].result()
     world.settle()
     assert not any("q" in queues(each) for each in world.nodes)
     assert all(handle.letters == [DELETE] for handle in handles)
+
+
+def test_a_queue_whose_nodes_are_busy_may_have_its_leader_late(world: World) -> None:
+    """Ten thousand others may be elected before: nothing is to be started, so who declares it waits."""
+    node = follower(world)
+    node.leaders_known = False
+    early, late = (node.ask(DeclareQueue("/", name, arguments=QUORUM)) for name in ("early", "late"))
+    world.pass_time(20_000)
+    assert early not in node.heard
+    assert late not in node.heard
+    node.system.leader_is(node.catalog.vhosts["/"].queues["early"].number)
+    assert node.heard[early].result() == Declared("early", True)
+    world.pass_time(11_000)
+    with pytest.raises(Unavailable, match="no leader was elected within 30 s; its nodes are busy: try again"):
+        node.heard[late].result()
 
 
 # --- and ------------------------------------------------------------------------------------------------
