@@ -8,7 +8,7 @@ from typing import Any, assert_never
 import trio
 
 from amqp10broker import __version__
-from amqp10broker.amqp10.connection import Connection, ConnectionState
+from amqp10broker.amqp10.connection import ESTABLISHMENT_FAILED, Connection, ConnectionState
 from amqp10broker.amqp10.errors import AmqpConnectionError, AmqpError, Condition
 from amqp10broker.amqp10.events import (
     BeginReceived,
@@ -23,17 +23,17 @@ from amqp10broker.amqp10.events import (
 )
 from amqp10broker.amqp10.frames import HEARTBEAT
 from amqp10broker.amqp10.heartbeat import IdleTimer
-from amqp10broker.amqp10.performatives import SaslCode
+from amqp10broker.amqp10.performatives import Open, SaslCode
 from amqp10broker.errors import NotAllowed, ResourceLocked
 from amqp10broker.management.snapshot import ConnectionView
 from amqp10broker.security.login import Challenge, Failure, Peer, Success, Unverified
 from amqp10broker.service.sessions.open import (
     check_open,
     is_of_jms,
+    is_of_rabbitmq,
     not_sole,
     offered_capabilities,
     open_properties,
-    refused_properties,
     vhost_of,
     wants_sole_connection,
 )
@@ -92,20 +92,29 @@ class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession]):
             await self._refuse(self._refused)
 
     async def _refuse(self, fault: AmqpError) -> None:
-        """Close what was opened only to say why it is refused: when the client goes on, or after a while.
+        """Say why an open is refused, by open and close at once: alone the open would be a success.
 
-        A client that gets open and close at one time hears of the close alone (`refused_properties`). And
-        trying names of virtual hosts has to be as slow as guessing passwords.
+        RabbitMQ's own clients get the end of the stream, as from RabbitMQ: see `is_of_rabbitmq`.
         """
-        if fault.condition != Condition.INVALID_FIELD and not self.engine.receive(b""):
-            with trio.move_on_after(self._surroundings.config.auth_failure_delay_ms / 1000):
-                data = await self.line.receive()
-                if not data:
-                    self.give_up()
-                    return
-                self.engine.receive(data)
+        surroundings = self._surroundings
+        if fault.condition != Condition.INVALID_FIELD:
+            # Trying names of virtual hosts has to be as slow as guessing passwords.
+            delay_s = surroundings.config.auth_failure_delay_ms / 1000
+            await surroundings.logins.hold(self.origin.address, delay_s)
+        opened = self.engine.remote_open
+        assert opened is not None
+        if is_of_rabbitmq(opened):
+            self.give_up()
+            return
+        properties = {**self._open_properties(opened), ESTABLISHMENT_FAILED: True}
+        self.engine.open(surroundings.container_id, properties=properties)
         self.engine.fail(fault)
         self.flush()
+
+    def _open_properties(self, opened: Open) -> dict[Any, Any]:
+        ours = self._surroundings.container_id
+        cluster = self._surroundings.catalog.cluster_name(ours)
+        return open_properties(opened, ours, cluster, __version__, f"Python {platform.python_version()}")
 
     def answer_login(self, step: Success | Challenge | Failure | Unverified) -> None:
         match step:
@@ -139,23 +148,16 @@ class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession]):
                 fault = AmqpConnectionError(Condition.RESOURCE_LIMIT_EXCEEDED, refusal.description)
             except ResourceLocked as refusal:
                 fault = not_sole(refusal)
-        ours = surroundings.container_id
-        properties = open_properties(
-            *(opened, ours, surroundings.catalog.cluster_name(ours)),
-            *(__version__, f"Python {platform.python_version()}"),
-        )
         if fault is not None:
             self.log_fault(fault)
             self._refused = fault
-            self.engine.open(surroundings.container_id, properties=refused_properties(properties, fault))
-            self.flush()
             return
         self._sessions.of_jms = is_of_jms(opened)
         self.engine.open(
             surroundings.container_id,
             idle_time_out_ms=config.idle_timeout_ms // 2 or None,
             offered_capabilities=offered_capabilities(opened, alone=surroundings.catalog.alone),
-            properties=properties,
+            properties=self._open_properties(opened),
         )
         self.flush()
         self.opened(self.engine.frame_size_max, container_id=opened.container_id)

@@ -21,6 +21,8 @@ EXPECTED = {
     "another selector under the name": "-",
     "unsubscribe what is not there": "InvalidDestinationException",
     "a client id is taken": "InvalidClientIDException",
+    "a virtual host that is not there": "AMQP 1.0 connection failed: virtual host 'none' does not exist "
+    "[condition = amqp:unauthorized-access]",
     "a client id is free again": "both",
     "a shared subscription": "true 20",
     "a shared durable subscription of a client id": "kept",

@@ -1,6 +1,7 @@
 import jakarta.jms.Connection;
 import jakarta.jms.JMSConsumer;
 import jakarta.jms.JMSContext;
+import jakarta.jms.JMSException;
 import jakarta.jms.Message;
 import jakarta.jms.MessageConsumer;
 import jakarta.jms.MessageProducer;
@@ -136,6 +137,15 @@ final class Topics extends Cases {
         run("a client id is taken", () -> {
             try (Connection one = connect("taken"); Connection other = connect("taken")) {
                 return "both";
+            }
+        });
+        run("a virtual host that is not there", () -> {
+            String there = url + "?amqp.vhost=vhost:none";
+            try (Connection one = new JmsConnectionFactory("guest", "guest", there).createConnection()) {
+                one.start();
+                return "open";
+            } catch (JMSException error) {
+                return error.getMessage();
             }
         });
         run("a client id is free again", () -> {

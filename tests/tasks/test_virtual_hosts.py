@@ -138,38 +138,57 @@ async def test_a_virtual_host_that_does_not_exist(autojump_clock: object, name: 
         assert not broker.connections
 
 
-@pytest.mark.parametrize("then", ["waits", "begins", "begins at once", "closes", "leaves"])
-async def test_why_an_open_is_refused_is_told_behind_it(autojump_clock: object, then: str) -> None:
-    """Not in one piece with the open, because RabbitMQ's client for Python would connect again for ever: when
-    the client goes on, or after a while. The open says that a close follows."""
+@pytest.mark.parametrize("then", ["waits", "begins", "closes", "leaves"])
+async def test_why_an_open_is_refused_is_told_with_it(autojump_clock: object, then: str) -> None:
+    """In one piece, so that no client takes the open for a success; whatever it sends meanwhile."""
     async with running_broker(auth_failure_delay_ms=700) as broker:
         started = trio.current_time()
         client = await knock(broker, hostname="vhost:none")
-        begin = frame(0, Begin(next_outgoing_id=0, incoming_window=1, outgoing_window=1))
-        if then == "begins at once":
-            await client.send(begin)
-        properties = (await client.expect(Open)).properties
-        assert properties is not None
-        assert properties["amqp:connection-establishment-failed"] is True
-        assert properties["product"].endswith("virtual host 'none' does not exist")
-        assert properties["version"]
         if then == "begins":
-            await client.send(begin)
+            await client.send(frame(0, Begin(next_outgoing_id=0, incoming_window=1, outgoing_window=1)))
         elif then == "closes":
             await client.send(frame(0, Close()))
         elif then == "leaves":
             await client.stream.aclose()
         if then != "leaves":
-            close = await client.expect(Close)
-            assert close.error is not None
+            properties = (await client.expect(Open)).properties
+            assert trio.current_time() - started == pytest.approx(0.7, abs=0.1)
+            assert properties is not None
+            assert properties["amqp:connection-establishment-failed"] is True
+            assert properties["product"] == "RabbitMQ"
+            (close,) = [each.body for each in client.waiting]
             assert close.error.condition == "amqp:unauthorized-access"
-            waited = trio.current_time() - started
-            assert (waited >= 0.7) is (then == "waits")
             if then != "closes":
                 await client.send(frame(0, Close()))
-            assert await client.rest() == []
+            await client.vanish()
         await settle_down()
+        await trio.sleep(1)
         assert not broker.connections
+
+
+@pytest.mark.parametrize(
+    ("properties", "channel_max", "hostname", "silent"),
+    [
+        ({"product": "RabbitMQ"}, 65_535, "vhost:none", True),
+        ({"product": "RabbitMQ AMQP 1.0 Client"}, 255, "vhost:none", True),
+        (None, 32_767, "vhost:none", True),
+        ({"product": "QpidJMS"}, 32_767, "vhost:none", False),
+        (None, 65_535, "vhost:none", False),
+        (None, 32_767, "none", False),
+    ],
+)
+async def test_clients_of_rabbitmq_are_refused_as_rabbitmq_does(
+    autojump_clock: object, properties: Any, channel_max: int, hostname: str, silent: bool
+) -> None:
+    """No open, and the end of the stream: that for Java says who it is, that for Python is like this."""
+    said = {Symbol(key): value for key, value in properties.items()} if properties else None
+    async with running_broker(auth_failure_delay_ms=700, default_vhost="other") as broker:
+        change_vhost(broker.catalog, "other", limits=VhostLimits(max_connections=0))
+        client = await knock(broker, hostname=hostname, properties=said, channel_max=channel_max)
+        started = trio.current_time()
+        assert [type(each.body) for each in await client.idle(1)] == ([] if silent else [Open, Close])
+        assert client.ended is silent
+        assert trio.current_time() - started >= 0.7
 
 
 @pytest.mark.rabbitmq("amqp_dotnet_SUITE", "access_failure_not_allowed")

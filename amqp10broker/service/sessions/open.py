@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from amqp10broker.amqp10.connection import ESTABLISHMENT_FAILED
 from amqp10broker.amqp10.errors import AmqpConnectionError, Condition
 from amqp10broker.amqp10.performatives import Open
 from amqp10broker.amqp10.types import Symbol
@@ -28,6 +27,7 @@ _OF_JMS: Final = frozenset({SOLE_CONNECTION, SHARED_SUBSCRIPTIONS, DELAYED_DELIV
 _ALWAYS: Final = (Symbol("LINK_PAIR_V1_0"), Symbol("ANONYMOUS-RELAY"))
 
 _VHOST_PREFIX = "vhost:"
+_CHANNEL_MAX_OF_PROTON: Final = 32_767
 
 
 def vhost_of(performative: Open, default: str) -> str:
@@ -103,15 +103,15 @@ def open_properties(
     }
 
 
-def refused_properties(properties: dict[Any, Any], fault: AmqpConnectionError) -> dict[Any, Any]:
-    """Properties of an open that a close with this reason will follow.
+def is_of_rabbitmq(performative: Open) -> bool:
+    """Whether a client is one of RabbitMQ's, or may be: refused, these are answered as RabbitMQ answers.
 
-    No product is named: RabbitMQ's client for Python, which looks for RabbitMQ, gives up with the reason in
-    its words, and would connect again for ever after a close. The one for Java looks at the others.
-
-    Args:
-        properties: from `open_properties`.
-        fault: the reason.
+    That for Java says so. That for Python is Proton's engine, and says nothing but a virtual host in
+    RabbitMQ's words; another client that is both cannot be told from it.
     """
-    product = f"none, the connection is refused: {fault.description}"
-    return {**properties, Symbol("product"): product, ESTABLISHMENT_FAILED: True}
+    properties = performative.properties or {}
+    if str(properties.get("product", "")).startswith(PRODUCT):
+        return True
+    hostname = performative.hostname or ""
+    of_proton = performative.channel_max == _CHANNEL_MAX_OF_PROTON
+    return not properties and of_proton and hostname.startswith(_VHOST_PREFIX)
