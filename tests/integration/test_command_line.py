@@ -383,6 +383,23 @@ def test_lint_looks_at_frames_while_the_broker_runs(broker: BrokerProcess) -> No
     assert re.search(r"^1 finding in \d+ frames of 1 connection$", shown, re.MULTILINE)
 
 
+def test_lint_ends_when_its_time_is_over(broker: BrokerProcess) -> None:
+    """By its own timer, in a thread; nobody connects meanwhile."""
+    process = subprocess.run(
+        [
+            *(sys.executable, "-m", "amqp10broker", "lint", "127.0.0.9", "--for", "0"),
+            *("--admin-socket", broker.admin_socket),
+        ],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (process.returncode, process.stderr) == (0, "looking at peer 127.0.0.9 for 0 s\n")
+    assert process.stdout.startswith("0 findings in 0 frames")
+
+
 def test_log_for_people_has_no_colours_in_a_file_and_names_what_happened(tmp_path: Path) -> None:
     """The console format: one line an event, plain text when it is not a terminal."""
     with (tmp_path / "log").open("wb") as log:

@@ -39,6 +39,19 @@ def start(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
         broker.kill()
 
 
+def test_a_service_manager_is_told_by_the_real_process(
+    start: Callable[..., BrokerProcess], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, over the socket that systemd names."""
+    place = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(place)
+        manager.settimeout(20)
+        monkeypatch.setenv("NOTIFY_SOCKET", place)
+        start()
+        assert manager.recv(100) == b"READY=1"
+
+
 def fill(broker: BrokerProcess) -> None:
     """Declare a queue of each kind and a stream, with three confirmed messages each."""
     from pika.adapters.blocking_connection import BlockingConnection
