@@ -387,7 +387,7 @@ async def test_a_user_of_file_and_configuration_is_the_same_at_every_start(
 async def test_a_first_start_that_fails_leaves_a_first_start(start: Start, tmp_path: Path) -> None:
     """The mended configuration is then taken over as if nothing had been."""
     path = tmp_path / "definitions.json"
-    path.write_text('{"queues": [{"name": "q", "vhost": "nowhere"}]}', encoding="utf-8")
+    path.write_text('{"permissions": [{"user": "q", "vhost": "nowhere"}]}', encoding="utf-8")
     with pytest.RaisesGroup(ConfigError):
         async with start(definitions=str(path), default_vhost="v"):
             pytest.fail("the broker came up")
