@@ -58,7 +58,7 @@ class ClockWatch:
         catalog, now_ms = self._surroundings.catalog, self._surroundings.clock.now_ms()
         found = self.others.notes({node.number: node.name for node in catalog.nodes.values()})
         ahead = {queue: queue.ahead_ms(now_ms) for queue in self.queues}
-        self.queues = {queue for queue, ahead_ms in ahead.items() if ahead_ms}
+        self.queues.difference_update(queue for queue, ahead_ms in ahead.items() if not ahead_ms)
         if (most_ms := max(ahead.values(), default=0)) >= AHEAD_MS_MAX:
             found["time of queues"] = (
                 f"the time of quorum queues that this node leads ({len(self.queues)}) is up to "
