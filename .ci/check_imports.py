@@ -114,6 +114,7 @@ ROOMS: Final[Mapping[str, Room]] = {
         why="a recorded client played again: a recording, bytes and times in, bytes and differences out",
     ),
     "recording": _room("flowevents", "errors", why="files of flow events", pure=False),
+    "children": _room(why="how commands, tests and Spark start a Python; knows nobody", pure=False),
     "adminpath": _room("errors", why="where broker and command line meet, on disk", pure=False),
     "tasks": _room(
         "service", "management", "security", "catalog", "queues", "routing", "message", "amqp10", "amqp091",
@@ -125,7 +126,7 @@ ROOMS: Final[Mapping[str, Room]] = {
     ),
     "client": _room("amqp10", "greeting", "errors", why="the engine with a socket, no broker", pure=False),
     "spark": _room(
-        "client", "amqp10.codec", "amqp10.encoder", "amqp10.errors", "amqp10.performatives",
+        "client", "children", "amqp10.codec", "amqp10.encoder", "amqp10.errors", "amqp10.performatives",
         "amqp10.types", "storage.disk", "errors", "__init__",
         why="a client inside Spark's workers, which reads and writes encoded messages by itself and leaves "
         "sessions and links to the client; its spool asks the disk what storage asks it",
@@ -137,13 +138,13 @@ ROOMS: Final[Mapping[str, Room]] = {
     ),
     "cli": _room(
         "tasks", "client", "storage", "flowevents", "recording", "analysis", "frames", "lint", "replay",
-        "adminpath", "management.table", "management.arguments", "config", "errors", "__init__",
+        "adminpath", "children", "management.table", "management.arguments", "config", "errors", "__init__",
         why="commands, with options of the table of operations; the version is in the package itself",
         pure=False,
     ),
     "testing": _room(
         "tasks", "client", "service.survey", "management.snapshot", "frames", "lint", "amqp10.performatives",
-        "cli.admin", "cli.main", "config", "errors",
+        "cli.admin", "cli.main", "children", "config", "errors",
         why="a broker inside the tests of a program, asked as the command line asks",
         pure=False,
     ),

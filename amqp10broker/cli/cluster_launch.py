@@ -21,6 +21,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import Final
 
+from amqp10broker.children import PYTHON, environment
 from amqp10broker.cli import cluster_files
 from amqp10broker.cli.commands import Command, Parser
 from amqp10broker.cli.exits import EXIT_OK, Failed
@@ -98,7 +99,7 @@ def plan_nodes(count: int, first_port: int, data: str, options: Sequence[str]) -
             port,
             port + above,
             (
-                *(sys.executable, "-m", "amqp10broker", "serve", "--node-name", name),
+                *(*PYTHON, "-m", "amqp10broker", "serve", "--node-name", name),
                 *("--data-dir", os.path.join(folder, name), "--host", HOST, "--port", str(port)),
                 *("--cluster-port", str(port + above), "--cluster-nodes", nodes),
                 *("--cluster-secret-file", os.path.join(folder, SECRET), *options),
@@ -144,7 +145,7 @@ class Launch:
 
     def _start(self) -> None:
         make_secret(self._data)
-        environ = {name: text for name, text in os.environ.items() if not name.startswith("AMQP10BROKER_")}
+        environ = {name: text for name, text in environment().items() if not name.startswith("AMQP10BROKER_")}
         for plan in self._plans:
             running = running_pid(plan)
             if running is not None:

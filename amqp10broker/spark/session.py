@@ -11,11 +11,11 @@ import os
 import re
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from amqp10broker.children import environment
 from amqp10broker.spark.errors import SparkSourceError
 from amqp10broker.spark.java import java_home
 from amqp10broker.spark.register import require
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOOPBACK: Final = "127.0.0.1"
-_PACKAGE: Final = Path(__file__).resolve().parent.parent
 _LOG_SETTINGS: Final = Path(__file__).resolve().with_name("log4j2.properties")
 _MASTER: Final = re.compile(
     r"local(?:\[(?P<cores>\*|\d+)(?:,\d+)?\])?|spark://(?:127\.0\.0\.1|localhost):\d+"
@@ -113,12 +112,13 @@ def spark_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]
         # Spark would take python3 from the path, which may be another one.
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
+        # As -P: workers find no modules in the folder that they run in.
+        "PYTHONSAFEPATH": "1",
     }
-    root = str(_PACKAGE.parent)
-    paths = environ.get("PYTHONPATH", "").split(os.pathsep)
     # Workers have to import the package even if it is not installed, as in a checkout.
-    if root not in paths and root not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
-        variables["PYTHONPATH"] = os.pathsep.join([root, *filter(None, paths)])
+    found = environment(environ).get("PYTHONPATH")
+    if found != environ.get("PYTHONPATH"):
+        variables["PYTHONPATH"] = str(found)
     return variables
 
 

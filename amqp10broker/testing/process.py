@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import threading
 from collections import deque
@@ -15,6 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+from amqp10broker.children import PYTHON, environment
 from amqp10broker.cli import admin
 from amqp10broker.config.records import SETTINGS
 from amqp10broker.errors import BrokerError
@@ -68,7 +68,7 @@ class Process:
         self._frames = frames
         self._folder = folder
         self._environment = {
-            **{name: text for name, text in os.environ.items() if not name.startswith("AMQP10BROKER_")},
+            **{name: text for name, text in environment().items() if not name.startswith("AMQP10BROKER_")},
             # No port of HTTP but one that is asked for.
             **dict.fromkeys((SETTINGS["http"].variable, SETTINGS["prometheus"].variable), "false"),
             **{SETTINGS[name].variable: _written(value) for name, value in settings.items()},
@@ -108,7 +108,7 @@ class Process:
         data = () if self._folder is None else ("--data-dir", str(self._folder))
         self._process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "amqp10broker.testing.child", "serve", "--log-format", "json"),
+                *(*PYTHON, "-m", "amqp10broker.testing.child", "serve", "--log-format", "json"),
                 *("--host", self.host, "--port", str(self.port), "--admin-socket", self.admin_socket),
                 *data,
             ],

@@ -33,8 +33,8 @@ def test_node_k_has_the_kth_port_and_a_folder_of_its_name(tmp_path: Path) -> Non
 def test_the_command_line_is_one_that_serve_understands(tmp_path: Path) -> None:
     plan = plan_nodes(3, 5672, str(tmp_path), ["--log-level", "debug"])[1]
     words = shlex.split(shlex.join(plan.command))
-    assert words[:3] == [sys.executable, "-m", "amqp10broker"]
-    config = config_of(build_parser("serve").parse_args(words[3:]))
+    assert words[:4] == [sys.executable, "-P", "-m", "amqp10broker"]
+    config = config_of(build_parser("serve").parse_args(words[4:]))
     assert (config.node_name, config.port, config.cluster_port) == ("b", 5673, 25673)
     assert (config.data_dir, config.log_level) == (plan.folder, "debug")
     assert config.cluster_secret_file == str(tmp_path / "secret")

@@ -1,0 +1,25 @@
+"""How a Python of ours is started by another.
+
+It must not find modules in the folder that it happens to run in: with a ``copy.py`` there it would not start.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+PYTHON: Final = (sys.executable, "-P")
+
+_ROOT: Final = str(Path(__file__).resolve().parent.parent)
+
+
+def environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Variables with which it finds this package, also if that is not installed, as in a checkout."""
+    paths = environ.get("PYTHONPATH", "").split(os.pathsep)
+    if _ROOT in paths or _ROOT in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
+        return dict(environ)
+    return {**environ, "PYTHONPATH": os.pathsep.join([_ROOT, *filter(None, paths)])}
