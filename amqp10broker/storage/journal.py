@@ -607,7 +607,9 @@ class Journal:
         if not self._make_next(full.number + 1):
             return False
         following = self._next
-        if self.shortage is None or full.end >= full.allocated or following is None:
+        if self.shortage is None or following is None:
+            return True
+        if full.end >= full.allocated and (following.allocated or full.end >= self._file_bytes_max):
             return True
         little = self._live[full.number] <= min(following.allocated, full.end) // 4
         return little and full.end >= self._file_bytes_max // ALLOCATED_AT_ONCE

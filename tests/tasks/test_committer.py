@@ -12,6 +12,7 @@ import trio.testing
 from amqp10broker.errors import StorageFailed
 from amqp10broker.storage.journal import Journal
 from amqp10broker.tasks.committer import Committer
+from tests.support.disks import SimDisk
 from tests.support.inventories import inventory_on
 from tests.support.journals import FOLDER, file_name, new_disk
 
@@ -281,6 +282,28 @@ async def test_who_waits_for_room_hears_of_it_when_there_is_some(
         await trio.sleep(5)
         assert scene.told == ["full True", "full False", "room"]
         scene.committer.stop()
+
+
+async def test_where_nothing_can_be_reserved_though_writes_have_room_it_comes_to_rest_and_stops(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A next file without room is no better than this one: none is begun for want of room."""
+
+    def allocate(disk: SimDisk, fd: int, end: int) -> bool:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(SimDisk, "allocate", allocate)
+    scene = Scene(reserve_bytes=1000)
+    with trio.fail_after(100):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(scene.committer.run)
+            for _ in range(3):
+                await scene.committer.wait_durable(scene.append())
+            await trio.sleep(10)
+            assert scene.told == ["full True"]
+            assert scene.syncs < 10
+            scene.committer.stop()
+    assert scene.recovered() == [1, 2, 3]
 
 
 @pytest.mark.parametrize("where", ["sync", "write"])
