@@ -284,10 +284,12 @@ def opened_data(path: str | None) -> Iterator[Data | None]:
     try:
         yield data
     except BaseException:
+        # The first failure is the one to tell.
         try:
             data.close()
+        except StorageError as error:
+            _log.error("data folder not closed in order", path=path, reason=str(error))
         except Exception as error:
-            # The first failure is the one to tell.
             _log.error("data folder not closed in order", path=path, exc_info=error)
         raise
     data.close()

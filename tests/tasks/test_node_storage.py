@@ -15,6 +15,7 @@ import pytest
 from amqp10broker.errors import BrokerError
 from tests.support.journals import LONG
 from tests.support.node import FOLDER, Node, faults_of
+from tests.tasks.conftest import LogRecorder
 
 STEPS: Final = 40
 SEEDS: Final = range(40 if LONG else 2)
@@ -125,3 +126,19 @@ def test_a_flipped_bit_is_told_or_harmless(node: Node) -> None:
             assert where in str(node.refused), node.refused
             assert_says_what_to_do(node.refused)
     assert told
+
+
+def test_a_sync_that_fails_at_the_start_is_told_in_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That the folder cannot be closed either is no fault of ours, and has no traceback."""
+    whole = Node(monkeypatch)
+    whole.live(random.Random(0), 0)
+    syncs = [at for at, (method, _) in enumerate(whole.disk.calls) if method == "sync"]
+    log = LogRecorder()
+    monkeypatch.setattr("amqp10broker.tasks.data._log", log)
+    for at in syncs:
+        node = Node(monkeypatch)
+        # The disk is gone for good.
+        node.disk.fail = dict.fromkeys(range(at, at + 1000), errno.EIO)
+        node.live(random.Random(0), 0)
+    assert log.of("error")
+    assert not [fields for _, _, fields in log.entries if "exc_info" in fields]
