@@ -13,7 +13,7 @@ from amqp10broker.service.channels.credit_flow import CreditFlowSettings, Sender
 from amqp10broker.service.mail import Frames, SessionLetter
 from amqp10broker.service.turns import write
 from amqp10broker.tasks.clock import WallClock
-from amqp10broker.tasks.letter_box import post_mail
+from amqp10broker.tasks.letter_box import Unposted, begin_to_post, post_mail, post_more
 from amqp10broker.tasks.mailbox import Bound, Mailbox
 from amqp10broker.tasks.session import READS_MAX
 from amqp10broker.tasks.writer import Lane
@@ -38,6 +38,7 @@ class RunningChannel:
         "_fault",
         "_granted",
         "_held",
+        "_unposted",
         "credit",
         "inbox",
         "lane",
@@ -68,6 +69,7 @@ class RunningChannel:
         self._held = 0
         self._granted: trio.Event | None = None
         self._fault: Amqp091Error | None = None
+        self._unposted: Unposted = []
 
     async def wait_for_credit(self) -> None:
         """Wait until the channel takes another content."""
@@ -93,6 +95,9 @@ class RunningChannel:
                 letters = await self.inbox.take_all()
                 if letters:
                     self._turn(letters, discard)
+                while self._unposted:
+                    await trio.lowlevel.checkpoint()
+                    self._unposted = post_more(self._unposted)
                 if self._fault is not None:
                     fail(self._fault)
                     return
@@ -102,6 +107,8 @@ class RunningChannel:
                     return
         finally:
             # No await from here: whatever ended the channel, its deliveries go back now.
+            while self._unposted:
+                self._unposted = post_more(self._unposted)
             if self.on_end is not None:
                 self.on_end()
             service.close()
@@ -118,6 +125,7 @@ class RunningChannel:
         return (
             self._fault is None
             and not service.stopping
+            and not self._unposted
             and not self.lane.overfull
             and service.state is not ChannelState.CLOSED
         )
@@ -134,7 +142,7 @@ class RunningChannel:
             self._fault = fault
             return
         write(service, self.lane)
-        post_mail(service.take_mail())
+        self._unposted = begin_to_post(service.take_mail(), self._unposted)
         unwanted = service.take_unwanted()
         if unwanted is not None:
             discard(unwanted)

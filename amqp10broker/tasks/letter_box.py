@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Final
 
 from amqp10broker.catalog.queue import QueueHandle
 from amqp10broker.queues.commands import Command, joined
@@ -17,6 +18,10 @@ from amqp10broker.queues.outlook import UP_TO_DATE, Outlook, Progress
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.service.mail import QueueLetter
 from amqp10broker.tasks.askers import Askers
+
+POSTED_MAX: Final = 256
+"""Queues to which one step of a session or channel posts. Those of them that wait are woken together, and
+others have the process between two steps: a message may go to thousands."""
 
 
 class LetterBox(ABC):
@@ -115,15 +120,27 @@ class InlineQueue(OwnQueue):
         return self._queue.figures()
 
 
+Unposted = list[tuple["LetterBox", list[Command]]]
+"""Letters by queue, which later steps post."""
+
+
 def post_mail(mail: list[tuple[QueueHandle, Command]]) -> None:
     """Put letters to queues, those for the same queue as one, and publishes of one link in it as one.
 
     A client that sends on several links in turns makes each message a publish of its own.
     """
-    if len(mail) == 1:
+    rest = begin_to_post(mail, [])
+    while rest:
+        rest = post_more(rest)
+
+
+def begin_to_post(mail: list[tuple[QueueHandle, Command]], before: Unposted) -> Unposted:
+    """As `post_mail`, to `POSTED_MAX` queues, and first what is left from before; what is left is for
+    `post_more`, in later steps."""
+    if len(mail) == 1 and not before:
         handle, command = mail[0]
         handle.post(command)
-        return
+        return []
     by_queue: dict[LetterBox, list[Command]] = {}
     for handle, command in mail:
         assert isinstance(handle, LetterBox)
@@ -132,5 +149,11 @@ def post_mail(mail: list[tuple[QueueHandle, Command]]) -> None:
             by_queue[handle] = [command]
         else:
             commands.append(command)
-    for queue, commands in by_queue.items():
+    return post_more([*before, *by_queue.items()])
+
+
+def post_more(unposted: Unposted) -> Unposted:
+    """Post to `POSTED_MAX` more queues; what is left then."""
+    for queue, commands in unposted[:POSTED_MAX]:
         queue.post_all(commands if len(commands) == 1 else joined(commands))
+    return unposted[POSTED_MAX:]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import trio
+
 from amqp10broker.amqp10.errors import AmqpError
 from amqp10broker.service.mail import Frames, SessionLetter
 from amqp10broker.service.sessions.session import BrokerSession
 from amqp10broker.service.turns import write
 from amqp10broker.tasks.clock import WallClock
-from amqp10broker.tasks.letter_box import post_mail
+from amqp10broker.tasks.letter_box import Unposted, begin_to_post, post_mail, post_more
 from amqp10broker.tasks.mailbox import Bound, Mailbox
 from amqp10broker.tasks.writer import Lane
 
@@ -31,7 +33,18 @@ class RunningSession:
         on_end: called when it is over, before what it holds goes back; likewise.
     """
 
-    __slots__ = ("_clock", "_fault", "inbox", "lane", "on_end", "on_turn", "on_wake", "reads", "service")
+    __slots__ = (
+        "_clock",
+        "_fault",
+        "_unposted",
+        "inbox",
+        "lane",
+        "on_end",
+        "on_turn",
+        "on_wake",
+        "reads",
+        "service",
+    )
 
     def __init__(
         self, service: BrokerSession, inbox: Mailbox[SessionLetter], lane: Lane, clock: WallClock
@@ -45,6 +58,7 @@ class RunningSession:
         self.on_turn: Callable[[], None] | None = None
         self.on_end: Callable[[], None] | None = None
         self._fault: AmqpError | None = None
+        self._unposted: Unposted = []
         inbox.at_once = self._at_once
 
     async def run(self, fail: Callable[[AmqpError], None]) -> None:
@@ -61,6 +75,9 @@ class RunningSession:
                 letters = await self.inbox.take_all()
                 if letters:
                     self._turn(letters)
+                while self._unposted:
+                    await trio.lowlevel.checkpoint()
+                    self._unposted = post_more(self._unposted)
                 if self._fault is not None:
                     fail(self._fault)
                     return
@@ -68,6 +85,8 @@ class RunningSession:
                     await lane.wait_drained()
         finally:
             # No await from here: whatever ended the session, its deliveries go back now.
+            while self._unposted:
+                self._unposted = post_more(self._unposted)
             if self.on_end is not None:
                 self.on_end()
             service.close()
@@ -90,7 +109,7 @@ class RunningSession:
         except AmqpError as fault:
             self._fault = fault
             return
-        post_mail(service.take_mail())
+        self._unposted = begin_to_post(service.take_mail(), self._unposted)
         if self.on_wake is not None:
             self.on_wake()
         if self.on_turn is not None:
@@ -98,4 +117,5 @@ class RunningSession:
 
     def _at_once(self, letters: list[SessionLetter]) -> bool:
         self._turn(letters)
-        return self._fault is None and not self.service.over and not self.lane.overfull
+        more = self._unposted or self.lane.overfull
+        return self._fault is None and not self.service.over and not more
