@@ -31,7 +31,7 @@ def static(row: Row) -> dict[str, Any]:
     shown = {key: row[key] for key in DECLARED}
     shown |= {
         "node": row["leader"],
-        "state": _state(row),
+        "state": row["state"],
         "policy": row["policy"],
         "operator_policy": row["operator_policy"],
         "effective_policy_definition": row["effective_policy_definition"],
@@ -106,10 +106,3 @@ def _bytes(row: Row) -> dict[str, int]:
 def details(row: Row) -> dict[str, Any]:
     """What lists leave out."""
     return {"single_active_consumer_tag": row["single_active_consumer_tag"]}
-
-
-def _state(row: Row) -> str:
-    if row["state"] == "running":
-        return "running"
-    members = row["members"]
-    return "minority" if row["type"] == "quorum" and 2 * len(row["online"]) <= len(members) else "down"

@@ -254,7 +254,7 @@ def _listed(caller: Caller, queue: DeclaredQueue, *, known: bool) -> dict[str, A
     described = describe(caller, queue, ready, consumers, next_offset=next_offset)
     described["members"] = described["replicas"]
     described["online"] = _online(caller, queue)
-    described["state"] = "running" if _is_up(caller, queue) else "down"
+    described["state"] = _state(caller, queue)
     described["messages_unsettled"] = None
     described["messages_dlx"] = None if figures is None else figures.messages_dlx
     described["messages_delayed"] = None if figures is None else figures.messages_delayed
@@ -320,6 +320,14 @@ def _is_here(caller: Caller, queue: DeclaredQueue) -> bool:
 
 def _is_up(caller: Caller, queue: DeclaredQueue) -> bool:
     return _leader(caller, queue) in _online(caller, queue)
+
+
+def _state(caller: Caller, queue: DeclaredQueue) -> str:
+    """RabbitMQ's word; ``minority``: no leader, and most of the queue's nodes do not run."""
+    if _is_up(caller, queue):
+        return "running"
+    lacks = queue.members and 2 * len(_online(caller, queue)) <= len(queue.members)
+    return "minority" if lacks else "down"
 
 
 def describe(

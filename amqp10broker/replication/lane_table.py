@@ -207,7 +207,9 @@ class Lanes:
                     client.resumed(node, message)
             case LeaderIs():
                 known = self._leaders.get(group)
-                if not message.no_more and (known is None or message.term >= known[1].term):
+                if message.no_more and known == (node, LeaderIs(message.term)):
+                    del self._leaders[group]
+                elif not message.no_more and (known is None or message.term >= known[1].term):
                     self._leaders[group] = node, LeaderIs(message.term)
                 client = self.clients.get(group)
                 if client is not None:

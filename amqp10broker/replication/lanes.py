@@ -24,7 +24,6 @@ from typing import Final, Protocol
 
 from amqp10broker.amqp10.serial import MASK
 from amqp10broker.queues.commands import (
-    TOUCH,
     AttachPublisher,
     Cancel,
     Command,
@@ -77,8 +76,7 @@ from amqp10broker.replication.letters_codec import cut
 ASK_AGAIN_MS: Final = 1_000
 """`Resume` is said again when it has no answer for so long."""
 NO_LEADER_MS: Final = 30_000
-"""So long does one who subscribes, fetches, purges, deletes, or publishes for the first time wait for a
-leader (RabbitMQ: 65 s a member)."""
+"""So long does one who subscribes, fetches, purges or deletes wait for a leader (RabbitMQ: 65 s a member)."""
 NO_COUNTS_MS: Final = 5_000
 """So long does a question about counts; then they are 0. An election is over before that."""
 LAST_WORDS_MS: Final = 5_000
@@ -120,10 +118,9 @@ class _Letter:
         since_ms: when it was put.
         epoch: of the consumer when a `Credit` was put.
         done: it was carried out, or nobody waits for it any more.
-        first: the publish is the first of its publisher, and was never sent.
     """
 
-    __slots__ = ("command", "done", "epoch", "first", "number", "since_ms")
+    __slots__ = ("command", "done", "epoch", "number", "since_ms")
 
     def __init__(self, number: int, command: Command, since_ms: int) -> None:
         self.number = number
@@ -131,12 +128,11 @@ class _Letter:
         self.since_ms = since_ms
         self.epoch = 0
         self.done = False
-        self.first = False
 
     @property
     def waits(self) -> bool:
         """Whether the one who put it waits for a leader, and not for ever."""
-        return not self.done and (self.first or type(self.command) is not Publish)
+        return not self.done and type(self.command) is not Publish
 
 
 _NO_LETTERS: Final[deque[_Letter]] = deque()
@@ -209,8 +205,6 @@ class LaneClient:
         "_held",
         "_incarnation",
         "_kept",
-        "_known",
-        "_known_max",
         "_next",
         "_port",
         "_publishers",
@@ -270,8 +264,6 @@ class LaneClient:
         self._browsers = LaneBrowsers()
         self._publishers: dict[PublisherRef, None] = {}
         # Publishers of which a publish was carried out.
-        self._known: dict[PublisherRef, None] = {}
-        self._known_max = 1024
         # Who was refused here, with the number of the letter behind which the queue knows of it no more.
         self._refused: dict[RequestRef | ConsumerRef, int] = {}
 
@@ -345,12 +337,7 @@ class LaneClient:
             self._kept = deque()
         self._kept.append(letter)
         kind = type(command)
-        if kind is Publish:
-            assert isinstance(command, Publish)
-            if self.lost_ms is not None and command.publisher not in self._known:
-                letter.first = True
-                self._timed.append(letter)
-        elif kind is not Settle or self._consumers:
+        if kind is not Publish and (kind is not Settle or self._consumers):
             self._note(letter, command)
 
     def _note(self, letter: _Letter, command: Command) -> None:
@@ -390,7 +377,6 @@ class LaneClient:
                 self._publishers[command.publisher] = None
             case DetachPublisher():
                 self._publishers.pop(command.publisher, None)
-                self._known.pop(command.publisher, None)
             case Inspect() | Purge() | Delete():
                 self._timed.append(letter)
             case _:
@@ -429,7 +415,6 @@ class LaneClient:
 
     def _as_counted(self, letter: _Letter) -> Command:
         """A letter with numbers as the queue counts: what never reached the session counts as seen there."""
-        letter.first = False
         command = letter.command
         if type(command) is Credit or type(command) is GiveBack:
             assert isinstance(command, Credit | GiveBack)
@@ -628,22 +613,11 @@ class LaneClient:
         while kept and kept[0].number <= done:
             letter = kept.popleft()
             letter.done = True
-            if type(letter.command) is Publish:
-                self._know(letter.command.publisher)
         timed = self._timed
         if timed and timed[0].done:
             del timed[: next((at for at, each in enumerate(timed) if not each.done), len(timed))]
         for ref in [ref for ref, number in self._refused.items() if number <= done] if self._refused else ():
             del self._refused[ref]
-
-    def _know(self, publisher: PublisherRef) -> None:
-        known = self._known
-        if publisher not in known:
-            known[publisher] = None
-            if len(known) > self._known_max:
-                is_open = self._port.is_open
-                self._known = {each: None for each in known if is_open(each.reply_to)}
-                self._known_max = 2 * len(self._known) + 1024
 
     def resumed(self, node: int, resumed: Resumed) -> None:
         """The leader has said how things stand: the lane goes on."""
@@ -871,13 +845,6 @@ class LaneClient:
         letter.done = True
         command = letter.command
         match command:
-            case Publish():
-                # Nobody has it: it is as if it had never been put, but for its number.
-                letter.command = TOUCH
-                refused = Unconfirmed(
-                    command.publisher, command.ids, command.settled, failed=True, queue=self.queue
-                )
-                add_effect(out, command.publisher.reply_to, refused)
             case Subscribe() | Credit():
                 ref = command.consumer
                 consumer = self._consumers.get(ref)
@@ -932,7 +899,6 @@ class LaneClient:
         self._consumers.clear()
         self._browsers.clear()
         self._publishers.clear()
-        self._known.clear()
         self._refused.clear()
 
     def _gone(self, commands: Iterable[Command]) -> Told_:

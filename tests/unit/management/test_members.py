@@ -394,7 +394,7 @@ def test_queues_of_all_nodes_are_listed_with_counts_of_their_leaders() -> None:
         *("a", ["a", "b"], ["a", "b"], "running")
     ]
     assert [rows["lost"][each] for each in ("leader", "members", "online", "state", "message_count")] == [
-        *("c", ["c", "b"], ["b"], "down", None)
+        *("c", ["c", "b"], ["b"], "minority", None)
     ]
     assert world.cluster.done == [("run_at_each", (2,), "list-queues", {"local": True}, "/")]
 
