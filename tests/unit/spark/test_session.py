@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -84,7 +85,7 @@ def test_workers_get_this_python_and_the_way_to_the_package() -> None:
 def test_a_path_that_has_the_package_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """So is that of an installed package: its folder would hide the standard library's modules."""
     assert "PYTHONPATH" not in spark_environment({"PYTHONPATH": f"/one:{ROOT}"})
-    monkeypatch.setattr(session.sysconfig, "get_path", lambda name: ROOT)
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: ROOT)
     assert "PYTHONPATH" not in spark_environment({})
 
 
