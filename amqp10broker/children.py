@@ -1,6 +1,7 @@
 """How a Python of ours is started by another.
 
-It must not find modules in the folder that it happens to run in: with a ``copy.py`` there it would not start.
+It must not find modules in the folder that it happens to run in: a file there that has the name of a module of
+the standard library would keep it from starting.
 """
 
 from __future__ import annotations
