@@ -145,7 +145,7 @@ LISTINGS: Final = (
             leader: the node that leads it, or has it
             members: nodes that have it
             online: of these, those that run
-            state: running; minority: most of its nodes are down; down: its leader, or node, cannot be reached
+            state: running; minority: most nodes are down; down: no leader reached
             policy: that counts for it
             operator_policy: likewise
             effective_policy_definition: what the two set

@@ -278,10 +278,11 @@ def test_many_requests_on_one_pair(management: Management, queue: str) -> None:
     management.delete_queue(queue)
 
 
-def test_a_token_closes_the_connection(management: Management) -> None:
-    """There is no authority here that could accept it."""
-    with pytest.raises(Exception, match="unauthorized-access"):
-        management.refresh_token("token")
+def test_a_token_after_a_login_with_a_password_is_taken(management: Management) -> None:
+    """It is answered by 204, and the connection goes on."""
+    management.refresh_token("token")
+    management.declare_queue(ClassicQueueSpecification(name="after-a-token"))
+    management.delete_queue("after-a-token")
 
 
 # --- publishing -----------------------------------------------------------------------------------
