@@ -45,7 +45,7 @@ class QueueType(StrEnum):
 
     @property
     def module(self) -> str:
-        """The kind's name in refusals, which is RabbitMQ's module name: ``rabbit_classic_queue``."""
+        """The kind's name in labels of metrics, as in RabbitMQ's: ``rabbit_classic_queue``."""
         return f"rabbit_{self.value}_queue"
 
 
@@ -67,7 +67,8 @@ def queue_type_of(name: str, resource: str) -> QueueType:
         return QueueType(name)
     except ValueError:
         raise UnknownQueueType(
-            resource, f"invalid arg 'x-queue-type' for {resource}: \"unsupported queue type '{name}'\""
+            resource,
+            f"invalid arg 'x-queue-type' for {resource}: must be one of {', '.join(QueueType)}, not '{name}'",
         ) from None
 
 

@@ -1,6 +1,6 @@
 """x-arguments of queues: which a kind of queue knows, of what type and value, and when two are the same.
 
-Refusals carry RabbitMQ's texts, in which a reason looks as Erlang writes it: ``{value_negative,-5}``.
+Refusals begin as RabbitMQ's do, because clients match that, and go on with what is allowed.
 Arguments that no kind of queue knows are kept and mean nothing, as in RabbitMQ.
 """
 
@@ -73,64 +73,44 @@ def plain(value: Any) -> Any:
 
 def _integer(value: Any, _: Mapping[str, Any]) -> str | None:
     name = type_name(value)
-    return None if name in _INTEGER_NAMES else f'"expected integer, got {name}"'
+    return None if name in _INTEGER_NAMES else f"must be an integer, not {name}"
 
 
-def _not_negative(value: Any, arguments: Mapping[str, Any]) -> str | None:
-    return _integer(value, arguments) or (f"{{value_negative,{int(value)}}}" if value < 0 else None)
+def _from(low: int, high: int | None = None) -> Check:
+    wanted = f"{low} or more" if high is None else f"{low} to {high}"
 
+    def check(value: Any, arguments: Mapping[str, Any]) -> str | None:
+        fault = _integer(value, arguments)
+        if fault is None and (value < low or (high is not None and value > high)):
+            return f"must be {wanted}, not {value}"
+        return fault
 
-def _positive(value: Any, arguments: Mapping[str, Any]) -> str | None:
-    return _not_negative(value, arguments) or ("{value_zero,0}" if value == 0 else None)
-
-
-def _message_ttl(value: Any, arguments: Mapping[str, Any]) -> str | None:
-    too_large = f"{{value_too_large,{value}}}"
-    return _not_negative(value, arguments) or (too_large if value > EXPIRY_MS_MAX else None)
-
-
-def _expires(value: Any, arguments: Mapping[str, Any]) -> str | None:
-    return _message_ttl(value, arguments) or ("{value_zero,0}" if value == 0 else None)
-
-
-def _priority(value: Any, arguments: Mapping[str, Any]) -> str | None:
-    exceeded = f"{{max_value_exceeded,{value}}}"
-    return _not_negative(value, arguments) or (exceeded if value > PRIORITY_MAX else None)
+    return check
 
 
 def _boolean(value: Any, _: Mapping[str, Any]) -> str | None:
-    return None if isinstance(value, bool) else f"{{unacceptable_type,{type_name(value)}}}"
+    return None if isinstance(value, bool) else f"must be true or false, not {type_name(value)}"
 
 
 def _string(value: Any, _: Mapping[str, Any]) -> str | None:
-    return None if isinstance(value, str) else f"{{unacceptable_type,{type_name(value)}}}"
+    return None if isinstance(value, str) else f"must be a string, not {type_name(value)}"
 
 
-def _one_of(*choices: str, otherwise: str) -> Check:
+def _one_of(*choices: str) -> Check:
     def check(value: Any, arguments: Mapping[str, Any]) -> str | None:
-        return _string(value, arguments) or (None if value in choices else otherwise.format(value))
+        fault = f"must be one of {', '.join(choices)}, not '{value}'"
+        return _string(value, arguments) or (None if value in choices else fault)
 
     return check
 
 
 def _routing_key(value: Any, arguments: Mapping[str, Any]) -> str | None:
-    missing = "routing_key_but_no_dlx_defined"
+    missing = "x-dead-letter-exchange must be given with it"
     return _string(value, arguments) or (None if "x-dead-letter-exchange" in arguments else missing)
 
 
 def _version(value: Any, arguments: Mapping[str, Any]) -> str | None:
-    unsupported = f"\"unsupported queue version '{value}'\""
-    return _not_negative(value, arguments) or (None if value == 2 else unsupported)
-
-
-def _between(low: int, high: int) -> Check:
-    def check(value: Any, arguments: Mapping[str, Any]) -> str | None:
-        fault = _not_negative(value, arguments)
-        if fault is None and value < low:
-            return f"{{value_too_small,{value}}}"
-        return fault or (f"{{value_too_large,{value}}}" if value > high else None)
-
-    return check
+    return _integer(value, arguments) or (None if value == 2 else f"must be 2, not {value}")
 
 
 LEADER_LOCATORS: Final = ("client-local", "balanced", "random", "least-leaders", "min-masters")
@@ -140,77 +120,64 @@ MAX_AGE: Final = re.compile(r"0*[1-9][0-9]{0,17}[YMDhms]", re.ASCII)
 
 
 def _max_age(value: Any, arguments: Mapping[str, Any]) -> str | None:
-    return _string(value, arguments) or (None if MAX_AGE.fullmatch(value) else "invalid_max_age")
+    fault = f"must be a number above 0 and a unit of Y, M, D, h, m, s, such as '7D', not '{value}'"
+    return _string(value, arguments) or (None if MAX_AGE.fullmatch(value) else fault)
 
 
 def _retry_max(value: Any, arguments: Mapping[str, Any]) -> str | None:
-    fault = _positive(value, arguments)
     low = arguments.get("x-delayed-retry-min")
+    fault = _from(1)(value, arguments)
     if fault is None and isinstance(low, int) and value < low:
-        return f"{{value_less_than_min,{value}}}"
+        return f"must be x-delayed-retry-min, which is {low}, or more, not {value}"
     return fault
 
 
 def _subscription(value: Any, _: Mapping[str, Any]) -> str | None:
     if not isinstance(value, Mapping):
-        return f"{{unacceptable_type,{type_name(value)}}}"
+        return f"must be a table, not {type_name(value)}"
     right = all(isinstance(each, SUBSCRIPTION_FIELDS.get(name, ())) for name, each in value.items())
     if not right or "topic" not in value:
-        return "invalid_subscription"
+        others = ", ".join(name for name in SUBSCRIPTION_FIELDS if name != "topic")
+        return f"must have topic and may have {others}, each of its type"
     selector = value.get("selector")
     fault = None if selector is None else fault_of(selector)
-    return None if fault is None else f'"invalid selector: {fault}"'
+    return None if fault is None else f"invalid selector: {fault}"
 
 
 KNOWN: Final[Mapping[str, tuple[frozenset[QueueType], Check]]] = {
     # x-queue-type itself is checked before the kind is known, see `VirtualHost.declare`.
     QUEUE_TYPE: (_CQ | _QQ | _SQ, _string),
-    "x-expires": (_CQ | _QQ, _expires),
-    "x-message-ttl": (_CQ | _QQ, _message_ttl),
+    "x-expires": (_CQ | _QQ, _from(1, EXPIRY_MS_MAX)),
+    "x-message-ttl": (_CQ | _QQ, _from(0, EXPIRY_MS_MAX)),
     "x-dead-letter-exchange": (_CQ | _QQ, _string),
     "x-dead-letter-routing-key": (_CQ | _QQ, _routing_key),
-    "x-dead-letter-strategy": (
-        _QQ,
-        _one_of("at-most-once", "at-least-once", otherwise="invalid_dlx_strategy"),
-    ),
-    "x-max-length": (_CQ | _QQ, _not_negative),
-    "x-max-length-bytes": (_CQ | _QQ | _SQ, _not_negative),
-    "x-overflow": (
-        _CQ | _QQ,
-        _one_of("drop-head", "reject-publish", "reject-publish-dlx", otherwise="invalid_overflow"),
-    ),
-    "x-max-priority": (_CQ, _priority),
+    "x-dead-letter-strategy": (_QQ, _one_of("at-most-once", "at-least-once")),
+    "x-max-length": (_CQ | _QQ, _from(0)),
+    "x-max-length-bytes": (_CQ | _QQ | _SQ, _from(0)),
+    "x-overflow": (_CQ | _QQ, _one_of("drop-head", "reject-publish", "reject-publish-dlx")),
+    "x-max-priority": (_CQ, _from(0, PRIORITY_MAX)),
     "x-single-active-consumer": (_CQ | _QQ, _boolean),
-    "x-queue-leader-locator": (
-        _CQ | _QQ | _SQ,
-        _one_of(*LEADER_LOCATORS, otherwise="invalid_queue_locator_arg"),
-    ),
-    "x-queue-master-locator": (
-        _CQ,
-        _one_of("min-masters", "client-local", "random", otherwise="invalid_queue_locator_arg"),
-    ),
-    "x-confirm-when": (_CQ, _one_of("synced", "written", otherwise="invalid_confirm_when")),
-    "x-queue-mode": (_CQ, _one_of("default", "lazy", otherwise="\"unsupported queue mode '{}'\"")),
+    "x-queue-leader-locator": (_CQ | _QQ | _SQ, _one_of(*LEADER_LOCATORS)),
+    "x-queue-master-locator": (_CQ, _one_of("min-masters", "client-local", "random")),
+    "x-confirm-when": (_CQ, _one_of("synced", "written")),
+    "x-queue-mode": (_CQ, _one_of("default", "lazy")),
     "x-queue-version": (_CQ, _version),
     "x-delivery-limit": (_QQ, _integer),
-    "x-quorum-initial-group-size": (_QQ, _positive),
-    "x-quorum-target-group-size": (_QQ, _positive),
-    "x-max-in-memory-length": (_QQ, _not_negative),
-    "x-max-in-memory-bytes": (_QQ, _not_negative),
-    "x-consumer-timeout": (_QQ, _not_negative),
-    "x-consumer-disconnected-timeout": (_QQ, _not_negative),
-    "x-delayed-retry-type": (
-        _QQ,
-        _one_of("disabled", "all", "failed", "returned", otherwise="invalid_delayed_retry_type"),
-    ),
-    "x-delayed-retry-min": (_QQ, _positive),
+    "x-quorum-initial-group-size": (_QQ, _from(1)),
+    "x-quorum-target-group-size": (_QQ, _from(1)),
+    "x-max-in-memory-length": (_QQ, _from(0)),
+    "x-max-in-memory-bytes": (_QQ, _from(0)),
+    "x-consumer-timeout": (_QQ, _from(0)),
+    "x-consumer-disconnected-timeout": (_QQ, _from(0)),
+    "x-delayed-retry-type": (_QQ, _one_of("disabled", "all", "failed", "returned")),
+    "x-delayed-retry-min": (_QQ, _from(1)),
     "x-delayed-retry-max": (_QQ, _retry_max),
     "x-max-age": (_SQ, _max_age),
-    "x-stream-max-segment-size-bytes": (_SQ, _between(0, 3_000_000_000)),
-    "x-stream-filter-size-bytes": (_SQ, _between(16, 255)),
+    "x-stream-max-segment-size-bytes": (_SQ, _from(0, 3_000_000_000)),
+    "x-stream-filter-size-bytes": (_SQ, _from(16, 255)),
     SUBSCRIPTION: (_CQ, _subscription),
     JMS_PRIORITY: (_CQ | _QQ | _SQ, _boolean),
-    "x-initial-cluster-size": (_SQ, _positive),
+    "x-initial-cluster-size": (_SQ, _from(1)),
 }
 """Argument -> (the kinds that know it, what it may be)."""
 
@@ -224,7 +191,7 @@ def check(arguments: Mapping[str, Any], kind: QueueType, resource: str) -> None:
         resource: ``queue 'q' in vhost '/'``.
 
     Raises:
-        InvalidArgument: with RabbitMQ's text.
+        InvalidArgument: with what is allowed.
     """
     for name, value in arguments.items():
         kinds, fault_of = KNOWN.get(name, (None, None))
@@ -235,8 +202,10 @@ def check(arguments: Mapping[str, Any], kind: QueueType, resource: str) -> None:
             raise InvalidArgument(resource, f"invalid arg '{name}' for {resource}: {fault}")
     for name in arguments:
         if name in KNOWN and kind not in KNOWN[name][0]:
+            takers = " or ".join(sorted(KNOWN[name][0]))
             raise InvalidArgument(
-                resource, f"invalid arg '{name}' for {resource} of queue type {kind.module}"
+                resource,
+                f"invalid arg '{name}' for {resource}: not for a queue of type {kind}, only of type {takers}",
             )
 
 

@@ -142,11 +142,13 @@ class DeclareQueue:
         if not isinstance(given, str):
             raise InvalidArgument(
                 resource,
-                f"invalid arg '{QUEUE_TYPE}' for {resource}: {{unacceptable_type,{type_name(given)}}}",
+                f"invalid arg '{QUEUE_TYPE}' for {resource}: must be a string, not {type_name(given)}",
             )
         kind = queue_type_of(given, resource)
         if self.internal and kind is not QueueType.CLASSIC:
-            raise PreconditionFailed(resource, f"Cannot declare a server-named queue for type {kind.module}")
+            raise PreconditionFailed(
+                resource, f"Cannot declare a server-named queue for type {kind}; give it a name"
+            )
         return kind
 
     def _default_type(self, vhost: VirtualHost, *, server_named: bool) -> QueueType:

@@ -166,11 +166,3 @@ def plain_text(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return "undefined" if value is None else str(value)
-
-
-def quoted_text(value: object) -> str:
-    """Write a value as RabbitMQ prints a term: text as ``<<"abc">>``."""
-    if isinstance(value, str | bytes):
-        text = plain_text(value).replace("\\", "\\\\").replace('"', '\\"')
-        return f'<<"{text}">>' if text.isascii() else f'<<"{text}"/utf8>>'
-    return plain_text(value)

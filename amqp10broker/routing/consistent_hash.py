@@ -19,7 +19,7 @@ from math import log
 from typing import Final
 
 from amqp10broker.errors import InvalidArgument
-from amqp10broker.routing.arguments import hash64, plain_text, quoted_text, type_name
+from amqp10broker.routing.arguments import hash64, plain_text, type_name
 from amqp10broker.routing.exchange import Binding, Destination, Headers
 
 HASH_HEADER: Final = "hash-header"
@@ -73,7 +73,7 @@ class ConsistentHashExchange:
         """
         key = binding.routing_key
         if not _INTEGER.fullmatch(key):
-            problem = f"The binding key must be an integer: {quoted_text(key)}"
+            problem = f"The binding key must be an integer, not '{key}'"
         elif int(key) < 1:
             problem = "The binding key must be greater than 0"
         else:

@@ -11,7 +11,7 @@ from typing import Final
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import InvalidArgument
-from amqp10broker.routing.arguments import canonical, canonical_table, quoted_text, type_name
+from amqp10broker.routing.arguments import canonical, canonical_table, plain_text, type_name
 from amqp10broker.routing.bindings import Destinations
 from amqp10broker.routing.exchange import Binding, Destination, Headers
 
@@ -78,11 +78,11 @@ class HeadersExchange:
         mode = binding.arguments[X_MATCH]
         if type_name(mode) != "longstr":
             problem = (
-                f"Invalid x-match field type {type_name(mode)} (value {quoted_text(mode)}); expected longstr"
+                f"Invalid x-match field type {type_name(mode)} (value {plain_text(mode)}); expected longstr"
             )
         elif canonical(mode) not in _MODES:
             problem = (
-                f"Invalid x-match field value {quoted_text(mode)};"
+                f"Invalid x-match field value '{plain_text(mode)}';"
                 " expected all, any, all-with-x, or any-with-x"
             )
         else:

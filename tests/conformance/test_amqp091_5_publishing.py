@@ -194,18 +194,12 @@ def test_user_id_must_be_the_user(channel: WorldChannel) -> None:
 
 
 @pytest.mark.parametrize(
-    ("expiration", "reason"),
-    [
-        ("", "no_integer"),
-        ("abc", "no_integer"),
-        ("12x", '{leftover_string,"x"}'),
-        ("-1", "{value_negative,-1}"),
-        ("315360000001", "{value_too_large,315360000001}"),
-    ],
+    "expiration",
+    ["", "abc", "12x", "-1", "315360000001"],
 )
-def test_bad_expiration_is_refused(channel: WorldChannel, expiration: str, reason: str) -> None:
+def test_bad_expiration_is_refused(channel: WorldChannel, expiration: str) -> None:
     """406 invalid expiration."""
-    text = f"invalid expiration '{expiration}': {reason}"
+    text = f"invalid expiration '{expiration}': must be milliseconds, an integer of 0 to 315360000000"
     assert channel.refused(channel.content("q", expiration=expiration)) == (406, text)
 
 

@@ -79,7 +79,12 @@ _LATE_REPLY = (
 )
 
 KNOWN = {
+    'A.publish("", "differential.q", "bad expiration"': _WORDS,
     'A.publish("", "differential.q1", "bad"': _WORDS,
+    'A.queue_bind("differential.q1", "differential.h", "", arguments={"x-match": "some"})': _WORDS,
+    'A.queue_declare("differential.bad", durable=True, arguments=': _WORDS,
+    'A.queue_declare("differential.other", durable=True': _WORDS,
+    'A.queue_declare("", durable=True, arguments={"x-queue-type": "quorum"})': _WORDS,
     'B.reply_to_last("too late")': _LATE_REPLY,
     'M.receiver("r", "/exchanges/': _WORDS,
     'M.sender("s", "/queues/differential.q/more")': _WORDS,
@@ -99,6 +104,7 @@ KNOWN = {
     'M.sender("to itself"': "RabbitMQ's session cannot ask itself whether its reply queue is there",
     'M.take("again")': "RabbitMQ counts what comes back with its link as failed; here only modified does",
     'M.request("PUT", "/queues/differential.q", {"unheard_of"': _WORDS,
+    'M.request("PUT", "/queues/differential.bad", {"arguments"': _WORDS,
     'M.request("PUT", "/exchanges/differential.bad", {"unheard_of"': _WORDS,
     'M.request("GET", "/bindings?src=differential.e&key=k")': _WORDS,
     'M.request("DELETE", "/bindings/nonsense")': _WORDS,

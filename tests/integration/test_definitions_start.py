@@ -288,7 +288,10 @@ def test_what_cannot_be_is_left_out_at_the_start(start_broker: StartBroker, tmp_
     content["queues"].append(queue)
     content["bindings"].append(binding | {"routing_key": "", "arguments": {}})
     broker = start_broker("--definitions", write(tmp_path, content))
-    unsupported = "invalid arg 'x-queue-type' for queue 'log' in vhost '/': \"unsupported queue type 'jms'\""
+    unsupported = (
+        "invalid arg 'x-queue-type' for queue 'log' in vhost '/': "
+        "must be one of classic, quorum, stream, not 'jms'"
+    )
     for reason in (
         f"queues[{len(content['queues']) - 1}] (log): {unsupported}",
         f"bindings[{len(content['bindings']) - 1}] (inner to tasks): no exchange 'inner' in vhost '/'",

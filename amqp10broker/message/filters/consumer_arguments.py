@@ -27,7 +27,7 @@ def from_amqp091_arguments(arguments: Mapping[str, Any], *, stream: str, vhost: 
         vhost: its virtual host's name, for the error.
 
     Raises:
-        PreconditionFailed: an argument has a value that it cannot have, with RabbitMQ's text if it has one.
+        PreconditionFailed: an argument has a value that it cannot have.
     """
     resource = f"queue '{stream}' in vhost '{vhost}'"
     offset: OffsetSpec | None = None
@@ -39,14 +39,14 @@ def from_amqp091_arguments(arguments: Mapping[str, Any], *, stream: str, vhost: 
             raise PreconditionFailed(resource, text) from error
     match_unfiltered = arguments.get(X_STREAM_MATCH_UNFILTERED, False)
     if type(match_unfiltered) is not bool:
-        raise _refused(resource, X_STREAM_MATCH_UNFILTERED, match_unfiltered)
+        raise _refused(resource, X_STREAM_MATCH_UNFILTERED, "true or false", match_unfiltered)
     if X_STREAM_FILTER not in arguments:
         return Filters(offset)
     given = arguments[X_STREAM_FILTER]
     values = given if isinstance(given, list) else [given]
     for value in values:
         if type(value) is not str:
-            raise _refused(resource, X_STREAM_FILTER, value)
+            raise _refused(resource, X_STREAM_FILTER, "a string or an array of strings", value)
     if not values:
         raise PreconditionFailed(
             resource, f"invalid arg '{X_STREAM_FILTER}' for {resource}: the array is empty; give a value"
@@ -54,7 +54,7 @@ def from_amqp091_arguments(arguments: Mapping[str, Any], *, stream: str, vhost: 
     return Filters(offset, BloomFilter(tuple(dict.fromkeys(values)), match_unfiltered))
 
 
-def _refused(resource: str, name: str, value: Any) -> PreconditionFailed:
+def _refused(resource: str, name: str, wanted: str, value: Any) -> PreconditionFailed:
     return PreconditionFailed(
-        resource, f"invalid arg '{name}' for {resource}: {{unacceptable_type,{type_name(value)}}}"
+        resource, f"invalid arg '{name}' for {resource}: must be {wanted}, not {type_name(value)}"
     )

@@ -23,7 +23,7 @@ from amqp10broker.amqp091 import types as t091
 from amqp10broker.amqp10 import types as t10
 from amqp10broker.dataclass import dataclass
 from amqp10broker.message.filters.errors import FilterError
-from amqp10broker.message.filters.terms import term
+from amqp10broker.message.filters.terms import type_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +132,7 @@ def from_amqp091(value: Any) -> OffsetSpec:
     """The value of a consumer argument ``x-stream-offset``.
 
     Raises:
-        FilterError: it is none of those in the table above; the reason is RabbitMQ's term:
-            ``{invalid_offset_arg,{longstr,<<"five">>}}``.
+        FilterError: it is none of those in the table above; the reason says what is allowed.
     """
     kind = type(value)
     spec: OffsetSpec | None = None
@@ -144,7 +143,11 @@ def from_amqp091(value: Any) -> OffsetSpec:
     elif kind in _INTEGERS_091 and value >= 0:
         spec = Offset(int(value))
     if spec is None:
-        raise FilterError(f"{{invalid_offset_arg,{term(value)}}}")
+        shown = int(value) if kind in _INTEGERS_091 else _shown(value) if kind is str else type_name(value)
+        raise FilterError(
+            "offset must be 'first', 'last', 'next', an interval such as '10m' (Y, M, D, h, m, s), "
+            f"a timestamp or an integer that is not negative, not {shown}"
+        )
     return spec
 
 

@@ -1,12 +1,10 @@
-"""Values of AMQP 0-9-1 as RabbitMQ prints them in an error: ``{longstr,<<"five">>}``."""
+"""The names that errors give to the types of field values of AMQP 0-9-1."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 from amqp10broker.amqp091 import types as t091
-
-_CHARACTERS_MAX: Final = 100
 
 _NAMES: Final[dict[type, str]] = {
     bool: "bool",
@@ -33,19 +31,3 @@ _NAMES: Final[dict[type, str]] = {
 def type_name(value: Any) -> str:
     """The name of the field type of a value."""
     return _NAMES.get(type(value), type(value).__name__.lower())
-
-
-def term(value: Any) -> str:
-    """A field value with its type. Of a table or an array only the type."""
-    name = type_name(value)
-    match value:
-        case None | list() | dict():
-            return name
-        case bool():
-            return f"{{{name},{str(value).lower()}}}"
-        case str() | bytes():
-            text = value if isinstance(value, str) else value.decode("utf-8", "backslashreplace")
-            shown = text[:_CHARACTERS_MAX].replace("\\", "\\\\").replace('"', '\\"')
-            return f'{{{name},<<"{shown}">>}}'
-        case _:
-            return f"{{{name},{value}}}"

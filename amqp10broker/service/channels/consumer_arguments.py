@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -72,10 +72,10 @@ def read_consumer_arguments(queue: DeclaredQueue, arguments: Mapping[str, Any]) 
         if name in known:
             fault = _fault_of(name, value)
         else:
-            fault = f" of queue type {QueueType(queue.type).module}" if name.startswith("x-") else None
+            fault = _unknown(queue, known) if name.startswith("x-") else None
         if fault is not None:
             resource = f"queue '{queue.name}' in vhost '{queue.vhost}'"
-            raise PreconditionFailed(resource, f"invalid arg '{name}' for {resource}{fault}")
+            raise PreconditionFailed(resource, f"invalid arg '{name}' for {resource}: {fault}")
     filters = None
     if queue.type == QueueType.STREAM:
         # Not before there is a stream: a broker without one starts sooner without its filters.
@@ -96,7 +96,12 @@ def read_consumer_arguments(queue: DeclaredQueue, arguments: Mapping[str, Any]) 
 def _fault_of(name: str, value: Any) -> str | None:
     wanted = bool if name == _CANCEL_ON_FAILOVER else int
     if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
-        return f": {{unacceptable_type,{type_name(value)}}}"
+        return f"must be {'true or false' if wanted is bool else 'an integer'}, not {type_name(value)}"
     if name == _TIMEOUT and value < 0:
-        return f": {{value_negative,{value}}}"
+        return f"must be 0 or more, not {value}"
     return None
+
+
+def _unknown(queue: DeclaredQueue, known: Set[str]) -> str:
+    names = sorted(known | _STREAM if queue.type == QueueType.STREAM else known)
+    return f"consumers of a queue of type {queue.type} may give {', '.join(names)} only"

@@ -193,7 +193,7 @@ def test_an_unknown_kind_of_queue_is_409(broker: Broker) -> None:
     """With its name."""
     status, text = broker.request("PUT", "/queues/q", {"arguments": {"x-queue-type": "jms"}})
     assert status == "409"
-    assert "unsupported queue type 'jms'" in text
+    assert "must be one of classic, quorum, stream, not 'jms'" in text
 
 
 @pytest.mark.rabbitmq("management_SUITE", "bad_queue_property")

@@ -101,23 +101,12 @@ def test_a_decimal_expiration_is_taken(expiration: str) -> None:
     ) == BasicProperties(expiration=expiration)
 
 
-@pytest.mark.parametrize(
-    ("expiration", "reason"),
-    [
-        ("", "no_integer"),
-        ("abc", "no_integer"),
-        (" 1", "no_integer"),
-        ("\u0661", "no_integer"),
-        ("10 s", '{leftover_string," s"}'),
-        ("1.5", '{leftover_string,".5"}'),
-        ('1"', '{leftover_string,"\\""}'),
-        ("-5", "{value_negative,-5}"),
-        ("315360000001", "{value_too_large,315360000001}"),
-    ],
-)
-def test_a_bad_expiration_is_refused_with_its_reason(expiration: str, reason: str) -> None:
-    """The text and what is wrong with it stand in the refusal."""
-    assert refused(BasicProperties(expiration=expiration)) == f"invalid expiration '{expiration}': {reason}"
+@pytest.mark.parametrize("expiration", ["", "abc", " 1", "\u0661", "10 s", "1.5", '1"', "-5", "315360000001"])
+def test_a_bad_expiration_is_refused_with_its_reason(expiration: str) -> None:
+    """The text and what is allowed stand in the refusal."""
+    assert refused(BasicProperties(expiration=expiration)) == (
+        f"invalid expiration '{expiration}': must be milliseconds, an integer of 0 to 315360000000"
+    )
 
 
 FULL = encode_properties(

@@ -80,10 +80,10 @@ def test_consistent_hash_without_bindings_routes_nowhere() -> None:
 @pytest.mark.parametrize(
     ("key", "text"),
     [
-        ("", 'The binding key must be an integer: <<"">>'),
-        ("ten", 'The binding key must be an integer: <<"ten">>'),
-        ("1.5", 'The binding key must be an integer: <<"1.5">>'),
-        ("\u0661", 'The binding key must be an integer: <<"\u0661"/utf8>>'),
+        ("", "The binding key must be an integer, not ''"),
+        ("ten", "The binding key must be an integer, not 'ten'"),
+        ("1.5", "The binding key must be an integer, not '1.5'"),
+        ("\u0661", "The binding key must be an integer, not '\u0661'"),
         ("0", "The binding key must be greater than 0"),
         ("-3", "The binding key must be greater than 0"),
     ],

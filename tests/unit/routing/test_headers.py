@@ -98,7 +98,7 @@ def test_bad_x_match_value_is_refused() -> None:
     with pytest.raises(InvalidArgument) as refusal:
         Small("q").bind("amq.match", "q", "", {"x-match": "bogus"})
     assert refusal.value.description == (
-        'Invalid x-match field value <<"bogus">>; expected all, any, all-with-x, or any-with-x'
+        "Invalid x-match field value 'bogus'; expected all, any, all-with-x, or any-with-x"
     )
 
 

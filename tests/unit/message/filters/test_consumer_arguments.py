@@ -38,7 +38,8 @@ def test_an_offset() -> None:
 def test_a_bad_offset_fails_as_in_rabbitmq(value: Any) -> None:
     """With its text; null is a bad one, too."""
     with pytest.raises(
-        PreconditionFailed, match=r"^failed consuming from stream 's' in vhost '/': {invalid_offset_arg,"
+        PreconditionFailed,
+        match=r"^failed consuming from stream 's' in vhost '/': offset must be 'first',",
     ):
         read(offset=value)
 
@@ -57,17 +58,21 @@ def test_match_unfiltered_alone_means_nothing() -> None:
     assert read(match_unfiltered=True) == Filters()
 
 
+BOOLEAN = "must be true or false"
+STRINGS = "must be a string or an array of strings"
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"filter": 1}, "invalid arg 'x-stream-filter' for queue 's' in vhost '/': {unacceptable_type,long}"),
+        ({"filter": 1}, f"invalid arg 'x-stream-filter' for queue 's' in vhost '/': {STRINGS}, not long"),
         (
             {"filter": None},
-            "invalid arg 'x-stream-filter' for queue 's' in vhost '/': {unacceptable_type,void}",
+            f"invalid arg 'x-stream-filter' for queue 's' in vhost '/': {STRINGS}, not void",
         ),
         (
             {"filter": ["a", ByteArray(b"b")]},
-            "invalid arg 'x-stream-filter' for queue 's' in vhost '/': {unacceptable_type,binary}",
+            f"invalid arg 'x-stream-filter' for queue 's' in vhost '/': {STRINGS}, not binary",
         ),
         (
             {"filter": []},
@@ -75,7 +80,7 @@ def test_match_unfiltered_alone_means_nothing() -> None:
         ),
         (
             {"filter": "a", "match_unfiltered": "true"},
-            "invalid arg 'x-stream-match-unfiltered' for queue 's' in vhost '/': {unacceptable_type,longstr}",
+            f"invalid arg 'x-stream-match-unfiltered' for queue 's' in vhost '/': {BOOLEAN}, not longstr",
         ),
     ],
 )

@@ -64,7 +64,7 @@ def test_any_other_text_is_refused(text: str) -> None:
     """There is no offset in a text, and no unit but those six."""
     with pytest.raises(FilterError, match="neither 'first', 'last', 'next' nor an interval"):
         from_amqp10(text)
-    with pytest.raises(FilterError, match=r"^{invalid_offset_arg,{longstr,<<"):
+    with pytest.raises(FilterError, match="^offset must be 'first', 'last', 'next', an interval"):
         from_amqp091(text)
 
 
@@ -107,21 +107,23 @@ def test_other_values_of_amqp10_are_refused(value: Any) -> None:
 @pytest.mark.parametrize(
     ("value", "shown"),
     [
-        ("five", '{longstr,<<"five">>}'),
-        ('a"\\', '{longstr,<<"a\\"\\\\">>}'),
-        (b"\xff", '{longstr,<<"\\\\xff">>}'),
-        (t091.ByteArray(b"x"), '{binary,<<"x">>}'),
-        (t091.Int32(-5), "{signedint,-5}"),
-        (True, "{bool,true}"),
-        (1.5, "{double,1.5}"),
+        ("five", "'five'"),
+        (b"\xff", "longstr"),
+        (t091.ByteArray(b"x"), "binary"),
+        (t091.Int32(-5), "-5"),
+        (True, "bool"),
+        (1.5, "double"),
         (None, "void"),
-        ([], "array"),
+        ([t091.Int32(1)], "array"),
         ({}, "table"),
     ],
     ids=repr,
 )
-def test_other_values_of_amqp091_are_refused_with_rabbitmqs_term(value: Any, shown: str) -> None:
-    """Type and value, as RabbitMQ prints its own terms."""
+def test_other_values_of_amqp091_are_refused_with_what_is_allowed(value: Any, shown: str) -> None:
+    """The words and types that there are, and the value, or its type if that is wrong."""
     with pytest.raises(FilterError) as caught:
         from_amqp091(value)
-    assert caught.value.reason == f"{{invalid_offset_arg,{shown}}}"
+    assert caught.value.reason == (
+        "offset must be 'first', 'last', 'next', an interval such as '10m' (Y, M, D, h, m, s), "
+        f"a timestamp or an integer that is not negative, not {shown}"
+    )
