@@ -136,10 +136,6 @@ class Keepers:
             if snapshots is not None:
                 snapshots.add(spec.number, machine)
             groups.add(member)
-            if spec.members[:1] == (store.me,):
-                # It shall lead; where another one does it is told so, and follows.
-                member.campaign()
-                member.advance()
             return member
 
         watch = self._surroundings.clock_watch

@@ -512,6 +512,7 @@ def test_the_member_that_is_to_lead_a_new_group_does_so_without_waiting() -> Non
             for node in world.nodes.values():
                 node.journal.sync()
                 node.work()
+            world.pass_time(0)
     assert (opened(world).number, world.now) == (1, start)
     world = World(13)
     for number in (2, 3):
