@@ -1,8 +1,8 @@
-"""Connections of the data source: opened with patience, and every failure told so that it can be mended.
+"""Opens connections of the data source with retries, and translates failures into errors that name options.
 
-A broker that is away for a moment (a restart, a network that is slow to come back) is tried again with
-growing pauses for `ConnectionOptions.retry_timeout_s` (`retry`); what the broker refuses is not, for it
-would be refused again. Spark itself restarts nothing when a source fails.
+A broker that is away for a moment (a restart, a slow network) is tried again with growing pauses for
+`ConnectionOptions.retry_timeout_s` (`retry`); a refusal is final, because it would be repeated. Spark itself
+restarts nothing when a source fails.
 """
 
 from __future__ import annotations
@@ -30,14 +30,12 @@ from amqp10broker.spark.options import ConnectionOptions
 from amqp10broker.spark.retry import RetryBudget
 from amqp10broker.spark.tls_files import tls_context
 
+# For one attempt, of which there may be several.
 CONNECT_TIMEOUT_S: Final = 10.0
-"""For one attempt, of which there may be several."""
+# Brokers take a second or more to answer a wrong password, which is not the same as no answer.
 _ATTEMPT_MIN_S: Final = 5.0
-"""Brokers take a second or more before they answer a wrong password: that is not the same as no answer."""
-
+# A filter with the start of reading in a stream. No other kind of queue of this broker applies it.
 OFFSET_SPEC: Final = "rabbitmq:stream-offset-spec"
-"""A filter that says where reading of a stream begins. No other kind of queue of this broker applies it."""
-
 T = TypeVar("T")
 
 _PERMANENT: Final = frozenset(
@@ -62,10 +60,9 @@ def open_client(
     """Connect, log in, and begin a session; a broker that is away is tried again.
 
     Args:
-        options: of the data source.
         purpose: a word for the broker's status: ``source``, ``sink``.
-        incoming_window: transfer frames that may be under way to us.
-        patience: of work that has perhaps failed before; None for a new one.
+        incoming_window: transfer frames that may be in flight to this client.
+        patience: of work that may have failed before; None for a new one.
 
     Raises:
         BrokerRefused: login, virtual host or TLS.
@@ -79,7 +76,7 @@ def open_client(
 
 
 def dial(options: ConnectionOptions, *, purpose: str, incoming_window: int = 2048) -> Client:
-    """`open_client`, tried once: for an `attempt` of `with_retries` that does more than this.
+    """Connect once, as `open_client` does: for an `attempt` of `with_retries`.
 
     Raises:
         ClientError: as `client.blocking.connect`.
@@ -109,14 +106,14 @@ def with_retries(
     queue: str = "",
     patience: RetryBudget | None = None,
 ) -> T:
-    """Call `attempt` until it does not fail for a reason that may pass.
+    """Call `attempt` until it succeeds or fails for a permanent reason.
 
     Args:
-        options: whose broker; `retry_timeout_s` of it counts from the first failure.
-        attempt: connects and does something that does no harm when it is done twice.
-        queue: what it uses, for errors.
-        patience: of work that has perhaps failed before, and that this is a part of: success of `attempt`
-            alone is no progress of it. None for a new one.
+        options: its `retry_timeout_s` counts from the first failure.
+        attempt: connects and does something that is safe to repeat.
+        queue: named in errors.
+        patience: of larger work that this is part of: success of `attempt` alone is not progress of it. None
+            for a new one.
 
     Raises:
         SparkSourceError: as `translated`.
@@ -133,7 +130,7 @@ def with_retries(
 def pause_or_raise(
     error: ClientError, options: ConnectionOptions, patience: RetryBudget, *, queue: str = ""
 ) -> None:
-    """Pause before another attempt, if the error may pass and there is time for one.
+    """Pause before another attempt, if the error is temporary and there is time for one.
 
     Raises:
         SparkSourceError: as `translated`.
@@ -143,10 +140,10 @@ def pause_or_raise(
 
 
 def may_pass(error: ClientError) -> bool:
-    """Whether the same attempt may succeed a little later."""
+    """Return whether the same attempt may succeed a little later."""
     match error:
         case TlsError():
-            # A broker that is just starting or stopping may drop the connection; a certificate stays.
+            # A broker that is starting or stopping may drop the connection; a certificate does not change.
             return isinstance(error.__cause__, ConnectionError)
         case LoginError():
             return False
@@ -167,13 +164,11 @@ def may_pass(error: ClientError) -> bool:
 def translated(
     error: ClientError, options: ConnectionOptions, *, queue: str = "", tries: int = 1
 ) -> SparkSourceError:
-    """A client's error as one that names options of the data source.
+    """Translate a client's error into one that names options of the data source.
 
     Args:
-        error: as the client raised it.
-        options: of the data source.
-        queue: the queue or stream that it was about, empty for none.
-        tries: how often it was tried.
+        queue: the queue or stream concerned, empty for none.
+        tries: number of attempts.
     """
     where = place_of(options.host, options.port)
     again = f" (tried {tries} times in {options.retry_timeout_s:g} s)" if tries > 1 else ""

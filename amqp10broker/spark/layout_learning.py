@@ -1,11 +1,9 @@
-"""Learns the layout of a message: which of its bytes are the same in the next one of its publisher.
+"""Learns the layout of a message: which of its bytes are the same in the next message of its publisher.
 
-A publisher repeats itself: the same sections, the same keys, values of the same types. A `Layout` is a
-message with its values taken out: pieces of constant bytes, between them values of fixed width, and values
-that say their own length. `row_layouts` lays it over thousands of messages at once.
-
-What cannot be said so (two body sections, a compound value among the application properties ...) has no
-layout; such messages are read one by one.
+A publisher repeats the same sections, keys and types. A `Layout` is a message without its values: pieces of
+constant bytes, values of fixed width, and values that carry their own length. `row_layouts` applies it to
+thousands of messages at once. A message that cannot be described so (two body sections, a compound value
+among the application properties) has no layout and is read alone.
 """
 
 from __future__ import annotations
@@ -27,14 +25,12 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.spark.message_row import X_ENQUEUED, X_STREAM_OFFSET, text_of
 
 LAYOUT_BYTES_MAX: Final = 4096
-"""A message with more constant bytes than this is read one by one."""
-
 FIXED_WIDTHS: Final = {0x50: 1, 0x60: 2, 0x70: 4, 0x80: 8, 0x90: 16}
 _ZERO_WIDTH: Final = frozenset({0x40, 0x41, 0x42, 0x43, 0x44, 0x45})
 _STRINGS: Final = frozenset({0xA1, 0xB1})
 _SYMBOLS: Final = frozenset({0xA3, 0xB3})
 _BINARIES: Final = frozenset({0xA0, 0xB0})
-# Values of fixed width any bits of which are good ones; boolean and char have others, too.
+# Types of fixed width for which all bits are valid; boolean and char have invalid ones.
 _ANY_BITS: Final = frozenset(
     {0x50, 0x51, 0x52, 0x53, 0x54, 0x55, 0x60, 0x61, 0x70, 0x71, 0x72, 0x74, 0x80, 0x81, 0x82, 0x83}
     | {0x84, 0x94, 0x98}
@@ -43,16 +39,16 @@ _PROPERTY_NAMES: Final = {0: "message_id", 3: "subject", 9: "creation_time"}
 
 
 class NoLayout(Exception):
-    """The message has none."""
+    pass
 
 
 @dataclass(slots=True)
 class Value:
-    """Where a value that is wanted stands.
+    """The position of a value that a row needs.
 
     Attributes:
         code: its constructor.
-        slot: number of the capture that holds its content; None for a constant.
+        slot: number of the capture with its content; None for a constant.
         text: of a constant, as text.
     """
 
@@ -63,16 +59,16 @@ class Value:
 
 @dataclass(slots=True)
 class LayoutBlock:
-    """Bytes at fixed distances from one another, up to a value that says its own length.
+    """Bytes at fixed distances from one another, up to a value that carries its own length.
 
     Attributes:
         pattern: one byte for each; those that vary are 0.
-        mask: 255 where `pattern` must be met, 0 where it varies.
+        mask: 255 where `pattern` must match, 0 where it varies.
         fixed: ``(slot, distance, width)`` of captured values.
         sizes: ``(compound, distance, width)`` of the size fields of lists and maps that begin here.
         ends: ``(compound, distance)`` where one must end.
-        var: ``(slot or None, width of the length)`` of the value that ends the block; None at the
-            message's end.
+        var: ``(slot or None, width of the length)`` of the value that ends the block; None at the message's
+            end.
     """
 
     pattern: bytearray = field(default_factory=bytearray)
@@ -85,11 +81,11 @@ class LayoutBlock:
 
 @dataclass(slots=True)
 class Layout:
-    """A message with its values taken out.
+    """A message without its values.
 
     Attributes:
         slots: number of captures.
-        utf8, ascii: slots whose content must be text of that kind although no row shows it.
+        utf8, ascii: slots whose content must be text of that kind although no row contains it.
         body: slot of the body, or its bytes, or None for null.
         application: keys and values; None if the section is absent.
     """
@@ -108,11 +104,9 @@ class Layout:
 
 
 def learn(payload: bytes, *, of_stream: bool = True) -> Layout | None:
-    """The layout of a message, None if it has none.
+    """Return the layout of a message that `message_row.read_row` accepts, or None if it has none.
 
-    Args:
-        payload: one that `message_row.read_row` could read.
-        of_stream: as of `read_row`.
+    `of_stream` is as in `read_row`.
     """
     learner = _Learner(payload, of_stream)
     try:
@@ -123,8 +117,6 @@ def learn(payload: bytes, *, of_stream: bool = True) -> Layout | None:
 
 
 class _Learner:
-    """Walks over a message that is known to be good, and writes down what it meets."""
-
     def __init__(self, payload: bytes, of_stream: bool) -> None:
         self.layout = Layout()
         self._of_stream = of_stream
@@ -137,7 +129,6 @@ class _Learner:
     # --- pieces -----------------------------------------------------------------------------------
 
     def _constant(self, stop: int) -> None:
-        """Bytes up to `stop` are the same in every message."""
         piece = self._data[self._pos : stop]
         self._constant_bytes += len(piece)
         if self._constant_bytes > LAYOUT_BYTES_MAX:
@@ -147,7 +138,7 @@ class _Learner:
         self._pos = stop
 
     def _varying(self, width: int) -> int:
-        """So many bytes differ; returns their distance in the block."""
+        # Returns the distance of these bytes in the block.
         at = len(self._block.pattern)
         self._block.pattern += bytes(width)
         self._block.mask += bytes(width)
@@ -159,14 +150,13 @@ class _Learner:
         return self.layout.slots - 1
 
     def _fixed(self, width: int, *, back: int = 0) -> int:
-        """Capture so many bytes, and `back` in front of them."""
         slot = self._slot()
         at = self._varying(width)
         self._block.fixed.append((slot, at - back, width + back))
         return slot
 
     def _variable(self, code: int, *, wanted: bool) -> int | None:
-        """A value that begins, after its constructor, with the length of what follows."""
+        # A value with a length behind its constructor.
         width = 4 if code & 0x10 else 1
         length = int.from_bytes(self._data[self._pos : self._pos + width], "big")
         slot = self._slot() if wanted else None
@@ -178,7 +168,7 @@ class _Learner:
         return slot
 
     def _open(self, code: int) -> tuple[int, int]:
-        """Into a list or map, at its size; returns its number, and where it stops."""
+        # Returns the number of the compound and where it stops.
         width = 4 if code & 0x10 else 1
         size = int.from_bytes(self._data[self._pos : self._pos + width], "big")
         stop = self._pos + width + size
@@ -192,7 +182,6 @@ class _Learner:
         self._block.ends.append((number, len(self._block.pattern)))
 
     def _code(self) -> int:
-        """The constructor at the position, which is passed."""
         code = self._data[self._pos]
         self._constant(self._pos + 1)
         return code
@@ -200,7 +189,7 @@ class _Learner:
     # --- values -----------------------------------------------------------------------------------
 
     def _skipped(self) -> None:
-        """A value that no row shows, but that must be a good one."""
+        # No row contains the value, but it must be valid.
         code = self._data[self._pos]
         if code in _ANY_BITS:
             self._code()
@@ -215,7 +204,6 @@ class _Learner:
             self._constant(skip(self._data, self._pos))
 
     def _wanted(self) -> Value:
-        """A value that a row shows as text."""
         start = self._pos
         code = self._data[start]
         if code in _ZERO_WIDTH or code == 0x56:
@@ -230,7 +218,6 @@ class _Learner:
         raise NoLayout
 
     def _integer(self, codes: frozenset[int]) -> Value | None:
-        """An integer or time with one of these constructors, or null."""
         code = self._data[self._pos]
         if code == 0x40:
             self._code()
@@ -242,14 +229,13 @@ class _Learner:
     # --- sections ---------------------------------------------------------------------------------
 
     def message(self) -> None:
-        """The whole message."""
         data = self._data
         end = len(data)
         seen: set[int] = set()
         while self._pos < end:
             code, start = section_at(data, self._pos, end)
             if code in seen:
-                raise NoLayout  # several body sections, and what nobody sends
+                raise NoLayout  # several body sections, or a rare section
             seen.add(code)
             self._constant(start)
             if code == MESSAGE_ANNOTATIONS:
@@ -326,7 +312,7 @@ class _Learner:
             self._code()
             self.layout.body = self._fixed(FIXED_WIDTHS[code & 0xF0], back=1)
         else:
-            # A compound: what it holds would have to be looked at, value by value.
+            # A compound: its elements would have to be checked one by one.
             stop = skip(data, start)
             if stop - start > 1:
                 raise NoLayout

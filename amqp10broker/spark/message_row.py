@@ -1,4 +1,4 @@
-"""What a row says of a message: the definition, and the decoder that reads any message by it.
+"""Defines the row of a message, and decodes any message by that definition.
 
 ==========================  ==============================================================================
 `offset`                    annotation ``x-stream-offset``; null if there is none, and of queues
@@ -16,8 +16,8 @@ As text: strings and symbols as they are; integers in decimal; booleans ``true``
 numbers as Python prints them; timestamps as ``2026-01-31T12:00:00.000Z``; UUIDs with hyphens; binaries as
 ``0x`` and hexadecimal digits; null as null; anything else as ``0x`` and its AMQP 1.0 encoding.
 
-`row_layouts` does the same for thousands of messages at a time; what it cannot read comes here, and
-here is what it must agree with.
+`row_layouts` does the same for thousands of messages at a time and must agree with this module, which reads
+the messages that it cannot.
 """
 
 from __future__ import annotations
@@ -46,12 +46,11 @@ X_ENQUEUED: Final = "x-opt-enqueued-time"
 OFFSET_MAX: Final = 2**63 - 1
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
-# Spark could keep 292 000 years, but one row with a time that Python does not know makes `collect` fail for
-# all rows. Python's years are 1 to 9999, in the zone of the process, and its `fromtimestamp` looks at the
-# day before, too: so the first two days and the last one are left out, wherever the process runs.
+# Spark could store 292 000 years, but one row with a time outside Python's range makes `collect` fail for all
+# rows. Python's years are 1 to 9999, in the zone of the process, and its `fromtimestamp` also computes the
+# day before: so the first two days and the last one are excluded, wherever the process runs.
 MS_MIN: Final = (datetime(1, 1, 3, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
 MS_MAX: Final = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1) - 1
-"""Times that a row may have, in milliseconds since 1970."""
 
 
 class MessageRow(NamedTuple):
@@ -66,15 +65,14 @@ class MessageRow(NamedTuple):
 
 
 def read_row(payload: bytes, *, of_stream: bool = True) -> MessageRow:
-    """Read an encoded message.
+    """Decode an encoded message.
 
     Args:
-        payload: the message.
-        of_stream: it came from a stream. What came from a queue has no offset; if it carries the annotation
-            all the same, it was copied from a stream, and its value was not checked.
+        of_stream: whether it came from a stream. A message of a queue has no offset; if it carries the
+            annotation, it was copied from a stream, and the value was not checked.
 
     Raises:
-        DecodeError: it is no message.
+        DecodeError: the bytes are not a message.
     """
     offset: int | None = None
     annotated_ms: int | None = None
@@ -96,7 +94,7 @@ def read_row(payload: bytes, *, of_stream: bool = True) -> MessageRow:
                 if key == X_STREAM_OFFSET:
                     offset = _offset(value) if of_stream else None
                 elif key == X_ENQUEUED:
-                    # Of queues, and of other brokers, it is a publisher's, and was not checked.
+                    # In queues and at other brokers the publisher sets it, and it was not checked.
                     annotated_ms = int(value) if isinstance(value, int) and type(value) is not bool else None
         elif code == APPLICATION_PROPERTIES:
             pairs, pos = _map(payload, start, end)
@@ -121,12 +119,12 @@ def read_row(payload: bytes, *, of_stream: bool = True) -> MessageRow:
 
 
 def microseconds(ms: int | None) -> int | None:
-    """Milliseconds as Spark keeps times; null outside `MS_MIN` to `MS_MAX`."""
+    """Convert milliseconds to Spark's times; None outside `MS_MIN` to `MS_MAX`."""
     return None if ms is None or not MS_MIN <= ms <= MS_MAX else ms * 1000
 
 
 def text_of(value: Any) -> str | None:
-    """A value as text, as the head of this module says."""
+    """Return a value as text, by the rules in this module's docstring."""
     match value:
         case None:
             return None
@@ -171,8 +169,8 @@ def _body(code: int, payload: bytes, start: int, end: int) -> tuple[bytes | None
     return payload[start:pos], pos
 
 
+# Constructors of strings and symbols; a char is also a str in Python, and is not among them.
 _TEXT_CODES: Final = frozenset({0xA1, 0xB1, 0xA3, 0xB3})
-"""Strings and symbols; a char is a str in Python, too, and is none of these."""
 
 
 def _map(payload: bytes, start: int, end: int) -> tuple[dict[Any, Any] | Map, int]:

@@ -1,6 +1,6 @@
-"""Values of single options, from the text that Spark hands over. Pure.
+"""Parsers of single option values, from the text that Spark passes.
 
-Each function takes the option's name for the error, and the text; none repeats a secret.
+Each function takes the option's name, for the error, and the text. No error contains a secret.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _UNIT_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class StartKind(Enum):
-    """What a starting position is."""
+    """The kinds of starting positions."""
 
     EARLIEST = auto()
     LATEST = auto()
@@ -34,12 +34,7 @@ class StartKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where a source begins.
-
-    Attributes:
-        kind: what `value` is.
-        value: an offset, or milliseconds since 1970; 0 for the other kinds.
-    """
+    """Where a source begins. `value` is an offset, or milliseconds since 1970; 0 for the other kinds."""
 
     kind: StartKind
     value: int = 0
@@ -50,21 +45,21 @@ LATEST: Final = Start(StartKind.LATEST)
 
 
 def text_value(name: str, text: str) -> str:
-    """Any text but the empty one."""
+    """Accept any text but the empty one."""
     if not text:
         raise OptionError(name, "is empty", "give a value, or leave the option out")
     return secret_value(name, text)
 
 
 def secret_value(name: str, text: str) -> str:
-    """Any text, the empty one too; never repeated."""
+    """Accept any text, including the empty one, and never include it in an error."""
     if fault := text_fault(text):
         raise OptionError(name, fault.problem, fault.allowed)
     return text
 
 
 def flag(name: str, text: str) -> bool:
-    """``true`` or ``false``."""
+    """Parse ``true`` or ``false``."""
     match text.strip().lower():
         case "true":
             return True
@@ -75,7 +70,7 @@ def flag(name: str, text: str) -> bool:
 
 
 def integer(least: int, most: int = _LONG_MAX) -> Callable[[str, str], int]:
-    """A parser of integers in a range."""
+    """Return a parser of integers in a range."""
 
     def parse(name: str, text: str) -> int:
         allowed = f"must be an integer from {least}" + ("" if most == _LONG_MAX else f" to {most}")
@@ -91,7 +86,7 @@ def integer(least: int, most: int = _LONG_MAX) -> Callable[[str, str], int]:
 
 
 def choice(allowed: Sequence[str]) -> Callable[[str, str], str]:
-    """A parser of one of several words, in any case."""
+    """Return a parser of one of several words, in any case."""
 
     def parse(name: str, text: str) -> str:
         for word in allowed:
@@ -103,7 +98,7 @@ def choice(allowed: Sequence[str]) -> Callable[[str, str], str]:
 
 
 def seconds(name: str, text: str) -> float:
-    """A time with its unit, ``30s``, ``500ms``, ``2m``; a bare number is seconds. Above 0, up to a year."""
+    """Parse a time such as ``30s``, ``500ms``, ``2m``; a bare number is seconds. Above 0, up to a year."""
     found = _DURATION.fullmatch(text.strip().lower())
     value = float(found[1]) * _UNIT_S[found[2] or "s"] if found else 0.0
     if not 0 < value <= _TIME_MAX_S:
@@ -116,7 +111,7 @@ def seconds(name: str, text: str) -> float:
 
 
 def starting_offsets(name: str, text: str, stream: str) -> Start:
-    """``earliest``, ``latest``, a number, or ``{"STREAM": number}``."""
+    """Parse ``earliest``, ``latest``, a number, or ``{"STREAM": number}``."""
     match text.strip().lower():
         case "earliest":
             return EARLIEST
@@ -127,7 +122,7 @@ def starting_offsets(name: str, text: str, stream: str) -> Start:
 
 
 def ending_offsets(name: str, text: str, stream: str) -> int | None:
-    """``latest`` (None), a number, or ``{"STREAM": number}``: the first offset that is not read."""
+    """Parse ``latest`` (None), a number, or ``{"STREAM": number}``: the first offset that is not read."""
     if text.strip().lower() == "latest":
         return None
     return _offset(name, text, stream, "latest")
@@ -140,7 +135,7 @@ def _offset(name: str, text: str, stream: str, words: str) -> int:
     except (ValueError, RecursionError):
         raise OptionError(name, f"is '{shortened(text)}'", allowed) from None
     if isinstance(value, dict):
-        if not is_of(stream, value):  # progress and checkpoint say more than the number
+        if not is_of(stream, value):  # progress and checkpoint contain more than the number
             raise OptionError(
                 name, f"is {shortened(text)}, which does not name the stream '{stream}' alone", allowed
             )
@@ -151,7 +146,7 @@ def _offset(name: str, text: str, stream: str, words: str) -> int:
 
 
 def timestamp_ms(name: str, text: str) -> int:
-    """Milliseconds since 1970, or ISO 8601 with a zone: ``2026-01-31T12:00:00Z``."""
+    """Parse milliseconds since 1970, or ISO 8601 with a zone: ``2026-01-31T12:00:00Z``."""
     allowed = "must be milliseconds since 1970, or a time with its zone such as 2026-01-31T12:00:00Z"
     written = text.strip()
     if written.isdecimal():

@@ -1,8 +1,8 @@
-"""Options of the data source: from Spark's map of texts to records that everything else works with. Pure.
+"""Options of the data source: parsed from Spark's map of texts to records.
 
-Spark hands names over in lower case or as written, and values as text. Everything that is wrong is an
-`OptionError` that names the option, what was given and what is allowed; a password is in no error and in no
-`repr`. One table says which option belongs to which use; `docs/spark.md` says what each means.
+Spark passes names in lower case or as written, and values as text. Every fault is an `OptionError` with the
+option, its value and the allowed values; errors and `repr` never contain a password. One table states which
+option belongs to which use; `docs/spark.md` explains each.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class ConnectionOptions:
 
     Attributes:
         vhost: None for the broker's default.
-        username: None for the mechanisms that need none.
+        username: None for mechanisms that need none.
         mechanism: ``PLAIN``, ``ANONYMOUS`` or ``EXTERNAL``.
-        ca_file: of the authority that signed the broker's certificate; None for the system's own.
-        certificate_file, key_file: our own, for brokers that ask for one.
-        retry_timeout_s: how long a broker that is away is tried again.
+        ca_file: certificate authority of the broker; None for the system's own.
+        certificate_file, key_file: of the client, for brokers that require one.
+        retry_timeout_s: how long to retry while the broker is away.
     """
 
     host: str
@@ -63,13 +63,13 @@ class ConnectionOptions:
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """A source that reads a stream.
+    """Options of a source that reads a stream.
 
     Attributes:
-        end_offset: the first that a batch query does not read; None for the end as it is.
+        end_offset: the first that a batch query does not read; None for the current end.
         max_offsets_per_trigger: None for no limit.
         min_partitions: None for as many as Spark runs at a time.
-        idle_timeout_s: silence after which messages that are missing are given up.
+        idle_timeout_s: silence after which missing messages are given up.
         filter: SQL text that the broker evaluates.
     """
 
@@ -89,12 +89,12 @@ class StreamOptions:
 
 @dataclass(frozen=True, slots=True)
 class QueueOptions:
-    """A source that takes messages out of a classic or quorum queue.
+    """Options of a source that takes messages out of a classic or quorum queue.
 
     Attributes:
-        spool_location: folder that the driver and all workers see.
+        spool_location: folder that the driver and all workers can access.
         deduplicate: by message-id.
-        idle_timeout_s: silence after which a batch is taken for complete.
+        idle_timeout_s: silence after which a batch is complete.
     """
 
     connection: ConnectionOptions
@@ -110,15 +110,15 @@ class QueueOptions:
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """A sink.
+    """Options of a sink.
 
     Attributes:
-        address: as of AMQP 1.0, ``/queues/orders``; not together with the next two.
+        address: AMQP 1.0 address such as ``/queues/orders``; excludes the next two.
         exchange: for rows that name none.
         routing_key: for rows that name none.
-        max_in_flight: messages without outcome, of one task.
-        mandatory: a message that no queue takes fails the task.
-        idle_timeout_s: silence of the broker after which outcomes that are missing are given up.
+        max_in_flight: messages without outcome, per task.
+        mandatory: whether a message that no queue takes fails the task.
+        idle_timeout_s: silence of the broker after which missing outcomes are given up.
     """
 
     connection: ConnectionOptions
@@ -132,7 +132,7 @@ class SinkOptions:
 
 
 class Use(Flag):
-    """What a query does with the data source."""
+    """The uses that a query can make of the data source."""
 
     STREAM_BATCH = 1
     STREAM_STREAMING = 2
@@ -160,15 +160,13 @@ _USE_WORDS: Final[Mapping[Use, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Option:
-    """One option: who may use it, how its text is read, and its value when it is absent."""
-
     use: Use
     parse: Callable[[str, str], Any]
     default: Any = None
 
 
 def _later(name: str, text: str) -> str:
-    """Read when the name of the stream is known."""
+    # Parsed later, when the name of the stream is known.
     return text
 
 
@@ -206,16 +204,12 @@ _OPTIONS: Final[Mapping[str, _Option]] = {
     "mandatory": _Option(Use.SINK, flag, True),
 }
 _WRITTEN: Final[Mapping[str, str]] = {name.lower(): name for name in _OPTIONS}
-# Spark puts some of its own into the same map; they are not for us.
+# Spark adds some of its own options to the same map.
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 
 
 def parse_source(given: Mapping[str, str], *, streaming: bool) -> StreamOptions | QueueOptions:
-    """The options of ``spark.read`` or ``spark.readStream``.
-
-    Args:
-        given: Spark's map; case of names does not matter.
-        streaming: of readStream.
+    """Parse the options of ``spark.read`` or ``spark.readStream``; the case of names does not matter.
 
     Raises:
         OptionError: one is unknown, missing, wrong, or contradicts another.
@@ -234,11 +228,7 @@ def parse_source(given: Mapping[str, str], *, streaming: bool) -> StreamOptions 
 
 
 def parse_sink(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
-    """The options of ``DataFrame.write`` or ``writeStream``.
-
-    Args:
-        given: Spark's map; case of names does not matter.
-        streaming: of writeStream.
+    """Parse the options of ``DataFrame.write`` or ``writeStream``; the case of names does not matter.
 
     Raises:
         OptionError: one is unknown, missing, wrong, or contradicts another.
@@ -259,14 +249,13 @@ def parse_sink(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
 
 
 def check_at_load(given: Mapping[str, str]) -> None:
-    """Refuse what no query can be made of, when it is not known yet whether it reads in batch or streams.
+    """Reject options that neither a batch nor a streaming query accepts, before the kind of query is known.
 
-    Args:
-        given: Spark's map. For a table that is being created it holds more than options, and options may
-            come later, so that is not looked at.
+    For a table that is being created the map contains more than options, and options may be added later, so
+    it is not checked then.
 
     Raises:
-        OptionError: neither kind of query takes these options.
+        OptionError: neither kind of query accepts these options.
     """
     if any(name.lower() == "provider" or name.lower().startswith("option.") for name in given):
         return
@@ -278,13 +267,11 @@ def check_at_load(given: Mapping[str, str]) -> None:
         except OptionError as of_streaming:
             option = _OPTIONS.get(of_batch.option)
             if option is not None and not option.use & Use.BATCH:
-                raise of_streaming from None  # that it is no batch query is not what is wrong
+                raise of_streaming from None  # the error of the batch query is not the cause
             raise of_batch from None
 
 
 class _Values:
-    """The options given, read and checked one by one; absent ones have their defaults."""
-
     def __init__(self, given: Mapping[str, str], use: Use) -> None:
         self._values: dict[str, Any] = {}
         for written, text in given.items():
@@ -299,23 +286,19 @@ class _Values:
         return self._values.get(name, _OPTIONS[name].default)
 
     def given(self, name: str) -> bool:
-        """Whether it was given."""
         return name in self._values
 
     def need(self, name: str, allowed: str) -> Any:
-        """One that must be there."""
         if name not in self._values:
             raise OptionError(name, "is missing", allowed)
         return self._values[name]
 
     def exclude(self, one: str, other: str) -> None:
-        """Two that may not be there together."""
         if one in self._values and other in self._values:
             raise OptionError(other, f"is given together with {one}", "give one of the two")
 
 
 def _known(written: str, use: Use) -> str:
-    """The option as documented, if this use has it."""
     name = _WRITTEN.get(written.lower())
     if name is None:
         if written.lower() == "path":

@@ -1,4 +1,4 @@
-"""``register(spark)``: makes ``format("amqp10")`` known to a Spark session."""
+"""Registers the format ``amqp10`` in a Spark session."""
 
 from __future__ import annotations
 
@@ -10,17 +10,14 @@ from amqp10broker.spark.errors import MissingExtraError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# The first version whose Python sources can limit a batch.
 PYSPARK_MIN: Final = (4, 2)
-"""The first whose Python sources can say how far a batch goes."""
 
 
 def register(spark: SparkSession) -> None:
-    """Make the data source ``amqp10`` known to a session; again for each session, and harmless twice.
+    """Register the data source ``amqp10`` in a session; needed for each session, and safe to repeat.
 
     The workers import the package by name: it must be installed where they run.
-
-    Args:
-        spark: the session.
 
     Raises:
         MissingExtraError: pyspark is too old, or pyarrow or numpy is not installed.
@@ -37,7 +34,11 @@ def register(spark: SparkSession) -> None:
 
 
 def require(*packages: str) -> None:
-    """Import packages of the extra ``spark``, or raise MissingExtraError for the first that is missing."""
+    """Import packages of the extra ``spark``.
+
+    Raises:
+        MissingExtraError: one is missing.
+    """
     for package in packages:
         try:
             importlib.import_module(package)
@@ -46,5 +47,4 @@ def require(*packages: str) -> None:
 
 
 def _version(text: str) -> tuple[int, ...]:
-    """The first two numbers of a version."""
     return tuple(int(part) for part in text.split(".")[:2])

@@ -1,8 +1,8 @@
-"""How long failures are put up with: one rule for everything that is tried again after a lost connection.
+"""How long failures are retried: one rule for all work that is repeated after a lost connection.
 
-The time that the option retryTimeout allows begins with the first failure of an unbroken row of failures,
-not with the work: work may take longer than that and then lose its connection, and is tried again all the
-same. Progress ends the row, so that a broker that is lost now and then is put up with for ever.
+The time that the option retryTimeout allows begins with the first failure of an unbroken row of failures, not
+with the work: work may take longer than that, then lose its connection, and is still retried. Progress ends
+the row, so that occasional losses of a broker are retried for ever.
 """
 
 from __future__ import annotations
@@ -15,31 +15,25 @@ PAUSE_MAX_S: Final = 2.0
 
 
 class RetryBudget:
-    """Counts failures in a row, and pauses between attempts.
-
-    Attributes:
-        failures: in a row, so far.
-    """
+    """Counts failures in a row, and pauses between attempts."""
 
     def __init__(self, timeout_s: float) -> None:
-        """Begin without a failure.
-
-        Args:
-            timeout_s: how long after the first failure of a row another attempt may begin.
+        """Args:
+        timeout_s: how long after the first failure of a row another attempt may begin.
         """
         self.failures = 0
         self._timeout_s = timeout_s
         self._until = 0.0
 
     def progress(self) -> None:
-        """Something went on: the next failure is the first of another row."""
+        """Record progress: the next failure begins another row."""
         self.failures = 0
 
     def failed(self) -> bool:
-        """Note a failure, and pause if there is time for another attempt; the pauses grow.
+        """Record a failure, and pause if there is time for another attempt; the pauses grow.
 
         Returns:
-            Whether to try again. It is true after the first failure of a row, however long that took to come.
+            Whether to try again: true after the first failure of a row, however late it came.
         """
         self.failures += 1
         now = time.monotonic()
@@ -47,7 +41,7 @@ class RetryBudget:
             self._until = now + self._timeout_s
         elif now >= self._until:
             return False
-        # An exponent that is not bounded would leave the range of floats.
+        # An unbounded exponent would exceed the range of floats.
         pause_s = min(PAUSE_FIRST_S * 2.0 ** min(self.failures - 1, 20), PAUSE_MAX_S)
         time.sleep(min(pause_s, self._until - now))
         return True

@@ -1,11 +1,10 @@
-"""Thousands of encoded messages to one Arrow batch, by the layouts that their publishers repeat.
+"""Decode thousands of encoded messages into one Arrow batch, by the layouts that their publishers repeat.
 
-A layout (see `layout_learning`) is laid over all messages of a batch at once with numpy: constant bytes are
-compared, lengths and sizes followed, and every message must end where the layout says it ends, so that
-one that differs in anything but its values is not taken for one of that layout. The rest is tried with
-the next layout, and what none fits is read by `message_row.read_row`, which says what is right. Values
-become Arrow columns without a Python object for each. About 0.4 microseconds a message of 100 bytes,
-against 12 one by one (docs/adr/0019).
+A layout (`layout_learning`) is applied to all messages of a batch at once with numpy: constant bytes are
+compared, lengths and sizes followed, and every message must end where the layout ends, so that a message that
+differs in more than its values does not match. Messages that match no layout are read by
+`message_row.read_row`, which defines the result. This costs about 0.4 microseconds for a message of 100
+bytes, against 12 one by one.
 """
 
 from __future__ import annotations
@@ -24,15 +23,13 @@ from amqp10broker.spark.layout_learning import Layout, LayoutBlock, Value, learn
 from amqp10broker.spark.message_row import MS_MAX, MS_MIN, OFFSET_MAX, MessageRow, read_row, text_of
 from amqp10broker.spark.schema import arrow_schema
 
+# With more layouts than this, messages do not repeat themselves.
 LAYOUTS_MAX: Final = 16
-"""Layouts kept; messages of more layouts than this are not repeating themselves."""
 _WORD: Final = 8
-"""Constant bytes are compared so many at a time."""
+# Fewer messages are read one by one: the fixed cost of numpy equals that of about ten messages.
 _ROWS_WORTH_IT: Final = 8
-"""Fewer messages are read one by one: numpy's own cost is that of some ten messages."""
+# Arrow counts the bytes of a string or binary column in a signed integer of 32 bits.
 _BATCH_BYTES_MAX: Final = 2**31 - 1
-"""A column of texts or binaries counts its bytes in a signed integer of 32 bits."""
-
 _UNSIGNED: Final = {0x50: "u1", 0x52: "u1", 0x53: "u1", 0x60: ">u2", 0x70: ">u4", 0x80: ">u8"}
 _SIGNED: Final = {0x51: "i1", 0x54: "i1", 0x55: "i1", 0x61: ">i2", 0x71: ">i4", 0x81: ">i8"}
 _TEXTS: Final = frozenset({0xA1, 0xB1, 0xA3, 0xB3})
@@ -40,11 +37,11 @@ _NOT_OF_THIS_KIND: Final = (DecodeError, pa.ArrowInvalid, UnicodeDecodeError)
 
 
 class RowDecoder:
-    """Makes batches of one stream or queue; keeps the layouts that it has learned.
+    """Decodes the messages of one stream or queue, and keeps the layouts that it has learned.
 
     Args:
         stream: the text of the column `stream`.
-        of_stream: it is one, whose messages have offsets; a queue's have none, whatever they carry.
+        of_stream: whether messages have offsets; those of a queue have none, whatever they carry.
     """
 
     def __init__(self, stream: str, *, of_stream: bool = True) -> None:
@@ -53,11 +50,11 @@ class RowDecoder:
         self._layouts: list[CompiledLayout] = []
 
     def batch(self, payloads: Sequence[bytes]) -> pa.RecordBatch:
-        """Encoded messages as rows, in order.
+        """Return encoded messages as rows, in order.
 
         Raises:
-            UnreadableMessage: one is no message; the error names its place.
-            SparkSourceError: together they are more than an Arrow batch has room for.
+            UnreadableMessage: the bytes of one are not a message; the error contains its position.
+            SparkSourceError: together they exceed the size of an Arrow batch.
         """
         groups: list[tuple[Any, pa.RecordBatch]] = []
         left = np.arange(len(payloads))
@@ -78,7 +75,6 @@ class RowDecoder:
     def _by_a_new_layout(
         self, payloads: Sequence[bytes], sheet: Sheet, left: Any, groups: list[tuple[Any, pa.RecordBatch]]
     ) -> Any:
-        """Learn from the first message that is left; returns what is left then."""
         layout = _learned(payloads[left[0]], self._of_stream)
         if layout is not None:
             rest = _try(layout, sheet, left, groups, self._stream)
@@ -121,9 +117,9 @@ class Sheet:
 
     Attributes:
         data: all their bytes, and eight more.
-        array: the same, for numpy.
-        size: bytes without the eight.
-        starts, stops: of each message.
+        array: `data` as a numpy array.
+        size: number of bytes without the eight.
+        starts, stops: positions of each message.
     """
 
     def __init__(self, payloads: Sequence[bytes]) -> None:
@@ -136,7 +132,7 @@ class Sheet:
 
 
 class Capture:
-    """Values of one slot: `fixed` is their bytes row by row, else they stand from `starts` to `stops`."""
+    """Values of one slot: `fixed` has their bytes row by row, or they extend from `starts` to `stops`."""
 
     __slots__ = ("fixed", "starts", "stops")
 
@@ -146,21 +142,20 @@ class Capture:
         self.stops = stops
 
     def only(self, chosen: Any) -> Capture:
-        """Those of some rows."""
         if self.fixed is not None:
             return Capture(self.fixed[chosen])
         return Capture(None, self.starts[chosen], self.stops[chosen])
 
     def binaries(self, sheet: Sheet, kind: pa.DataType) -> pa.Array:
-        """As an Arrow array of binaries or strings, which are not checked."""
+        """Return an Arrow array of binaries or strings; strings are not validated."""
         if self.fixed is not None:
             count, width = self.fixed.shape
             offsets = np.arange(count + 1, dtype=np.int32) * width
             content = np.ascontiguousarray(self.fixed)
             buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(content)]
             return pa.Array.from_buffers(kind, count, buffers)
-        # An array of values and of what stands between them, of which every second one is taken: Arrow
-        # copies them without an object for each.
+        # The list holds the values and the bytes between them; every second one is taken. So Arrow copies
+        # them without an object for each.
         count = len(self.starts)
         offsets = np.empty(2 * count, np.int32)
         offsets[0::2] = self.starts
@@ -171,7 +166,7 @@ class Capture:
         return both.take(pa.array(np.arange(0, 2 * count - 1, 2, dtype=np.int32)))
 
     def numbers(self, kind: str) -> Any:
-        """As integers, unsigned ones of 8 bytes as such, all others signed."""
+        """Return integers: those of 8 bytes in width as unsigned, all others as signed."""
         read = np.ascontiguousarray(self.fixed).view(kind)[:, 0]
         return read.astype(np.uint64 if kind == ">u8" else np.int64)
 
@@ -184,7 +179,7 @@ class CompiledLayout:
         self._blocks = [(block, _words(block.pattern), _words(block.mask)) for block in layout.blocks]
 
     def find(self, sheet: Sheet, rows: Any) -> tuple[Any, Any, dict[int, Capture]] | None:
-        """The rows that have this layout, the others, and the values; None if there are none."""
+        """Return the rows that match, the other rows and the captured values, or None if no row matches."""
         base = sheet.starts[rows]
         good: Any = np.ones(len(rows), bool)
         captures: dict[int, Capture] = {}
@@ -194,7 +189,7 @@ class CompiledLayout:
             if window is None:
                 return None
             words = window.view(np.uint64)
-            # Word by word: reducing short rows by numpy takes five times as long.
+            # Word by word: numpy takes five times as long to reduce short rows.
             for number in range(len(pattern)):
                 if mask[number]:
                     good &= (words[:, number] ^ pattern[number]) & mask[number] == 0
@@ -217,7 +212,6 @@ class CompiledLayout:
         captures: dict[int, Capture],
         ends: dict[int, Any],
     ) -> Any:
-        """Take a block's values, check where compounds end; returns where the next block begins."""
         for number, at, width in block.sizes:
             ends[number] = base + (at + width) + _big_endian(window, at, width)
         for number, at in block.ends:
@@ -234,11 +228,11 @@ class CompiledLayout:
         return stops
 
     def batch(self, sheet: Sheet, captures: dict[int, Capture], count: int, stream: str) -> pa.RecordBatch:
-        """The rows.
+        """Return the rows of the messages that matched.
 
         Raises:
-            ArrowInvalid: a text is no UTF-8.
-            DecodeError: another value is none of its type, or out of range.
+            ArrowInvalid: a text is not UTF-8.
+            DecodeError: another value is not valid for its type.
         """
         layout = self.layout
         for slot in layout.utf8:
@@ -285,7 +279,7 @@ class CompiledLayout:
             return pa.MapArray.from_arrays(offsets, empty, empty).cast(kind)
         keys = pa.array([key for key, _ in pairs], pa.string())
         values = pa.concat_arrays([_texts(value, sheet, captures, count) for _, value in pairs])
-        # Column after column becomes row after row.
+        # Transpose from column order to row order.
         order = (np.arange(many) * count + np.arange(count)[:, None]).reshape(-1)
         repeated = keys.take(pa.array(np.tile(np.arange(many), count)))
         return pa.MapArray.from_arrays(offsets, repeated, values.take(pa.array(order)))
@@ -294,7 +288,6 @@ class CompiledLayout:
 def _try(
     layout: CompiledLayout, sheet: Sheet, rows: Any, groups: list[tuple[Any, pa.RecordBatch]], stream: str
 ) -> Any:
-    """Read those of `rows` that have the layout; returns the others."""
     found = layout.find(sheet, rows)
     if found is None:
         return rows
@@ -302,12 +295,11 @@ def _try(
     try:
         groups.append((mine, layout.batch(sheet, captures, len(mine), stream)))
     except _NOT_OF_THIS_KIND:
-        return rows  # a text that is none, a number out of range: whose, is found one by one
+        return rows  # invalid text or number: the messages are read one by one to find it
     return rest
 
 
 def _learned(payload: bytes, of_stream: bool) -> CompiledLayout | None:
-    """The layout of a message, if it is one and has one."""
     try:
         read_row(payload, of_stream=of_stream)
     except DecodeError:
@@ -317,15 +309,15 @@ def _learned(payload: bytes, of_stream: bool) -> CompiledLayout | None:
 
 
 def _words(octets: bytearray) -> Any:
-    """Bytes as words of eight, filled up with zeros."""
     return np.frombuffer(bytes(octets) + bytes(-len(octets) % _WORD), np.uint64)
 
 
 def _windows(sheet: Sheet, base: Any, width: int) -> Any:
-    """`width` bytes from each of `base` and up to seven behind them, as rows of whole words.
+    """Return `width` bytes from each of `base`, rounded up to whole words, as rows; None if the sheet is
+    shorter.
 
-    None if all messages together are shorter than that. What begins too near the end, as a message of
-    another layout may seem to, gets other bytes: it ends beyond all messages, and is found out by that.
+    A window that would begin too near the end (a message of another layout) gets other bytes; the check that
+    the message ends within its bounds rejects it.
     """
     last = sheet.size - width
     if last < 0:
@@ -363,7 +355,6 @@ def _check_ascii(texts: pa.Array) -> None:
 
 
 def _texts(value: Value | None, sheet: Sheet, captures: dict[int, Capture], count: int) -> pa.Array:
-    """Values as text; see `message_row`."""
     if value is None or (value.slot is None and value.text is None):
         return pa.nulls(count, pa.string())
     if value.slot is None:
@@ -387,7 +378,6 @@ def _texts(value: Value | None, sheet: Sheet, captures: dict[int, Capture], coun
 
 
 def _in_order(groups: list[tuple[Any, pa.RecordBatch]]) -> pa.RecordBatch:
-    """One batch with the rows where they belong."""
     if not groups:
         return pa.RecordBatch.from_pylist([], schema=arrow_schema())
     if len(groups) == 1:
@@ -398,7 +388,6 @@ def _in_order(groups: list[tuple[Any, pa.RecordBatch]]) -> pa.RecordBatch:
 
 
 def _whole(table: pa.Table) -> pa.RecordBatch:
-    """A table as one batch; Arrow leaves it in several if a column has more bytes than one has room for."""
     batches = table.to_batches()
     if len(batches) != 1:
         raise _too_large(table.num_rows)

@@ -1,6 +1,6 @@
-"""The row of the source, for Spark and for Arrow: defined once, in this order.
+"""The columns of the source, for Spark and for Arrow, in this order.
 
-No import of pyspark or pyarrow when this module is loaded, so that options can be checked without either.
+pyspark and pyarrow are not imported with this module, so that options can be checked without either.
 """
 
 from __future__ import annotations
@@ -23,34 +23,31 @@ _TYPES: Final[Mapping[str, str]] = {
     "body": "binary",
     "applicationProperties": "map<string,string>",
 }
-"""As Spark's types call themselves."""
-
 COLUMNS: Final = tuple(_TYPES)
 """Names of the columns. For a queue, `stream` is its name and `offset` is null."""
 
 DDL: Final = ", ".join(
-    # What the word timestamp means in a text is for the session to say: spark.sql.timestampType.
+    # The session decides what the word timestamp means in a text: spark.sql.timestampType.
     f"{name} {'timestamp_ltz' if kind == 'timestamp' else kind}"
     for name, kind in _TYPES.items()
 )
-"""What `DataSource.schema` answers."""
 
 
 def check_schema(schema: Any) -> None:
-    """Spark reads by whatever schema a user gives, and fails in a task if the rows are others.
+    """Check the schema that a user gave: Spark uses any, and fails in a task if the rows differ.
 
     Args:
-        schema: a `StructType`, as Spark hands it to a data source for reading.
+        schema: a `StructType`, as Spark passes it to a data source for reading.
 
     Raises:
-        ColumnError: it is not the one of a source.
+        ColumnError: it is not the schema of a source.
     """
     names = tuple(column.name for column in schema.fields)
     if names != COLUMNS:
         raise _not_ours(f"has the columns {', '.join(names)} instead of {', '.join(COLUMNS)}")
     for column in schema.fields:
         kind = column.dataType.simpleString()
-        # A string with a collation is one all the same.
+        # A string with a collation is still a string.
         if kind.partition(" collate ")[0] != _TYPES[column.name]:
             raise _not_ours(f"has column {column.name} as {kind} instead of {_TYPES[column.name]}")
         if not column.nullable or not getattr(column.dataType, "valueContainsNull", True):
@@ -66,7 +63,7 @@ def _not_ours(problem: str) -> ColumnError:
 
 @cache
 def arrow_schema() -> pa.Schema:
-    """The same for Arrow batches; times are microseconds in UTC, as Spark keeps them."""
+    """Return the schema of Arrow batches; times are microseconds in UTC, as in Spark."""
     import pyarrow as pa
 
     return pa.schema(

@@ -1,7 +1,7 @@
-"""A Spark session on this machine alone: Java found, nothing listens beyond loopback, little is logged.
+"""Starts a Spark session on this machine alone: finds Java, listens on loopback only, logs little.
 
-For the analysis, the examples and the tests. A program that has a session of its own needs none of
-this: `amqp10broker.spark.register.register` is enough for it.
+For the analysis, the examples and the tests. A program with its own session needs only
+`amqp10broker.spark.register.register`.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ def local_session(
 ) -> SparkSession:
     """Start a session, or return the one that this process has (whose settings then stay).
 
-    The session's time zone is UTC and Arrow is on. The environment of this process is as before when
-    it returns.
+    The session's time zone is UTC and Arrow is on. The environment of this process is unchanged when it
+    returns.
 
     Args:
         app_name: for Spark's own pages and logs.
         cores: the master: ``local[N]``, ``local[*]`` or ``spark://127.0.0.1:PORT``.
-        conf: further settings of Spark, which go before ours; Java options are added to ours.
-        quiet: errors alone are logged; else warnings too. Always to standard error.
+        conf: further settings of Spark, which override the defaults; Java options are added.
+        quiet: log errors alone; else warnings too. Always to standard error.
 
     Raises:
         MissingExtraError: pyspark, pyarrow or pandas is not installed.
@@ -65,12 +65,16 @@ def local_session(
 
 
 def require_spark() -> None:
-    """Import what the extra ``spark`` brings, or raise MissingExtraError for the first that is missing."""
+    """Import the packages of the extra ``spark``.
+
+    Raises:
+        MissingExtraError: one is missing.
+    """
     require("pyspark", "pyarrow", "pandas")
 
 
 def session_settings(cores: str, conf: Mapping[str, str], *, quiet: bool) -> dict[str, str]:
-    """Spark's settings for `local_session`, as that describes them.
+    """Return Spark's settings for `local_session`.
 
     Raises:
         SparkSourceError: the master is not on this machine.
@@ -90,7 +94,7 @@ def session_settings(cores: str, conf: Mapping[str, str], *, quiet: bool) -> dic
         "spark.sql.execution.arrow.pyspark.enabled": "true",
     }
     if cores.startswith("local"):
-        # Spark's 200 are for clusters: here each would be a task of a few rows.
+        # Spark's default of 200 is for clusters: here each would be a task of a few rows.
         ours["spark.sql.shuffle.partitions"] = str(_cores(master["cores"]))
     options = f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"
     options += f" -Damqp10broker.log.level={'error' if quiet else 'warn'}"
@@ -101,7 +105,7 @@ def session_settings(cores: str, conf: Mapping[str, str], *, quiet: bool) -> dic
 
 
 def spark_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Environment variables with which a process of Spark finds Java, this Python and this package.
+    """Return environment variables with which a process of Spark finds Java, this Python and this package.
 
     Raises:
         JavaNotFound: there is no Java 17 or newer.
@@ -112,7 +116,7 @@ def spark_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]
         # Spark would take python3 from the path, which may be another one.
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
-        # As -P: workers find no modules in the folder that they run in.
+        # As -P: workers find no modules in their current folder.
         "PYTHONSAFEPATH": "1",
     }
     # Workers have to import the package even if it is not installed, as in a checkout.
@@ -130,7 +134,7 @@ def _cores(text: str | None) -> int:
 
 @contextlib.contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set them while the JVM is started; it keeps its copy."""
+    # Only while the JVM starts; it keeps its copy.
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -147,8 +151,8 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 def _no_orphan() -> Iterator[None]:
     """End the JVM if its start is interrupted.
 
-    pyspark forgets it then (4.3), and it waits for ever for a file in a folder that pyspark has removed.
-    Once the connection to it is made, it ends with this process.
+    pyspark (4.3) loses track of it then, and it waits for ever for a file in a folder that pyspark has
+    removed. Once the connection to it exists, it ends with this process.
     """
     from pyspark import SparkContext, java_gateway
 

@@ -1,4 +1,4 @@
-"""Files of the options for TLS: read on the driver and on each worker, before anything is connected."""
+"""Reads the files of the options for TLS, on the driver and on each worker, before anything is connected."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SAME_EVERYWHERE: Final = "give a PEM file that is on the driver and on all work
 
 
 def tls_context(options: ConnectionOptions) -> ssl.SSLContext | None:
-    """What TLS needs; None for a plain connection.
+    """Return the TLS context, None for a plain connection.
 
     Raises:
         BrokerRefused: a file of the options cannot be used.
@@ -31,7 +31,6 @@ def tls_context(options: ConnectionOptions) -> ssl.SSLContext | None:
 
 
 def _load_own(context: ssl.SSLContext, certificate: str, key: str | None) -> None:
-    """Our own certificate, and its key, which may stand in the same file."""
     for option, path in (("tls.certificateFile", certificate), ("tls.keyFile", key)):
         if path is not None:
             try:
@@ -46,7 +45,7 @@ def _load_own(context: ssl.SSLContext, certificate: str, key: str | None) -> Non
     )
 
     def pass_phrase() -> NoReturn:
-        # Without this function OpenSSL asks at the terminal, and a query hangs.
+        # Without this function OpenSSL prompts at the terminal, and a query hangs.
         raise BrokerRefused(f"{where}: the key is encrypted; give one without a pass phrase")
 
     try:
@@ -63,7 +62,7 @@ def _load_own(context: ssl.SSLContext, certificate: str, key: str | None) -> Non
 
 
 def _unusable(option: str, path: str | None, error: OSError) -> BrokerRefused:
-    # Of the system's errors PyPy's `ssl` knows the number only.
+    # PyPy's `ssl` sets only the number of the system's errors.
     if error.errno is not None and not isinstance(error, ssl.SSLError):
         reason = os.strerror(error.errno)
     else:

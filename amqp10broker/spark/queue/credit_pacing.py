@@ -1,13 +1,13 @@
-"""How much credit a queue source grants, and what it keeps of what comes. Pure.
+"""How much credit a queue source grants, and which of the messages it keeps.
 
-A segment is in memory, so bytes end it and not only a number of messages; but credit counts messages, and
-how large the next ones are is not known. So what comes is weighed as it comes: it is kept as long as there
-is room, and the first message that finds none ends the segment; it and all behind it are given back. No
-more is ever kept than `SEGMENT_BYTES_MAX` and one message.
+A segment is in memory, so its bytes are limited as well as its messages; but credit counts messages, and the
+size of the next ones is unknown. Messages are weighed as they arrive and kept as long as there is room; the
+first that does not fit ends the segment, and it and all behind it are returned. At most `SEGMENT_BYTES_MAX`
+and one message are kept.
 
-What is given back has crossed the network for nothing. To make that rare, a grant is no larger than what
-fits if messages are like the largest of the last grant, and grows by steps: messages of one size, or ever
-smaller ones, are never given back.
+Returned messages have crossed the network for nothing. To make that rare, a grant is limited to what fits if
+messages are as large as the largest of the last grant, and grows by steps: messages of one size, or of
+decreasing size, are never returned.
 """
 
 from __future__ import annotations
@@ -17,27 +17,21 @@ from typing import Final
 
 from amqp10broker.spark.queue.spool import SEGMENT_BYTES_MAX
 
+# The first grant, to find out how large the messages are.
 FIRST_CREDIT: Final = 10
-"""Granted first, to learn how large the messages are."""
+# A grant is at most this many times the largest that the one before might have been.
 GROWTH: Final = 8
-"""A grant is at most so many times the largest that the one before might have been."""
+# Of a message besides its bytes: the objects that hold it, and its places in the columns.
 MESSAGE_COST_BYTES: Final = 256
-"""What a message weighs besides its bytes: the objects that hold it, and its places in the columns."""
 
 
 class Grants:
-    """The rule, for one link.
-
-    Attributes:
-        held_bytes: weight of what is kept of this segment.
-    """
+    """The credit of one link. `held_bytes` is the weight of the messages kept in this segment."""
 
     def __init__(self, credit_max: int, room_bytes: int = SEGMENT_BYTES_MAX) -> None:
-        """Prepare for a first segment.
-
-        Args:
-            credit_max: the option linkCredit.
-            room_bytes: a segment ends with the message that reaches this weight.
+        """Args:
+        credit_max: the option linkCredit.
+        room_bytes: a segment ends with the message that reaches this weight.
         """
         self.held_bytes = 0
         self._credit_max = credit_max
@@ -48,33 +42,26 @@ class Grants:
 
     @property
     def full(self) -> bool:
-        """Whether the segment has all the bytes that it may have."""
+        """Return whether the segment has reached its size."""
         return self.held_bytes >= self._room_bytes
 
     def begin(self) -> None:
-        """Another segment; what was learned about sizes still counts."""
+        """Begin another segment; the sizes learned still count."""
         self.held_bytes = 0
 
     def next(self, wanted: int) -> int:
-        """How many messages to ask for, at least 1; to be called while not `full`.
-
-        Args:
-            wanted: no more than so many, at least 1.
-        """
+        """Return how many messages to request, from 1 to `wanted`; call it only while not `full`."""
         count = min(wanted, self._step)
         if self._largest:
             count = min(count, (self._room_bytes - self.held_bytes) // self._largest)
         return max(1, count)
 
     def keep(self, sizes: Sequence[int]) -> int:
-        """Weigh messages that came within a grant, in order.
-
-        Args:
-            sizes: of their bytes.
+        """Weigh messages that arrived within a grant, in order of their sizes in bytes.
 
         Returns:
-            How many of them, from the first on, are kept. The others are to be given back, and so is all that
-            still comes within this grant: `full` holds then.
+            How many of them, from the first on, are kept. The others must be returned to the queue, and so
+                must all that still arrive within this grant: `full` holds then.
         """
         if not sizes:
             return 0
@@ -90,7 +77,7 @@ class Grants:
         return len(sizes)
 
     def end_grant(self) -> None:
-        """All has come that comes of the last grant: learn from it."""
+        """Learn from a grant whose messages have all arrived."""
         if self._came_largest:
             fitting = max(1, self._room_bytes // self._came_largest)
             self._step = min(self._credit_max, self._step * GROWTH, fitting)

@@ -1,8 +1,8 @@
 """Message-ids that a queue source remembers, for ``deduplicate=messageId``. No disk, no clock.
 
-What is remembered is a digest of 16 bytes: two different ids have the same one once in 10^38 pairs, and a
-message is then lost. A text and a number that is written the same are one id. The last `window` ids are
-remembered, by whole segments, and at least those of the newest segment.
+A digest of 16 bytes is remembered: two different ids have the same one once in 10^38 pairs, and a message is
+then lost. A text and a number with the same notation are one id. The last `window` ids are remembered, by
+whole segments, and at least those of the newest segment.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Final
 from amqp10broker.spark.queue.spool import DIGEST_BYTES
 
 WINDOW: Final = 1_000_000
-"""Ids remembered; about 150 MB of memory and 16 MB of disk when there are so many."""
+"""Ids remembered; this many need about 150 MB of memory and 16 MB of disk."""
 
 
 def digest(message_id: str) -> bytes:
-    """What stands for a message-id."""
+    """Return the digest of a message-id."""
     return blake2b(message_id.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest()
 
 
@@ -36,13 +36,9 @@ class SeenIds:
         return self._count
 
     def fresh(self, message_ids: Sequence[str | None]) -> list[int] | None:
-        """Which of these were not seen before, nor earlier among themselves.
+        """Return the places of messages whose ids are new, also among themselves; None if all are.
 
-        Args:
-            message_ids: None for a message without one, which is always fresh.
-
-        Returns:
-            Their places, ascending; None if all are fresh.
+        Messages without an id (None) are always new. Places ascend.
         """
         known = self._segment_of
         now: set[bytes] = set()
@@ -57,10 +53,10 @@ class SeenIds:
         return None if len(places) == len(message_ids) else places
 
     def add(self, number: int, digests: Iterable[bytes]) -> list[int]:
-        """Remember the ids of a segment; segments come in ascending order.
+        """Remember the ids of a segment; segments arrive in ascending order.
 
         Returns:
-            Numbers of segments whose ids are forgotten for it.
+            Numbers of segments whose ids are dropped in exchange.
         """
         kept = tuple(digests)
         self._segments.append((number, kept))
@@ -72,14 +68,14 @@ class SeenIds:
             old, gone = self._segments.popleft()
             self._count -= len(gone)
             for one in gone:
-                # It may have come again in a later segment, if deduplicate was not always given.
+                # A later segment may have it again, if deduplicate was not always given.
                 if self._segment_of.get(one) == old:
                     del self._segment_of[one]
             forgotten.append(old)
         return forgotten
 
     def of(self, number: int) -> bytes:
-        """The ids of a segment as they are stored; empty if it has none or they are forgotten."""
+        """Return the ids of a segment as they are stored; empty if it has none or they were dropped."""
         for known, digests in self._segments:
             if known == number:
                 return b"".join(digests)
@@ -87,5 +83,5 @@ class SeenIds:
 
 
 def unpack(data: bytes) -> Iterable[bytes]:
-    """Ids as they are stored, one by one."""
+    """Split stored ids."""
     return (data[at : at + DIGEST_BYTES] for at in range(0, len(data), DIGEST_BYTES))

@@ -1,8 +1,8 @@
-"""Takes messages out of a queue and into a spool: receive, write, sync, and only then settle.
+"""Moves messages from a queue into a spool: receive, write, sync, and only then settle.
 
-Whatever goes wrong before a segment stands in the spool, the messages are the queue's again. If the process
-ends between the sync and the settling, they are in the spool and in the queue: that is the "at least" of
-at least once, and what `deduplicate` is for.
+On any failure before a segment is in the spool, the messages return to the queue. If the process ends between
+the sync and the settling, they are in the spool and in the queue: hence "at least once", and the option
+`deduplicate`.
 """
 
 from __future__ import annotations
@@ -18,48 +18,56 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Decode = Callable[[Sequence[bytes]], "pa.RecordBatch"]
-"""Encoded messages to rows, one each, in order."""
+"""Decodes encoded messages into rows, one each, in order."""
 
 _UNKNOWN: Final = 2**63
 
 
 class MessageSource(Protocol):
-    """Where messages come from: `link.QueueLink`, or a test's model of a queue."""
+    """A queue: `link.QueueLink`, or a test's model."""
 
     @property
     def losses(self) -> int:
-        """Grows when messages that were settled before may come again, for a connection was lost."""
+        """Count the lost connections, after which messages that were settled may arrive again."""
 
     def count(self) -> int | None:
-        """How many messages the queue has now; None if that is not known."""
+        """Return how many messages the queue has now; None if that is unknown.
+
+        Raises:
+            SparkSourceError: the broker is away for too long, or refuses.
+        """
 
     def receive(self, count: int, wait_s: float) -> Sequence[bytes]:
-        """Up to `count` messages, unsettled."""
+        """Return encoded messages, which stay unsettled until `settle` or `drop`.
+
+        Args:
+            count: the maximum; fewer if messages are large (`credit_pacing`).
+            wait_s: how long to wait for the first one; 0 takes only messages that are there.
+
+        Raises:
+            SparkSourceError: the broker is away for too long, or refuses. All messages are in the queue
+                again.
+        """
 
     def settle(self) -> None:
-        """What was received is ours; if that cannot be told, it comes again later."""
+        """Settle the messages received. Those that cannot be settled arrive again."""
 
     def drop(self) -> None:
-        """What was received goes back to the queue."""
+        """Return the unsettled messages to the queue."""
 
     def close(self) -> None:
-        """Nothing more will be asked for."""
+        """Close the connection."""
 
 
 class SegmentFiller:
-    """A queue and the spool that its messages go to."""
+    """Moves messages from a queue into a spool."""
 
     def __init__(
         self, source: MessageSource, spool: QueueSpool, decode: Decode, seen: SeenIds | None, batch_rows: int
     ) -> None:
-        """Prepare.
-
-        Args:
-            source: the queue.
-            spool: open.
-            decode: makes rows of messages.
-            seen: message-ids of messages that are not wanted again; None for no deduplication.
-            batch_rows: rows of a record batch in a segment.
+        """Args:
+        seen: message-ids of messages that are not wanted again; None for no deduplication.
+        batch_rows: rows of a record batch in a segment.
         """
         self._source = source
         self._spool = spool
@@ -68,17 +76,18 @@ class SegmentFiller:
         self._batch_rows = batch_rows
 
     def take(self, count: int, wait_s: float) -> bool:
-        """Take messages as one segment, which is durable when this returns.
+        """Store messages as one segment, which is durable when this returns.
 
         Args:
-            count: no more than so many.
-            wait_s: how long to wait for a first one; 0 takes what is there.
+            count: the maximum.
+            wait_s: how long to wait for the first one; 0 takes only messages that are there.
 
         Returns:
             Whether there is a new segment.
 
         Raises:
-            SparkSourceError: the broker, or the spool. What is not in the spool is still in the queue.
+            SparkSourceError: the broker or the spool failed. Messages not in the spool are still in the
+                queue.
         """
         while True:
             messages, stored = self._take(count, wait_s)
@@ -86,15 +95,15 @@ class SegmentFiller:
                 return stored
 
     def take_of(self, count: int, left: int | None) -> int | None:
-        """Take one segment of what the queue had at a moment in the past.
+        """Store one segment of the messages that the queue had at a moment in the past.
 
         Args:
-            count: no more than so many.
-            left: messages of then that are still to be taken; None if that moment is now.
+            count: the maximum.
+            left: messages of that moment that remain to be taken; None if the moment is now.
 
         Returns:
-            Messages that are left after it; None if that moment must be now, because a connection was lost:
-            what comes again is not to take the place of what was not yet taken.
+            Messages that remain after it; None if the moment must be now because a connection was lost:
+                messages that arrive again must not replace those not yet taken.
 
         Raises:
             SparkSourceError: as `take`.
@@ -102,7 +111,7 @@ class SegmentFiller:
         while True:
             if left is None:
                 known = self._source.count()
-                # A broker that does not say how many it has: all, until the queue is once found empty.
+                # The broker does not provide a count: take all, until the queue is once found empty.
                 left = _UNKNOWN if known is None else known
             if left <= 0:
                 return 0
@@ -116,19 +125,18 @@ class SegmentFiller:
                 return left
 
     def take_all_of(self, count: int, left: int | None) -> None:
-        """Take all that the queue had at a moment in the past, as segments; arguments as of `take_of`."""
+        """Store all that the queue had at a moment in the past, as segments; arguments as of `take_of`."""
         while left is None or left > 0:
             left = self.take_of(count, left)
 
     def close(self) -> None:
-        """Close the connection in order."""
         self._source.close()
 
     # --- parts --------------------------------------------------------------------------------------
 
     def _take(self, count: int, wait_s: float) -> tuple[int, bool]:
-        """Messages taken, and whether there is a new segment."""
-        # First, for a queue may give up messages that are taken and given back again and again.
+        # Returns the number of messages taken, and whether there is a new segment.
+        # Before messages are taken: a queue may discard those that are returned again and again.
         self._spool.check_room()
         payloads = self._source.receive(count, wait_s)
         if not payloads:
@@ -142,7 +150,6 @@ class SegmentFiller:
         return len(payloads), stored
 
     def _store(self, payloads: Sequence[bytes]) -> bool:
-        """Write what is new of them as a segment; False if nothing is."""
         rows = self._decode(payloads)
         ids: list[str | None] = []
         if self._seen is not None:
@@ -160,12 +167,11 @@ class SegmentFiller:
 
 
 def recall(spool: QueueSpool, window: int, ids_of: Callable[[SpoolFile], Sequence[str | None]]) -> SeenIds:
-    """What a spool remembers of message-ids.
+    """Return the message-ids that a spool has recorded.
 
     Args:
-        spool: open.
         window: how many ids to remember.
-        ids_of: the ids of a segment.
+        ids_of: returns the ids of a segment.
 
     Raises:
         SpoolError: a file cannot be read, or is damaged.
@@ -175,7 +181,7 @@ def recall(spool: QueueSpool, window: int, ids_of: Callable[[SpoolFile], Sequenc
     forgotten: list[int] = []
     for file in list(spool.ids):
         if file.number in kept:
-            spool.remove_ids(file)  # a crash came between writing it and removing the segment
+            spool.remove_ids(file)  # a crash happened between writing it and removing the segment
         else:
             forgotten += seen.add(file.number, unpack(spool.read(file)))
     for segment in spool.segments:
@@ -189,6 +195,5 @@ def _digests(ids: Sequence[str | None]) -> list[bytes]:
 
 
 def _forget(spool: QueueSpool, numbers: Sequence[int]) -> None:
-    """Remove the ids of these segments from the disk, as far as they are there by themselves."""
     for file in [file for file in spool.ids if file.number in numbers]:
         spool.remove_ids(file)

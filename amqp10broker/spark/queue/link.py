@@ -1,10 +1,9 @@
-"""The network side of a queue source: messages received and settled, connections lost and made again.
+"""The network side of a queue source: receives and settles messages, and reconnects.
 
-Nothing is under way between two calls: credit is granted for what is wanted, and what the queue does not
-have is taken back by drain (part 2, section 2.6.10). When a segment has all the bytes that it may have
-(`credit_pacing`), the credit that is left is set to 0; what was under way by then is dropped as it comes, and
-released. Whatever goes wrong, the connection is dropped, and messages that are not settled are the queue's
-again.
+Nothing is in flight between two calls: credit is granted for the messages wanted, and drain takes back the
+rest (part 2, section 2.6.10). When a segment has reached its size (`credit_pacing`), the remaining credit is
+set to 0; messages in flight by then are released as they arrive. On any failure the connection is dropped,
+and unsettled messages return to the queue.
 """
 
 from __future__ import annotations
@@ -25,21 +24,18 @@ from amqp10broker.spark.errors import QueueUnusable
 from amqp10broker.spark.options import QueueOptions
 from amqp10broker.spark.queue.credit_pacing import Grants
 
+# After such a silence the broker may have closed the connection: a new one is opened.
 IDLE_S: Final = 15.0
-"""After so long without a word the broker may have taken us for dead: a new connection is made."""
-
 _LOG: Final = logging.getLogger("amqp10broker.spark")
 
 
 class QueueLink:
-    """A receiver for one queue that is connected when it is needed. The `MessageSource` of a `SegmentFiller`.
+    """A receiver for one queue that connects on demand. The `MessageSource` of a `SegmentFiller`.
 
-    Attributes:
-        losses: grows when a connection ends otherwise than in order.
+    `losses` grows when a connection ends abnormally.
     """
 
     def __init__(self, options: QueueOptions) -> None:
-        """Prepare; nothing is connected."""
         self.losses = 0
         self._options = options
         self._client: Client | None = None
@@ -48,29 +44,15 @@ class QueueLink:
         self._grants = Grants(options.link_credit)
 
     def count(self) -> int | None:
-        """How many messages wait in the queue, as the broker's management says; None if it does not.
-
-        Raises:
-            SparkSourceError: the broker is away for too long, or refuses us.
-        """
+        # Raises SparkSourceError if the broker is away for too long or refuses.
         return with_retries(self._options.connection, self._count, queue=self._options.queue)
 
     def receive(self, count: int, wait_s: float) -> Sequence[bytes]:
-        """Messages, encoded, which stay unsettled until `settle` or `drop`.
-
-        Args:
-            count: no more than so many; fewer, too, if they are large (`credit_pacing`).
-            wait_s: how long to wait for a first one; 0 takes what is there.
-
-        Raises:
-            SparkSourceError: the broker is away for too long, or refuses us. All is in the queue again.
-        """
         return with_retries(
             self._options.connection, lambda: self._receive(count, wait_s), queue=self._options.queue
         )
 
     def settle(self) -> None:
-        """Tell the broker that what was received is ours. If it cannot be told, it will come again."""
         assert self._client is not None
         assert self._receiver is not None
         count = len(self._receiver.end.unsettled)
@@ -89,20 +71,16 @@ class QueueLink:
             self.close()
 
     def drop(self) -> None:
-        """Give back what is not settled, and close the connection.
-
-        Said in so many words, because RabbitMQ 4.3 counts messages that come back from a lost connection as
-        failed deliveries, which a quorum queue gives up after some, and released ones not.
-        """
+        # Released explicitly: RabbitMQ 4.3 counts messages that return from a lost connection as failed
+        # deliveries, which a quorum queue limits, but does not count released ones.
         if self._receiver is not None:
             try:
                 self._receiver.release()
             except ClientError:
-                pass  # the connection is lost, and they are the queue's again without our saying so
+                pass  # the connection is lost, which returns them to the queue
         self.close()
 
     def close(self) -> None:
-        """Close the connection in order."""
         if self._client is not None:
             if not self._client.close():
                 self.losses += 1
@@ -116,7 +94,6 @@ class QueueLink:
         return found if isinstance(found, int) else None
 
     def _entry(self, client: Client) -> dict[Any, Any]:
-        """What the management says of the queue; nothing if there is none, or not for this user."""
         try:
             management = Management(client)
             status, body = management.ask("GET", queue_address(self._options.queue))
@@ -145,7 +122,6 @@ class QueueLink:
         return found
 
     def _fetch(self, receiver: BulkReceiver, count: int, wait_s: float) -> list[bytes]:
-        """Up to `count` messages, fewer when the segment is full; afterwards none is under way."""
         end, grants, idle_s = receiver.end, self._grants, self._options.idle_timeout_s
         receiver.grant(count)
         if wait_s:
@@ -166,8 +142,8 @@ class QueueLink:
         self.close()
         self._client = client = dial(self._options.connection, purpose="queue")
         kind = self._entry(client).get("type")
-        # Where the management does not say the kind of queue, a stream says that it applies this filter, and
-        # no other queue of this broker does. RabbitMQ says so of every queue, but tells all that may read.
+        # Where the management does not return the kind of queue, a stream confirms this filter, and no other
+        # queue of this broker does. RabbitMQ confirms it for every queue, but tells all clients the kind.
         filters = None if kind else {OFFSET_SPEC: Described(Symbol(OFFSET_SPEC), "next")}
         receiver = bulk_receiver(client, queue_address(self._options.queue), settled=False, filters=filters)
         if kind == "stream" if kind else OFFSET_SPEC in receiver.end.filters_in_place:

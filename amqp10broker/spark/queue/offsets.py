@@ -1,17 +1,17 @@
-"""What a streaming query asks of a queue source, answered from spool and queue. Knows nothing of Spark.
+"""The offsets of a streaming query on a queue, from spool and queue, independent of Spark.
 
-An offset is the spool's id and the number of a segment: the last one that was read. With it stands into how
-many parts the batch that ends there should be cut, as the option said when it was planned: a batch that is
-repeated is cut as it was the first time, because the sink makes message-ids of the numbers of partitions and
-of rows in them. Order of things, any of which may be the last before a crash:
+An offset has the spool's id, the number of the last segment that was read, and the number of parts into which
+the batch that ends there is cut, from the option at the time of planning: a repeated batch is cut as it was
+the first time, because the sink makes message-ids of the numbers of partitions and of rows in them. Order of
+steps, with a crash possible after each:
 
 1. `latest`: receive, write, sync, rename, sync the folder, settle.
-2. Spark writes the offset down, runs the batch, and writes down that it is done.
+2. Spark records the offset, runs the batch, and records that it is done.
 3. `latest` again, then `commit` of the offset before: segments up to it are removed.
 
-After a crash between 1 and 2 the spool has a segment that Spark does not know: it is the next batch. The
-segments of a batch that is written down are kept until `commit` says that a later one is, and that the batch
-is done; for the last batch it is never said.
+After a crash between 1 and 2 the spool has a segment that Spark has not recorded: it is the next batch. The
+segments of a recorded batch stay until `commit` reports that a later one is recorded and that the batch is
+done; for the last batch that never happens.
 """
 
 from __future__ import annotations
@@ -24,18 +24,13 @@ from amqp10broker.spark.queue.deduplication import SeenIds
 from amqp10broker.spark.queue.filler import SegmentFiller
 from amqp10broker.spark.queue.spool import QueueSpool, SpoolFile
 
+# How long to wait on an empty queue before a streaming query gets no data.
 WAIT_S: Final = 0.2
-"""How long an empty queue is waited for before a streaming query is told that there is nothing."""
-
 Offset = dict[str, Any]
 
 
 class QueueOffsets:
-    """A spool and its queue, by offsets.
-
-    Attributes:
-        spool: open.
-    """
+    """Maps a queue and its spool to offsets."""
 
     def __init__(
         self,
@@ -45,14 +40,11 @@ class QueueOffsets:
         segment_rows: int,
         parts: int | None,
     ) -> None:
-        """Take both over.
-
-        Args:
-            spool: open.
-            filler: puts messages into it.
-            seen: the message-ids that `filler` remembers; None if it does not.
-            segment_rows: of a segment, when no limit is asked for.
-            parts: into so many a batch should be cut; None for one of each segment.
+        """Args:
+        filler: puts messages into the spool.
+        seen: the message-ids that `filler` remembers; None without deduplication.
+        segment_rows: of a segment, without another limit.
+        parts: how many a batch is cut into; None for one per segment.
         """
         self.spool = spool
         self._filler = filler
@@ -63,27 +55,30 @@ class QueueOffsets:
         self._left: int | None = None
 
     def initial(self) -> Offset:
-        """Before the oldest segment: a new checkpoint on an old spool reads all that it still holds."""
+        """Return the offset before the oldest segment: a new checkpoint on an old spool reads all that it
+        holds.
+        """
         return {"spool": self.spool.id, "segment": self.spool.oldest - 1}
 
     def stop_at_what_is_there(self) -> None:
-        """Take no more than what the queue holds when it is next asked."""
+        """Take no more messages than the queue has at the next call of `latest`."""
         self._available_now = True
         self._left = None
 
     def latest(self, start: Mapping[str, Any], rows_max: int | None) -> Offset:
-        """Take messages into the spool, unless it has some that Spark does not know yet.
+        """Store messages in the spool, unless it has some that Spark has not recorded.
 
         Args:
-            start: where the last batch ended.
-            rows_max: of this batch; None for all there is. A segment that the spool has already is not
-                divided, even if it has more.
+            start: the end of the last batch.
+            rows_max: of this batch; None for no limit. A segment already in the spool is not divided, even if
+                it has more.
 
         Returns:
-            Where this batch ends; `start` if there is nothing.
+            The end of this batch; `start` if there is nothing.
 
         Raises:
-            SparkSourceError: the broker, or the spool. What is not in the spool is still in the queue.
+            SparkSourceError: the broker or the spool failed. Messages not in the spool are still in the
+                queue.
         """
         number = self._number(start)
         known = self.spool.between(number, self.spool.newest)
@@ -107,20 +102,20 @@ class QueueOffsets:
         return self._offset(newest) if newest > number else dict(start)
 
     def segments(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[SpoolFile]:
-        """The segments of a range; the same for the same range, however often it is asked.
+        """Return the segments of a range; the result for a range never changes.
 
         Raises:
-            SpoolError: some are gone.
+            SpoolError: some are missing.
         """
         return self.spool.between(self._number(start), self._number(end))
 
     def parts(self, end: Mapping[str, Any]) -> int | None:
-        """Into how many parts the batch that ends there should be cut; None for one of each segment."""
-        parts = end.get("parts", self._parts)  # an earlier version did not write it down
+        """Return how many parts the batch that ends there is cut into; None for one per segment."""
+        parts = end.get("parts", self._parts)  # an earlier version did not record it
         return None if parts is None else int(parts)
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Nothing up to `end` will be asked for again: remove it.
+        """Remove the segments up to `end`, which Spark will not request again.
 
         Raises:
             SpoolError: the disk failed.
@@ -130,16 +125,15 @@ class QueueOffsets:
         self.spool.remove_through(self._number(end), ids_of)
 
     def close(self) -> None:
-        """Close the connection and let go of the spool."""
+        """Close the connection and release the spool."""
         self._filler.close()
         self.spool.close()
 
     def _offset(self, number: int) -> Offset:
-        # One part in all is one of each segment, since no part spans two.
+        # One part in all is one per segment, since no part spans two.
         return {"spool": self.spool.id, "segment": number, "parts": self._parts or 1}
 
     def _number(self, offset: Mapping[str, Any]) -> int:
-        """The segment that an offset names."""
         spool = self.spool
         if offset["spool"] != spool.id:
             raise SpoolError(

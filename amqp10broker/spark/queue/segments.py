@@ -1,7 +1,7 @@
 """Segments of a spool as Arrow: written by the driver, read by tasks.
 
 A segment is an Arrow IPC file of record batches of `arrowBatchSize` rows. A task reads one, or some batches
-of one; the driver needs no more than the names of the files to plan that.
+of one; the driver needs only the names of the files to plan that.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from amqp10broker.spark.queue.spool import QueueSpool, SpoolFile, check
 
 
 class SegmentPart(InputPartition):
-    """What one task reads.
+    """The input of one task.
 
     Attributes:
         path: of the segment.
@@ -36,12 +36,7 @@ class SegmentPart(InputPartition):
 
 
 def segment_bytes(rows: pa.RecordBatch, batch_rows: int) -> list[bytes]:
-    """The bytes of a segment.
-
-    Args:
-        rows: at least one.
-        batch_rows: rows of a record batch in the file.
-    """
+    """Encode at least one row as the bytes of a segment, with `batch_rows` rows in a record batch."""
     stream = pa.BufferOutputStream()
     with pa.ipc.new_file(stream, rows.schema) as writer:
         for start in range(0, rows.num_rows, batch_rows):
@@ -50,12 +45,10 @@ def segment_bytes(rows: pa.RecordBatch, batch_rows: int) -> list[bytes]:
 
 
 def parts(spool: QueueSpool, segments: Sequence[SpoolFile], min_partitions: int | None) -> list[SegmentPart]:
-    """What tasks shall read: a segment each, or less if more tasks are wanted and it has several batches.
+    """Plan the tasks: a segment each, or part of one if more tasks are wanted and it has several batches.
 
     Args:
-        spool: that has the segments.
-        segments: in order.
-        min_partitions: tasks wanted; None for one a segment.
+        min_partitions: tasks wanted; None for one per segment.
 
     Raises:
         SpoolError: a segment cannot be read.
@@ -76,10 +69,10 @@ def parts(spool: QueueSpool, segments: Sequence[SpoolFile], min_partitions: int 
 
 
 def read_part(part: SegmentPart) -> Iterator[pa.RecordBatch]:
-    """The rows of a part; in a task, on any machine of the cluster.
+    """Yield the rows of a part; in a task, on any machine of the cluster.
 
     Raises:
-        SpoolError: it is not there, or damaged.
+        SpoolError: the file is missing or damaged.
     """
     try:
         with open(part.path, "rb") as file:
@@ -102,7 +95,7 @@ def read_part(part: SegmentPart) -> Iterator[pa.RecordBatch]:
 
 
 def message_ids(spool: QueueSpool, segment: SpoolFile) -> list[str | None]:
-    """The message-ids of a segment, by row.
+    """Return the message-ids of a segment, by row.
 
     Raises:
         SpoolError: it cannot be read, or is damaged.

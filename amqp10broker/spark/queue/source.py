@@ -1,9 +1,8 @@
 """The queue source: messages of a classic or quorum queue, through a spool, as batch or as stream.
 
-A queue forgets what is settled, so that it cannot be asked for the same messages again, as Spark does
-after a failure. The spool can: messages are settled when they stand in it, and Spark's offset is the
-number of a segment (`offsets`, ADR 0020). Readers are made on the driver, which alone talks to the
-broker; their copies in tasks read files.
+A queue cannot return settled messages again, as Spark requires after a failure; the spool can. Messages are
+settled when they are in it, and Spark's offset is the number of a segment (`offsets`). Readers are made on
+the driver, which alone communicates with the broker; their copies in tasks read files.
 """
 
 from __future__ import annotations
@@ -28,23 +27,17 @@ if TYPE_CHECKING:
 
 
 class QueueReader(DataSourceReader):
-    """The reader of a batch query: what the queue holds when it is first planned, and for ever after.
+    """The reader of a batch query: the messages that the queue has when the query is first planned.
 
-    The first planning takes the messages into the spool and seals it; every later one reads the same
-    rows from there, whatever came into the queue since. So a DataFrame can be counted, cached and written,
-    its tasks can be repeated, and nothing is lost. Another batch needs another spoolLocation.
+    The first planning stores the messages in the spool and seals it; every later one reads the same rows from
+    there, whatever has arrived in the queue since. So a DataFrame can be counted, cached and written, its
+    tasks can be repeated, and nothing is lost. Another batch needs another spoolLocation.
     """
 
     def __init__(self, options: QueueOptions) -> None:
-        """Prepare; nothing is opened or connected."""
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Fill the spool, unless that was done, and say what tasks are to read.
-
-        Raises:
-            SparkSourceError: the broker, or the spool. What is not in the spool is still in the queue.
-        """
         spool = _open(self._options, "batch")
         try:
             if spool.sealed is None:
@@ -60,67 +53,48 @@ class QueueReader(DataSourceReader):
             spool.close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a partition; in a task. Spark asks for one without a value if there are none."""
+        # Runs in a task. Spark calls it once without a value if there are no partitions.
         if isinstance(partition, SegmentPart):
             yield from read_part(partition)
 
 
 class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The reader of a streaming query. One object on the driver plans; copies of it read in tasks."""
+    """The reader of a streaming query. One object on the driver plans; its copies read in tasks."""
 
     def __init__(self, options: QueueOptions) -> None:
-        """Prepare; nothing is opened or connected, for Spark makes objects only to ask what they can do."""
+        # Nothing is opened: Spark also makes objects only to inspect what they support.
         self._options = options
         self._offsets: QueueOffsets | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copies in tasks have neither spool nor connection."""
+        # Copies in tasks have neither spool nor connection.
         return {"_options": self._options, "_offsets": None}
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a query without checkpoint begins."""
         return self._opened().initial()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """The option maxMessagesPerTrigger."""
         return ReadMaxRows(self._options.max_messages_per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Stop at what the queue holds when it is first asked."""
         self._opened().stop_at_what_is_there()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Take messages into the spool; see `QueueOffsets.latest`.
-
-        Raises:
-            SparkSourceError: the broker, or the spool. What is not in the spool is still in the queue.
-        """
         return self._opened().latest(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """What tasks are to read; the same for the same range, however often it is asked.
-
-        Raises:
-            SpoolError: segments of the range are gone.
-        """
         offsets = self._opened()
         return parts(offsets.spool, offsets.segments(start, end), offsets.parts(end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a partition; in a task."""
         if isinstance(partition, SegmentPart):
             yield from read_part(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark will not ask for anything up to `end` again: remove it.
-
-        Raises:
-            SpoolError: the disk failed.
-        """
         self._opened().commit(end)
 
     def stop(self) -> None:
-        """Close the connection and let go of the spool. Spark may end the process without asking for it."""
+        # Spark may end the process without calling this.
         if self._offsets is not None:
             self._offsets.close()
             self._offsets = None

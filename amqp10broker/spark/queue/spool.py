@@ -1,18 +1,18 @@
-"""The spool of a queue source: a folder in which messages stand before they are settled.
+"""The spool of a queue source: a folder that stores messages before they are settled.
 
 A segment is a file that is written once and never changed: under a temporary name, synced, renamed, the
 folder synced. Only then may its messages be settled, and only then is its number given to Spark as an offset;
-so whatever Spark has in its checkpoint is on the disk, and the same numbers always mean the same rows.
+so whatever is in Spark's checkpoint is on the disk, and the same numbers always mean the same rows.
 
 ==========================  ===============================================================================
-``spool.json``              whose spool it is, and for a batch query how many segments it has when complete
-``lock``                    held by the one process that takes messages
-``NUMBER.ROWS.CRC.arrow``   a segment: rows as an Arrow IPC file; the name says how many and their CRC-32
-``NUMBER.COUNT.CRC.ids``    message-ids of a segment that is no longer kept (`deduplication`)
+``spool.json``              owner of the spool, and for a batch query the number of segments when complete
+``lock``                    locked by the one process that takes messages
+``NUMBER.ROWS.CRC.arrow``   a segment: rows as an Arrow IPC file; the name has their count and CRC-32
+``NUMBER.COUNT.CRC.ids``    message-ids of a segment that was removed (`deduplication`)
 ``*.tmp``                   left by a crash, removed at the next start
 ==========================  ===============================================================================
 
-Numbers begin with 1 and have no gaps. The newest segment is never removed, so that its number is not given
+Numbers begin with 1 and have no gaps. The newest segment is never removed, so that its number is not used
 again. All calls go through `Disk`, so that tests can fail each one and lose power between any two.
 """
 
@@ -38,16 +38,14 @@ LOCK: Final = "lock"
 TEMPORARY: Final = ".tmp"
 FORMAT_VERSION: Final = 1
 DIGEST_BYTES: Final = 16
-"""Of a message-id; see `deduplication`."""
+# A segment ends with the message that reaches this size, whatever maxMessagesPerTrigger is: it is in memory.
 SEGMENT_BYTES_MAX: Final = 64 * 1024 * 1024
-"""A segment ends with the message that reaches this, whatever maxMessagesPerTrigger says: it is in memory."""
+# The default of the largest message in this broker and in RabbitMQ 4.
 MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024
-"""The largest message that a broker takes unless it is told otherwise: this one, and RabbitMQ 4."""
+# The message that ends a segment may arrive when only one byte is left.
 SEGMENT_ROOM_BYTES: Final = SEGMENT_BYTES_MAX + MESSAGE_BYTES_MAX
-"""What a segment may need: the message that ends it may have come when only a byte was left."""
+# A query that was just stopped may still have its process, which holds the lock.
 LOCK_WAIT_S: Final = 30.0
-"""A query that was stopped a moment ago may still have its process, and with it the lock."""
-
 _LOCK_POLL_S: Final = 0.05
 _NAME: Final = re.compile(r"(\d{12})\.(\d+)\.([0-9a-f]{8})\.(arrow|ids)")
 _ELSEWHERE: Final = "give each query a spoolLocation of its own"
@@ -55,13 +53,12 @@ _ELSEWHERE: Final = "give each query a spoolLocation of its own"
 
 @dataclass(frozen=True, slots=True)
 class SpoolOwner:
-    """Whose messages a spool holds; another owner is refused.
+    """The query that owns a spool; another owner is refused.
 
     Attributes:
         use: ``stream`` for a streaming query, ``batch`` for a batch query.
-        queue: name of the queue.
         broker: ``host:port``.
-        vhost: virtual host; empty for the broker's default.
+        vhost: empty for the broker's default.
     """
 
     use: str
@@ -72,29 +69,26 @@ class SpoolOwner:
 
 @dataclass(frozen=True, slots=True)
 class SpoolFile:
-    """A segment, or the message-ids of one, by what its name says."""
+    """A segment, or the message-ids of one, as in its file name. `count` is of rows or message-ids."""
 
     number: int
     count: int
-    """Rows, or message-ids."""
     crc: int
     kind: str = "arrow"
 
     @property
     def name(self) -> str:
-        """Its file name."""
         return f"{self.number:012d}.{self.count}.{self.crc:08x}.{self.kind}"
 
 
 class QueueSpool:
-    """An open spool, held by this process alone. Made by `open_spool`.
+    """An open spool, locked by this process. Made by `open_spool`.
 
     Attributes:
-        path: the folder.
-        id: of this spool; a spool that was deleted and made anew has another one.
-        segments: those that are kept, ascending and without a gap.
+        id: another one if the spool was deleted and created again.
+        segments: those on the disk, ascending and without a gap.
         ids: files of message-ids, ascending.
-        sealed: how many segments a batch query took in all; None while it is not complete.
+        sealed: number of segments that a batch query has in all; None while it is incomplete.
     """
 
     def __init__(self, path: str, disk: Disk, owner: SpoolOwner, lock: int) -> None:
@@ -110,19 +104,19 @@ class QueueSpool:
 
     @property
     def newest(self) -> int:
-        """The number of the newest segment; 0 if there was never one."""
+        """Return the number of the newest segment, 0 if there has never been one."""
         return self.segments[-1].number if self.segments else 0
 
     @property
     def oldest(self) -> int:
-        """The number of the oldest segment that is kept; 1 if there was never one."""
+        """Return the number of the oldest segment on the disk, 1 if there has never been one."""
         return self.segments[0].number if self.segments else 1
 
     def between(self, start: int, end: int) -> list[SpoolFile]:
-        """The segments after `start` up to and with `end`.
+        """Return the segments after `start` up to and including `end`.
 
         Raises:
-            SpoolError: one of them is not there.
+            SpoolError: one of them is missing.
         """
         found = [segment for segment in self.segments if start < segment.number <= end]
         if len(found) != max(0, end - start):
@@ -136,14 +130,13 @@ class QueueSpool:
         return found
 
     def file_path(self, file: SpoolFile) -> str:
-        """Where a file of this spool is."""
         return os.path.join(self.path, file.name)
 
     def check_room(self) -> None:
-        """See that there is room for a segment, before anything is taken for it.
+        """Check that the disk has room for a segment; called before messages are taken.
 
         Raises:
-            SpoolError: there is not.
+            SpoolError: it does not.
         """
         with _translated(self.path, "use"):
             free = self._disk.free_bytes(self.path)
@@ -155,14 +148,13 @@ class QueueSpool:
             )
 
     def append(self, pieces: Sequence[bytes], rows: int) -> SpoolFile:
-        """Write the next segment; when this returns, it survives a loss of power.
+        """Write the next segment, which survives a loss of power when this returns.
 
         Args:
-            pieces: its bytes, one after the other.
-            rows: how many rows they are.
+            pieces: its bytes, in order.
 
         Raises:
-            SpoolError: it may or may not be there; open the spool again to learn.
+            SpoolError: the segment may or may not exist; open the spool again to find out.
         """
         segment = SpoolFile(self.newest + 1, rows, _crc(pieces))
         self._write(segment.name, pieces)
@@ -170,11 +162,11 @@ class QueueSpool:
         return segment
 
     def remove_through(self, number: int, ids_of: Callable[[SpoolFile], bytes] | None = None) -> None:
-        """Remove segments that cannot be asked for any more; the newest one stays.
+        """Remove segments that will not be read again, except the newest.
 
         Args:
-            number: of the last one to go.
-            ids_of: the message-ids of a segment, to be kept in its place; None to keep none.
+            number: the last one to remove.
+            ids_of: returns the message-ids of a segment, to store in its place; None to store none.
 
         Raises:
             SpoolError: the disk failed.
@@ -189,7 +181,7 @@ class QueueSpool:
             del self.segments[0]
 
     def remove_ids(self, file: SpoolFile) -> None:
-        """Forget message-ids.
+        """Remove a file of message-ids.
 
         Raises:
             SpoolError: the disk failed.
@@ -198,7 +190,7 @@ class QueueSpool:
         self.ids.remove(file)
 
     def seal(self) -> None:
-        """The segments that are there are all that a batch query shall ever have.
+        """Record that a batch query has all its segments.
 
         Raises:
             SpoolError: the disk failed.
@@ -207,10 +199,10 @@ class QueueSpool:
         self.sealed = len(self.segments)
 
     def read(self, file: SpoolFile) -> bytes:
-        """The bytes of a segment or of message-ids.
+        """Return the bytes of a segment or of message-ids.
 
         Raises:
-            SpoolError: it cannot be read, or is damaged.
+            SpoolError: the file cannot be read, or is damaged.
         """
         with _translated(self.file_path(file), "read"):
             data = _read_all(self._disk, self.file_path(file))
@@ -218,7 +210,7 @@ class QueueSpool:
         return data
 
     def close(self) -> None:
-        """Let another process have the spool."""
+        """Release the lock on the spool."""
         if self._lock is not None:
             self._disk.close(self._lock)
             self._lock = None
@@ -226,10 +218,10 @@ class QueueSpool:
     # --- opening ------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Take in what is there. Called by `open_spool`.
+        """Read the folder. Called by `open_spool`.
 
         Raises:
-            SpoolError: it is not ours, or cannot be used.
+            SpoolError: the spool has another owner, or cannot be used.
         """
         with _translated(self.path, "read"):
             names = self._disk.list_folder(self.path)
@@ -242,8 +234,8 @@ class QueueSpool:
             self.id = f"{self._disk.fresh_id():016x}"
             self._sync_folder(os.path.dirname(self.path) or ".")
             self._write_manifest(None)
-        # A rename that was not synced before a crash must not be trusted: Spark would write its number
-        # down, and a loss of power could take the segment away after that.
+        # A rename that was not synced before a crash must not be relied on: Spark would record its number,
+        # and a later loss of power could remove the segment.
         self._sync_folder(self.path)
         parts = sorted(
             (int(found[1]), int(found[2]), int(found[3], 16), found[4])
@@ -253,7 +245,7 @@ class QueueSpool:
         files = [SpoolFile(*each) for each in parts]
         self.ids = [file for file in files if file.kind == "ids"]
         segments = [file for file in files if file.kind == "arrow"]
-        # Removals are not synced: a loss of power may undo some of them. Below a gap nothing is wanted.
+        # Removals are not synced: a loss of power may undo some of them. Segments below a gap are not needed.
         start = len(segments) - 1
         while start > 0 and segments[start - 1].number == segments[start].number - 1:
             start -= 1
@@ -291,11 +283,10 @@ class QueueSpool:
     # --- the disk -----------------------------------------------------------------------------------
 
     def _write(self, name: str, pieces: Sequence[bytes]) -> None:
-        """Make a file that is there as a whole or not at all."""
         if self._failed:
             raise SpoolError(f"{self.path}: a write failed before; start the query again")
         path = os.path.join(self.path, name)
-        # Until it has gone well: what stands there after a failed sync is not known.
+        # Cleared on success: after a failed sync the state of the disk is unknown.
         self._failed = True
         with _translated(path, "write"):
             fd = self._disk.create(path + TEMPORARY)
@@ -325,17 +316,17 @@ class QueueSpool:
 def open_spool(
     location: str, owner: SpoolOwner, *, disk: Disk | None = None, lock_wait_s: float | None = None
 ) -> QueueSpool:
-    """Take a spool for this process alone, and make it if it is not there.
+    """Lock a spool for this process, and create it if it does not exist.
 
     Args:
         location: the option spoolLocation.
-        owner: whose it is to be.
         disk: the files; the system's own if None.
-        lock_wait_s: how long to wait for another process to let go of it; None for `LOCK_WAIT_S`.
+        lock_wait_s: how long to wait for another process to release it; None for `LOCK_WAIT_S`.
 
     Raises:
-        OptionError: the location is no folder of this machine.
-        SpoolError: another process has it, it is another query's, it is damaged, or the disk failed.
+        OptionError: the location is not a folder of this machine.
+        SpoolError: another process has locked it, it belongs to another query, it is damaged, or the disk
+            failed.
     """
     disk = disk or OsDisk()
     path = local_path(location)
@@ -364,10 +355,10 @@ def open_spool(
 
 
 def local_path(location: str) -> str:
-    """The folder that the option spoolLocation names.
+    """Return the folder that the option spoolLocation names.
 
     Raises:
-        OptionError: it is on no file system with sync and rename, or not an absolute path.
+        OptionError: it is not on a file system with sync and rename, or not an absolute path.
     """
     allowed = (
         "must be an absolute path, or file:///path, of a file system that the driver and all workers see"
@@ -390,10 +381,10 @@ def local_path(location: str) -> str:
 
 
 def check(path: str, data: bytes, crc: int) -> None:
-    """Whether these are the bytes that were written.
+    """Check bytes against their CRC-32.
 
     Raises:
-        SpoolError: they are not.
+        SpoolError: they differ.
     """
     if zlib.crc32(data) != crc:
         raise SpoolError(
@@ -403,7 +394,6 @@ def check(path: str, data: bytes, crc: int) -> None:
 
 
 def _ours(name: str) -> bool:
-    """Whether a spool makes files of this name."""
     name = name.removesuffix(TEMPORARY)
     return name in (LOCK, MANIFEST) or _NAME.fullmatch(name) is not None
 
@@ -431,7 +421,6 @@ def _lock(path: str, disk: Disk, wait_s: float) -> int:
 
 @contextmanager
 def _translated(path: str, what: str) -> Iterator[None]:
-    """The system's errors as ours."""
     try:
         yield
     except OSError as error:

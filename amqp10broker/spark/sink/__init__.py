@@ -1,9 +1,9 @@
-"""The sink: rows become messages, at least once, each with a message-id of its own.
+"""The sink: rows become messages, at least once, each with its own message-id.
 
 =============  ==========================================================================================
-`writer`       the writers that Spark asks
+`writer`       the writers for Spark
 `columns`      which columns a sink takes, and what each becomes
 `encoding`     rows to encoded messages
-`sending`      sends those of one task, and sees to it that the broker takes each of them over
+`sending`      sends those of one task, until the broker has accepted each
 =============  ==========================================================================================
 """

@@ -1,10 +1,10 @@
-"""Which columns a sink takes, and what each becomes in a message. Decided before a job starts.
+"""Matches the columns of a DataFrame with the parts of a message, before a job starts.
 
 =========================  ===================  ============================================
 column                     type                 in the message
 =========================  ===================  ============================================
 ``body`` (required)        binary or string     the data section; null is an empty one
-``messageId``              string               message-id; null, or no such column: made up
+``messageId``              string               message-id; generated if null or absent
 ``subject``                string               subject
 ``replyTo``                string               reply-to
 ``correlationId``          string               correlation-id
@@ -12,11 +12,12 @@ column                     type                 in the message
 ``contentEncoding``        string               content-encoding
 ``groupId``                string               group-id
 ``applicationProperties``  map<string, ...>     application-properties
-``exchange``               string               with ``routingKey``, where this row goes
+``exchange``               string               with ``routingKey``, the destination of the row
 ``routingKey``             string
 =========================  ===================  ============================================
 
-Nothing of pyspark or pyarrow is imported here: a schema is anything with fields that have a name and a type.
+Nothing of pyspark or pyarrow is imported here: a schema is any object with fields that have a name and a
+type.
 """
 
 from __future__ import annotations
@@ -41,9 +42,8 @@ _FIELDS: Final[Mapping[str, int]] = {
     "contentEncoding": 7,
     "groupId": 10,
 }
+# Fields whose type is symbol: ASCII only.
 SYMBOLS: Final = frozenset({6, 7})
-"""Fields whose type is symbol: ASCII only."""
-
 _BODY: Final = "body"
 _MESSAGE_ID: Final = "messageId"
 _MAP: Final = "applicationProperties"
@@ -53,10 +53,10 @@ _KNOWN: Final = (_BODY, _MESSAGE_ID, *_FIELDS, _MAP, _EXCHANGE, _ROUTING_KEY)
 _WRITTEN: Final = {name.lower(): name for name in _KNOWN}
 _SOURCE_ONLY: Final = frozenset({"stream", "offset", "enqueuedtime"})
 
+# Types allowed for values of application properties, in Spark's notation.
 MAP_VALUES: Final = frozenset(
     {"string", "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "binary"}
 )
-"""Types that values of application properties may have, as Spark writes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +64,10 @@ class SinkPlan:
     """How rows become messages. Pickled into tasks.
 
     Attributes:
-        body, message_id, application_properties, exchange, routing_key: numbers of columns; None if
-            there is no such column.
+        body, message_id, application_properties, exchange, routing_key: numbers of columns; None if absent.
         map_value: the type of the values of application properties.
         fields: (place in the properties section, number of the column), ascending by place.
-        address: of the link; None if each message says itself where it goes.
+        address: of the link; None if each message has its own.
         exchange_default, routing_key_default: for rows that name none.
         to_default: the address for rows that name no exchange; None if they must name one.
         durable: of all messages.
@@ -93,11 +92,10 @@ def plan(schema: Any, options: SinkOptions) -> SinkPlan:
 
     Args:
         schema: a `StructType`.
-        options: of the sink.
 
     Raises:
         ColumnError: a column is unknown, missing, given twice, or of a wrong type.
-        OptionError: it is not said where messages go.
+        OptionError: the messages have no destination.
     """
     places: dict[str, int] = {}
     types: dict[str, str] = {}
@@ -132,7 +130,6 @@ def plan(schema: Any, options: SinkOptions) -> SinkPlan:
 
 
 def _link_address(options: SinkOptions, places: Mapping[str, int]) -> str | None:
-    """The address of the link; None if rows say where they go."""
     if _ROUTING_KEY in places and _EXCHANGE not in places and options.exchange is None:
         raise OptionError(
             "exchange",
@@ -153,7 +150,6 @@ def _link_address(options: SinkOptions, places: Mapping[str, int]) -> str | None
 
 
 def _row_address(options: SinkOptions) -> str | None:
-    """Where rows go that do not say it."""
     if options.address is not None:
         return options.address
     if options.exchange is None:
@@ -193,7 +189,6 @@ def _is_string(kind: str) -> bool:
 
 
 def _map_value(kind: str) -> str:
-    """The type of a map's values; empty if it is no map of strings."""
     if not (kind.startswith("map<") and kind.endswith(">")):
         return ""
     key, _, value = kind[4:-1].partition(",")

@@ -1,8 +1,8 @@
-"""Rows to AMQP 1.0 messages, an Arrow batch at a time.
+"""Encodes rows as AMQP 1.0 messages, one Arrow batch at a time.
 
-A message of a sink is header, properties, application-properties and data (part 3, section 3.2). Columns
-are encoded one after the other, and what repeats (a header, a subject, an address) once. In the usual case, a
-body and a made-up message-id, all messages of a batch share everything before the row number.
+A message of a sink has header, properties, application-properties and data sections (part 3, section 3.2).
+Columns are encoded one after the other, and repeated values (a header, a subject, an address) once. In the
+usual case, a body and a generated message-id, all messages of a batch share everything before the row number.
 """
 
 from __future__ import annotations
@@ -30,24 +30,15 @@ _APPLICATION_PROPERTIES: Final = b"\x00\x53\x74"
 _DATA8: Final = b"\x00\x53\x75\xa0%c%b"
 _DATA32: Final = b"\x00\x53\x75\xb0"
 _KNOWN_MAX: Final = 4096
-"""Encoded texts that are remembered for each field."""
-
 Column = Sequence[bytes]
 
 
 class Encoder:
-    """Makes the messages of one task.
-
-    Attributes:
-        rows: rows encoded so far.
-    """
+    """Encodes the messages of one task. `rows` counts the rows encoded so far."""
 
     def __init__(self, plan: SinkPlan, id_prefix: str) -> None:
-        """Prepare.
-
-        Args:
-            plan: which column becomes what.
-            id_prefix: of made-up message-ids; the number of the row in its partition follows.
+        """Args:
+        id_prefix: of generated message-ids; the number of the row in its partition follows.
         """
         self.rows = 0
         self._plan = plan
@@ -59,11 +50,11 @@ class Encoder:
         self._values = _value_encoder(plan.map_value)
 
     def encode(self, batch: pa.RecordBatch) -> list[bytes]:
-        """The messages of a batch, in order.
+        """Return the messages of a batch, in order.
 
         Raises:
-            NotDelivered: a row does not say where it goes, or has a text that AMQP does not allow: no UTF-8
-                (Spark lets any bytes be cast to a string), or a symbol that is not ASCII.
+            NotDelivered: a row has no address, or has a text that AMQP does not allow: not UTF-8 (Spark casts
+                any bytes to a string), or a symbol that is not ASCII.
         """
         plan = self._plan
         bodies = _data_sections(_bytes(batch.column(plan.body)))
@@ -76,7 +67,6 @@ class Encoder:
         return [head + some + body for head, some, body in zip(heads, maps, bodies, strict=True)]
 
     def _numbered_heads(self, count: int) -> list[bytes]:
-        """Header and properties with nothing but a made-up message-id: alike but for the number."""
         heads: list[bytes] = []
         row, end = self.rows, self.rows + count
         while row < end:
@@ -97,7 +87,6 @@ class Encoder:
         return heads
 
     def _heads(self, batch: pa.RecordBatch) -> list[bytes]:
-        """Header and properties of each row."""
         plan = self._plan
         columns: dict[int, Column] = {MESSAGE_ID: self._message_ids(batch)}
         if plan.address is None:
@@ -123,7 +112,6 @@ class Encoder:
         return [_text(0xA1, made if own is None else own) for own, made in zip(given, made_up, strict=True)]
 
     def _to(self, batch: pa.RecordBatch) -> Column:
-        """The address of each row."""
         plan = self._plan
         for place in (plan.exchange, plan.routing_key):
             if place is not None:
@@ -161,7 +149,6 @@ class Encoder:
         return exchange_address(exchange, plan.routing_key_default if key is None else key)
 
     def _maps(self, batch: pa.RecordBatch) -> Column | None:
-        """The application-properties section of each row; None if there is no such column."""
         place = self._plan.application_properties
         if place is None:
             return None
@@ -173,7 +160,7 @@ class Encoder:
         item_column = column.items.slice(first, last - first)
         for what, texts in (("a key", key_column), ("a value", item_column)):
             if (fault := _no_utf8(texts)) is not None:
-                # Rows that are empty begin where the next one does: the last that begins there has it.
+                # Empty rows begin where the next one does: the last that begins there contains the value.
                 row = bisect_right(offsets, first + fault[0]) - 1
                 raise self._no_text(row, f"{what} of column {name}", fault[1])
         keys = self._keys.encode_all(_bytes(key_column))
@@ -208,14 +195,11 @@ class Encoder:
 
 
 class _Texts:
-    """Texts of one field, encoded; those that come again are looked up."""
-
     def __init__(self, code: int) -> None:
         self._code = code
         self._known: dict[bytes | None, bytes] = {None: NULL}
 
     def encode_all(self, values: Sequence[bytes | None]) -> list[bytes]:
-        """One after the other, null as null."""
         known = self._known
         found = []
         for value in values:
@@ -230,7 +214,6 @@ class _Texts:
 
 
 def _text(code: int, value: bytes) -> bytes:
-    """A string or symbol; `code` is that of the short form."""
     size = len(value)
     if size < 256:
         return b"%c%c%b" % (code, size, value)
@@ -253,7 +236,7 @@ def _data_sections(values: Sequence[bytes | None]) -> list[bytes]:
 
 
 def _no_utf8(column: pa.Array) -> tuple[int, str] | None:
-    """The first value of a column of texts that is no UTF-8, and what is wrong with it; None if all are."""
+    # Returns the first value that is not UTF-8 and the fault in it, or None.
     try:
         column.validate(full=True)
     except pa.ArrowInvalid:
@@ -266,7 +249,6 @@ def _no_utf8(column: pa.Array) -> tuple[int, str] | None:
 
 
 def _bytes(column: pa.Array) -> list[bytes | None]:
-    """The values of a column of texts (as UTF-8) or bytes."""
     if pa.types.is_string(column.type):
         column = column.cast(pa.binary())
     elif pa.types.is_large_string(column.type):
@@ -276,7 +258,6 @@ def _bytes(column: pa.Array) -> list[bytes | None]:
 
 
 def _value_encoder(kind: str) -> Callable[[pa.Array], list[bytes]]:
-    """How values of application properties of a type are encoded (part 1, section 1.6)."""
     if kind in ("string", "binary", ""):
         texts = _Texts(0xA0 if kind == "binary" else 0xA1)
         return lambda column: texts.encode_all(_bytes(column))

@@ -1,8 +1,8 @@
-"""Sends the messages of one task and sees to it that the broker takes each of them over.
+"""Sends the messages of one task until the broker has accepted each.
 
-At most `max_in_flight` messages are without outcome. A broken connection is opened again, for as long as
-the option retryTimeout says, and what had no outcome is sent again with the same message-ids: a message
-may be there twice, and can be told by its id.
+At most `max_in_flight` messages are without outcome. A broken connection is opened again for as long as the
+option retryTimeout allows, and messages without outcome are sent again with the same message-ids: duplicates
+are possible, and can be recognized by their ids.
 """
 
 from __future__ import annotations
@@ -22,33 +22,30 @@ from amqp10broker.spark.errors import BrokerUnreachable, NotDelivered, QueueUnus
 from amqp10broker.spark.options import SinkOptions
 from amqp10broker.spark.retry import RetryBudget
 
+# Messages passed to the link at once; their outcomes are awaited and examined together.
 PART_MAX: Final = 1000
-"""Messages handed to the link at once: their outcomes are waited for and looked at together."""
 
 
 @dataclass(slots=True)
 class _Part:
-    """Messages that were handed over together."""
-
     first_row: int
     payloads: Sequence[bytes]
     keys: range
 
 
 class Sending:
-    """The sending side of one task. Use it as a context manager.
+    """The sending side of one task, a context manager.
 
     Attributes:
-        sent: messages that the broker has accepted.
-        released: messages that no queue took, where the option mandatory is false.
+        sent: number of messages that the broker has accepted.
+        released: number of messages that no queue took, where the option mandatory is false.
     """
 
     def __init__(self, options: SinkOptions, address: str | None) -> None:
-        """Prepare; nothing is connected before the first message.
+        """Nothing is connected before the first message.
 
         Args:
-            options: of the sink.
-            address: of the link; None for messages that say themselves where they go.
+            address: of the link; None if each message has its own.
         """
         self.sent = 0
         self.released = 0
@@ -67,26 +64,23 @@ class Sending:
         if self._client is not None:
             if kind is None:
                 self._client.close()
-            else:  # what was not sent yet must not be sent while closing
+            else:  # messages not sent so far must not be sent while closing
                 self._client.abort()
 
     def connect(self) -> None:
-        """Open connection and link now, to learn early whether that can be done.
+        """Open connection and link now, to detect failures early.
 
         Raises:
-            SparkSourceError: it cannot.
+            SparkSourceError: the broker is away, or refuses.
         """
         self._retrying(lambda sender: None)
 
     def send(self, payloads: Sequence[bytes]) -> None:
-        """Hand messages over, and wait until there is room for more.
-
-        Args:
-            payloads: encoded messages, in order.
+        """Send encoded messages in order, and wait until there is room for more.
 
         Raises:
-            NotDelivered: the broker did not take one over.
-            SparkSourceError: it is away, or refuses us.
+            NotDelivered: the broker did not accept one.
+            SparkSourceError: it is away, or refuses.
         """
         limit = self._options.max_in_flight
         size = min(PART_MAX, max(1, limit // 2))
@@ -101,15 +95,14 @@ class Sending:
         """Wait until all messages have their outcome.
 
         Raises:
-            NotDelivered: the broker did not take one over.
-            SparkSourceError: it is away, or refuses us.
+            NotDelivered: the broker did not accept one.
+            SparkSourceError: it is away, or refuses.
         """
         self._settle_down_to(0)
 
     # --- parts ------------------------------------------------------------------------------------
 
     def _settle_down_to(self, count: int) -> None:
-        """Wait until no more than so many are without outcome, and look at the outcomes."""
         while self._in_flight() > max(count, 0):
             self._retrying(self._take_first)
 
@@ -118,7 +111,7 @@ class Sending:
 
     def _hand_over_last(self, sender: Sender) -> None:
         part = self._under_way[-1]
-        if not part.keys:  # a new connection has handed it over already
+        if not part.keys:  # already sent on a new connection
             self._hand_over(part, sender)
 
     def _hand_over(self, part: _Part, sender: Sender) -> None:
@@ -132,7 +125,6 @@ class Sending:
         self._client.write_soon()
 
     def _take_first(self, sender: Sender) -> None:
-        """Wait for the outcomes of the oldest part."""
         assert self._client is not None
         part, end = self._under_way[0], sender.end
         missing = None
@@ -155,11 +147,10 @@ class Sending:
                     )
                 )
             except TimedOutError:
-                pass  # as long as some come, others are waited for
+                pass  # as long as some arrive, others are awaited
         self._take(part, sender)
 
     def _take(self, part: _Part, sender: Sender) -> None:
-        """Look at the outcomes of the oldest part, which are all there."""
         outcomes = sender.end.take_outcomes(part.keys)
         self._under_way.popleft()
         self._patience.progress()
@@ -169,7 +160,6 @@ class Sending:
             self._look_at(part.first_row, outcomes)
 
     def _look_at(self, first_row: int, outcomes: Sequence[Outcome | None]) -> None:
-        """Raise for what was not taken over; count what may be released."""
         for row, outcome in enumerate(outcomes, first_row):
             match outcome:
                 case Accepted():
@@ -180,7 +170,6 @@ class Sending:
                     raise NotDelivered(_not_delivered(row, outcome, self._address))
 
     def _retrying(self, work: _Work) -> None:
-        """Do something with a link, on a new connection if the old one breaks."""
         while True:
             try:
                 work(self._open())
@@ -189,7 +178,6 @@ class Sending:
                 self._lost(error)
 
     def _open(self) -> Sender:
-        """The link; made anew, and handed everything that has no outcome, if there is none."""
         if self._sender is not None:
             return self._sender
         if self._client is not None:
@@ -204,9 +192,8 @@ class Sending:
         return sender
 
     def _lost(self, error: ClientError) -> None:
-        """A broken link: to be made anew, unless that cannot help or time is over."""
         if self._sender is not None:
-            # Outcomes that came before it broke: what has one is not sent again.
+            # Outcomes that arrived before the loss: their messages are not sent again.
             while (
                 self._under_way and (keys := self._under_way[0].keys) and not self._sender.end.waiting(keys)
             ):
@@ -218,10 +205,9 @@ class Sending:
             raise BrokerUnreachable(str(translated(error, self._options.connection))) from error
 
     def _permanent(self, error: ClientError) -> SparkSourceError:
-        """The error for what would fail again."""
         connection = self._options.connection
         if isinstance(error, LinkError) and error.condition == Condition.NOT_FOUND:
-            # The broker's own words: an address may name an exchange as well as a queue.
+            # The broker's own text: an address may name an exchange as well as a queue.
             return QueueUnusable(f"{place_of(connection.host, connection.port)}: {error}")
         return translated(error, connection, queue=self._address or "")
 

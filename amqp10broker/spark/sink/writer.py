@@ -1,11 +1,12 @@
-"""The sink: rows of a DataFrame become messages, at least once, each with a message-id of its own.
+"""The sink: rows of a DataFrame become messages, at least once, each with its own message-id.
 
-A message-id says which row it is: ``QUERY-BATCH-PARTITION-ROW`` of a streaming query, ``JOB-PARTITION-ROW``
-of a batch query. Whatever is sent again (a lost connection, a task or a batch that Spark repeats) has
-the same ids, as long as the rows of a partition come in the same order, so that duplicates can be told.
+The message-id identifies the row: ``QUERY-BATCH-PARTITION-ROW`` of a streaming query, ``JOB-PARTITION-ROW``
+of a batch query. Messages that are sent again (after a lost connection, or in a repeated task or batch) have
+the same ids as long as the rows of a partition arrive in the same order, so that duplicates can be
+recognized.
 
-The driver makes a writer, which checks all that can be checked before a job starts, and pickles it
-into the tasks. Each task has one connection.
+The driver makes a writer, which checks as much as possible before a job starts, and pickles it into the
+tasks. Each task has one connection.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ _BATCH: Final = "streaming.sql.batchId"
 
 @dataclass(frozen=True)
 class Sent(WriterCommitMessage):
-    """What one task has done.
+    """The result of one task: numbers of messages.
 
     Attributes:
-        accepted: messages that the broker has taken over.
+        accepted: messages that the broker has accepted.
         released: messages that no queue took, where the option mandatory is false.
     """
 
@@ -51,51 +52,47 @@ class SinkWriter(DataSourceArrowWriter):
     """The writer of a batch query."""
 
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
-        """Check everything: columns, options, and that the broker lets us send.
+        """Check columns and options, and that the broker allows sending.
 
         Raises:
-            ColumnError: the DataFrame is not made of what messages are made of.
-            OptionError: the mode is overwrite, or it is not said where messages go.
+            ColumnError: the DataFrame does not have the columns of messages.
+            OptionError: the mode is overwrite, or the messages have no destination.
             SparkSourceError: the broker is away, or refuses user or address.
         """
         if overwrite:
             raise OptionError("mode", "is overwrite", 'a queue can only be added to: use mode("append")')
         self._options = options
         self._plan = plan(schema, options)
-        # Made once, on the driver: a task that is tried again sends the same message-ids.
+        # Made once, on the driver: a repeated task sends the same message-ids.
         self._job = uuid.uuid4().hex
         with Sending(options, self._plan.address) as sending:
             sending.connect()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
-        """Send the rows of one partition; in a task."""
         partition = _context().partitionId()
         return _send(self._options, self._plan, f"{self._job}-{partition}-", iterator)
 
     def commit(self, messages: Sequence[Sent | None]) -> None:
-        """All tasks are done; on the driver."""
         _report(messages, "the job")
 
     def abort(self, messages: Sequence[Sent | None]) -> None:
-        """A task failed for good; on the driver."""
         _report_abort(messages, "the job")
 
 
 class SinkStreamWriter(DataSourceStreamArrowWriter):
-    """The writer of a streaming query, made anew for each batch. Output mode complete sends all rows anew."""
+    """The writer of a streaming query, created for each batch. Output mode complete sends all rows again."""
 
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
-        """Check what can be checked without the broker, which a batch would have to wait for.
+        """Check columns and options; the broker is not contacted, since each batch would have to wait for it.
 
         Raises:
-            ColumnError: the DataFrame is not made of what messages are made of.
-            OptionError: it is not said where messages go.
+            ColumnError: the DataFrame does not have the columns of messages.
+            OptionError: the messages have no destination.
         """
         self._options = options
         self._plan = plan(schema, options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
-        """Send the rows of one partition; in a task."""
         context = _context()
         query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
         if query is None or batch is None:
@@ -106,11 +103,9 @@ class SinkStreamWriter(DataSourceStreamArrowWriter):
         return _send(self._options, self._plan, f"{query}-{batch}-{context.partitionId()}-", iterator)
 
     def commit(self, messages: Sequence[Sent | None], batchId: int) -> None:
-        """All tasks are done; on the driver."""
         _report(messages, f"batch {batchId}")
 
     def abort(self, messages: Sequence[Sent | None], batchId: int) -> None:
-        """A task failed for good; on the driver."""
         _report_abort(messages, f"batch {batchId}")
 
 

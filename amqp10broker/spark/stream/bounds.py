@@ -1,8 +1,8 @@
-"""Where a stream begins and ends now: asked of the broker's management, or found by probing.
+"""Finds where a stream begins and ends now: from the broker's management, or by probing.
 
-This broker says both numbers in the answer to ``GET /queues/:queue``. RabbitMQ 4 says neither, but any broker
-with streams can be asked for the first message, and for the last chunk: what comes carries its offset, and
-a drain says that nothing follows.
+This broker returns both offsets for ``GET /queues/:queue``. RabbitMQ 4 returns neither, but any broker with
+streams can send the first message and the last chunk: each message carries its offset, and a drain shows that
+none follows.
 """
 
 from __future__ import annotations
@@ -23,31 +23,30 @@ from amqp10broker.spark.errors import FilterRefused, QueueUnusable, ReadStalled
 from amqp10broker.spark.message_row import read_row
 from amqp10broker.spark.options import StreamOptions
 
+# A filter of this broker: the first offset that is not wanted. Others omit it from their reply.
 END_OFFSET: Final = "amqp10broker:stream-end-offset"
-"""The first offset that is not wanted. A filter of this broker; others leave it out of their reply."""
 SQL_FILTER: Final = "sql-filter"
+# A desired capability: messages carry the time at which they were written. Other brokers ignore it.
 ENQUEUED_TIME: Final = "amqp10broker:enqueued-time"
-"""Desired of the broker: that messages say when they were written to the stream. Others ignore it."""
 _SQL_DESCRIPTOR: Final = "amqp:sql-filter"
 _PROBE_CREDIT: Final = 1000
+# The management may be busy while a stream is not.
 _ANSWER_TIMEOUT_MIN_S: Final = 2.0
-"""The management may be busy where a stream is not."""
+# A connection stays open if the previous request was this recent.
 _KEEP_S: Final = 10.0
-"""A connection is kept for the next question if the last one was so recent."""
-
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """A stream's offsets.
+    """The offsets of a stream.
 
     Attributes:
         first: of the oldest message.
-        next: of the message that will be published next; `first` if there is none.
+        next: of the message that will be published next; `first` if the stream is empty.
         dense: every number between is a message. RabbitMQ uses some for itself.
-        declaration_id: another one if the stream was deleted and declared again; None if the broker does
-            not say it, as RabbitMQ.
+        declaration_id: another one if the stream was deleted and declared again; None if the broker does not
+            provide it, as RabbitMQ.
     """
 
     first: int
@@ -57,25 +56,24 @@ class Bounds:
 
 
 class StreamEnds(Protocol):
-    """Something that knows where a stream begins and ends."""
+    """A source of a stream's bounds."""
 
     def bounds(self) -> Bounds:
-        """As it is now.
+        """Return the current bounds.
 
         Raises:
-            ClientError: the connection, or what is used of it, has ended.
+            ClientError: the connection or its session or link has ended.
         """
 
 
 class ManagedEnds:
-    """Asks the management node of a broker that says `first_offset` and `next_offset`."""
+    """Reads `first_offset` and `next_offset` from the broker's management node."""
 
     def __init__(self, management: Management, stream: str) -> None:
         self._management = management
         self._stream = stream
 
     def bounds(self) -> Bounds:
-        """See `StreamEnds`."""
         answer = queue_entry(self._management, self._stream)
         return Bounds(
             int(answer["first_offset"]),
@@ -86,7 +84,7 @@ class ManagedEnds:
 
 
 class ProbedEnds:
-    """Looks at the first message and at the last chunk."""
+    """Reads the first message and the last chunk."""
 
     def __init__(self, client: Client, stream: str, timeout_s: float) -> None:
         self._client = client
@@ -94,7 +92,6 @@ class ProbedEnds:
         self._timeout_s = timeout_s
 
     def bounds(self) -> Bounds:
-        """See `StreamEnds`."""
         first = self.offset_at("first")
         if first is None:
             return Bounds(0, 0, dense=False)
@@ -108,7 +105,7 @@ class ProbedEnds:
         return Bounds(first, last + 1, dense=False)
 
     def offset_at(self, spec: str | Timestamp) -> int | None:
-        """The offset of the message that comes first for an offset specification, None if none comes.
+        """Return the offset of the first message for an offset specification, None if none arrives.
 
         Raises:
             ClientError: as `bounds`.
@@ -126,17 +123,17 @@ class ProbedEnds:
 
 
 def queue_entry(management: Management, queue: str) -> dict[Any, Any]:
-    """What the management says of a stream; nothing if it does not tell this user.
+    """Return the management's entry of a stream, empty if this user may not read it.
 
     Raises:
-        QueueUnusable: there is no such queue, or it is no stream.
-        ClientError: the connection, or what is used of it, has ended.
+        QueueUnusable: the queue does not exist, or is not a stream.
+        ClientError: the connection or its session or link has ended.
     """
     status, body = management.ask("GET", queue_address(queue))
     if status == 404:
         raise QueueUnusable(f"there is no stream '{queue}': declare it first, or correct the option stream")
     if status in (401, 403):
-        return {}  # it does not tell this user, who may read the stream all the same
+        return {}  # refused to this user, who may read the stream all the same
     if status != 200 or not isinstance(body, dict):
         raise QueueUnusable(f"the broker's management says {status} of stream '{queue}': {body}")
     if body.get("type") != "stream":
@@ -145,7 +142,7 @@ def queue_entry(management: Management, queue: str) -> dict[Any, Any]:
 
 
 def not_a_stream(queue: str, kind: str) -> QueueUnusable:
-    """The error for a queue of another kind."""
+    """Return the error for a queue of another kind."""
     return QueueUnusable(
         f"'{queue}' is a {kind} queue and no stream: read it with the option queue (and spoolLocation), or "
         "name a stream"
@@ -153,10 +150,10 @@ def not_a_stream(queue: str, kind: str) -> QueueUnusable:
 
 
 def ends_of(client: Client, stream: str, timeout_s: float) -> StreamEnds:
-    """The way that this broker offers.
+    """Return the way to find the bounds that this broker supports.
 
     Raises:
-        QueueUnusable: there is no such queue, or it is no stream.
+        QueueUnusable: the queue does not exist, or is not a stream.
         ClientError: the connection has ended.
     """
     try:
@@ -177,17 +174,15 @@ def attach(
     *,
     end: int | None = None,
 ) -> BulkReceiver:
-    """A receiver on a stream, without credit so far.
+    """Attach a receiver without credit to a stream.
 
     Args:
-        client: connected.
-        stream: its name.
         spec: ``first``, ``last``, ``next``, an offset, or a time.
         sql: a filter that the broker applies.
-        end: the first offset that is not wanted; see `ends_there` for whether the broker heeds it.
+        end: the first offset that is not wanted; `ends_there` returns whether the broker applies it.
 
     Raises:
-        QueueUnusable: it is no stream.
+        QueueUnusable: it is not a stream.
         FilterRefused: the broker does not apply the filter.
         ClientError: the link was refused, or the connection has ended.
     """
@@ -212,15 +207,15 @@ def attach(
 
 
 def ends_there(receiver: BulkReceiver) -> bool:
-    """Whether the broker sends nothing from the `end` of `attach` on, and looks at nothing there."""
+    """Return whether the broker neither sends nor examines messages from the `end` of `attach` on."""
     return END_OFFSET in receiver.end.filters_in_place
 
 
 def offset_of(payload: bytes) -> int:
-    """The offset that an encoded message of a stream says.
+    """Return the offset that an encoded message of a stream carries.
 
     Raises:
-        ReadStalled: it says none.
+        ReadStalled: it carries none.
     """
     offset = read_row(payload).offset
     if offset is None:
@@ -229,12 +224,10 @@ def offset_of(payload: bytes) -> int:
 
 
 class Questions:
-    """Asks about one stream from the driver, with a connection that is kept while questions are frequent.
+    """Requests the bounds of one stream from the driver.
 
-    Spark asks a hundred times a second for the latest offset, or once an hour, and says nothing in between.
-
-    Args:
-        options: of the source.
+    Spark may request the latest offset a hundred times a second, or once an hour, without notice; the
+    connection stays open while requests are frequent.
     """
 
     def __init__(self, options: StreamOptions) -> None:
@@ -244,7 +237,7 @@ class Questions:
         self._asked_at = float("-inf")
 
     def bounds(self) -> Bounds:
-        """Where the stream begins and ends now.
+        """Return the current bounds of the stream.
 
         Raises:
             SparkSourceError: the broker cannot be reached, or does not have such a stream.
@@ -252,7 +245,7 @@ class Questions:
         return self._ask(lambda client, ends: ends.bounds())
 
     def offset_at(self, time_ms: int) -> int | None:
-        """The first offset for a time, as exact as chunks are; None if all messages are older.
+        """Return the first offset for a time, to the precision of chunks; None if all messages are older.
 
         Raises:
             SparkSourceError: as `bounds`.
@@ -265,7 +258,6 @@ class Questions:
         return self._ask(ask)
 
     def close(self) -> None:
-        """Close the connection, if there is one."""
         if self._client is not None:
             self._client.close()
             self._client = self._ends = None
@@ -275,7 +267,7 @@ class Questions:
         frequent = now - self._asked_at < _KEEP_S
         self._asked_at = now
         if not frequent:
-            self.close()  # the broker has perhaps given it up for its silence
+            self.close()  # the broker may have closed it because it was silent
 
         def attempt() -> T:
             options = self._options

@@ -1,17 +1,17 @@
-"""What Spark's checkpoint holds of a streaming query of a stream. Pure.
+"""The contents of Spark's checkpoint for a streaming query on a stream.
 
-An offset is a JSON object. The stream's own name stands for the first offset that was not read, and keys
-that begin with that name, so that none can be taken for another stream, say how the batch that ends there
-was planned::
+An offset is a JSON object. The key with the stream's own name has the first offset that was not read; keys
+that begin with that name, so that they cannot be taken for another stream, describe how the batch that ends
+there was planned::
 
     {"orders": 3000, "orders.id": "5f1c29d0a8b34e67", "orders.start": 1000, "orders.pieces": 4}
 
-Message-ids of the sink, and file names of other sinks, are made of a partition's number and of a row's number
-in it. A batch that is repeated must therefore be cut as it was the first time, whatever machine, options and
-retention say by then: so the cut is written down with the end of the batch, before any task of it runs.
+Message-ids of the sink, and file names of other sinks, are made of the numbers of partition and row. A
+repeated batch must therefore be cut as it was the first time, whatever the machine, options and retention are
+by then: so the cut is recorded with the end of the batch, before any task of it runs.
 
-The id is that of the stream's declaration, if the broker says one. In a stream that was deleted and declared
-again, offsets mean other messages.
+The id is that of the stream's declaration, if the broker provides one. In a stream that was deleted and
+declared again, offsets mean other messages.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Cut:
 
     Attributes:
         start: the first offset of the range that is cut.
-        pieces: into so many it is cut.
-        lost: so many offsets in front of `start` were to be read too, and were gone when it was planned.
+        pieces: how many it is cut into.
+        lost: number of offsets before `start` that should have been read, and no longer existed at planning.
     """
 
     start: int
@@ -50,11 +50,11 @@ class StreamOffset:
 
     Attributes:
         next: the first offset that was not read.
-        cut: of the batch that ends here. None for a place where a query begins, and for what was written by
-            hand or by a version that did not know of cuts.
-        initial: a query without checkpoint begins here. Spark asks for it again when it repeats the first
-            batch, and by then it may be another one.
-        declaration_id: of the stream; None if it was not known.
+        cut: of the batch that ends here. None where a query begins, and for offsets written by hand or by a
+            version without cuts.
+        initial: a query without checkpoint begins here. Spark requests it again when it repeats the first
+            batch, and it may differ by then.
+        declaration_id: of the stream; None if unknown.
     """
 
     next: int
@@ -63,11 +63,11 @@ class StreamOffset:
     declaration_id: str | None = None
 
     def is_of_another(self, declaration_id: str | None) -> bool:
-        """Whether it is known to be of another stream than that of this id."""
+        """Return whether it is known to belong to a stream with another id."""
         return None not in (declaration_id, self.declaration_id) and declaration_id != self.declaration_id
 
     def written(self, stream: str) -> dict[str, Any]:
-        """As Spark keeps it."""
+        """Return the JSON object for Spark."""
         found: dict[str, Any] = {stream: self.next}
         if self.declaration_id is not None:
             found[f"{stream}.{_ID}"] = self.declaration_id
@@ -82,20 +82,16 @@ class StreamOffset:
 
 
 def is_of(stream: str, written: Mapping[str, Any]) -> bool:
-    """Whether a JSON object has the keys of an offset of this stream, and no others."""
+    """Return whether a JSON object has exactly the keys of an offset of this stream."""
     more = {f"{stream}.{key}" for key in (_START, _LOST, _PIECES, _INITIAL, _ID)}
     return stream in written and written.keys() <= {stream, *more}
 
 
 def read_offset(stream: str, written: Mapping[str, Any]) -> StreamOffset:
-    """What an offset says.
-
-    Args:
-        stream: the option of this name.
-        written: as Spark kept it.
+    """Parse an offset that Spark stored for this stream.
 
     Raises:
-        SparkSourceError: it is of another stream, or its values are none that were written here.
+        SparkSourceError: it belongs to another stream, or its values are invalid.
     """
     if not is_of(stream, written):
         raise SparkSourceError(

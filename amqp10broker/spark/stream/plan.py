@@ -1,8 +1,8 @@
-"""Where a stream's reading begins, and how a range of it is cut into pieces for tasks. Decided on the driver.
+"""Decides on the driver where reading of a stream begins, and how a range is cut into pieces for tasks.
 
-A batch of a streaming query is cut when it is planned, and cut again when Spark asks for its partitions,
-which may be after a restart on another machine: by then only what is in its offsets may count
-(`offsets`), and what retention has taken in between.
+A batch of a streaming query is cut when it is planned, and again when Spark requests its partitions, which
+may be after a restart on another machine: then only its offsets (`offsets`) and the removals by retention
+since may count.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from amqp10broker.spark.stream.bounds import Bounds, Questions
 from amqp10broker.spark.stream.offsets import Cut, StreamOffset
 from amqp10broker.spark.stream.range import StreamRange, report_loss, split
 
+# The default of `minPartitions`: a task costs about 50 ms, which is the cost of 10 000 rows or more.
 ROWS_WORTH_A_TASK: Final = 10_000
-"""Unless `minPartitions` says otherwise: a task costs some 50 ms, which is 10 000 rows and more."""
 
 
 def first_offset(options: StreamOptions, bounds: Bounds, questions: Questions) -> int:
-    """The offset that the options mean by their start.
+    """Return the offset that the options mean by their start.
 
     Raises:
         OptionError: it is an offset behind the stream's end.
@@ -48,7 +48,7 @@ def first_offset(options: StreamOptions, bounds: Bounds, questions: Questions) -
 
 
 def declared_again(options: StreamOptions, position: int) -> QueueUnusable:
-    """The error for a checkpoint of a stream that is no more, though there is another of its name."""
+    """Return the error for a checkpoint of a stream that was deleted and declared again."""
     return QueueUnusable(
         f"stream '{options.stream}' was deleted and declared again since the checkpoint was written: it was "
         f"read up to {position}, and the new stream's offsets mean other messages; begin with a new "
@@ -57,10 +57,10 @@ def declared_again(options: StreamOptions, position: int) -> QueueUnusable:
 
 
 def plan(options: StreamOptions, start: int, end: int, bounds: Bounds) -> list[StreamRange]:
-    """Ranges for tasks; what retention has taken away is reported here, before any task runs.
+    """Return ranges for tasks; messages removed by retention are reported here, before any task runs.
 
     Raises:
-        DataLost: if it is to fail.
+        DataLost: messages were removed and `failOnDataLoss` is true.
     """
     if start < min(end, bounds.first):
         report_loss(
@@ -73,27 +73,21 @@ def plan(options: StreamOptions, start: int, end: int, bounds: Bounds) -> list[S
 
 
 def pieces_wanted(options: StreamOptions, start: int, end: int) -> int:
-    """Into how many pieces a range should be cut, by the options and this machine."""
+    """Return how many pieces a range should be cut into, by the options and this machine."""
     if options.min_partitions is not None:
         return options.min_partitions
     return min(os.cpu_count() or 1, -(-(end - start) // ROWS_WORTH_A_TASK))
 
 
 def recut(options: StreamOptions, cut: Cut, end: int, bounds: Bounds) -> list[StreamRange]:
-    """The pieces of a batch as they were when it was planned, each without what is gone by now.
+    """Return the pieces of a batch as they were planned, without the offsets that retention has removed.
 
-    A piece that is gone stays as an empty one, so that the others keep their numbers. What is left of a
-    piece of which a part is gone gets a number that no piece had: its rows are counted from another one on,
-    and under the old number they would be taken for the rows that stood there before.
-
-    Args:
-        options: of the source.
-        cut: as it was planned.
-        end: of the batch.
-        bounds: of the stream as it is now.
+    A piece that was removed stays as an empty one, so that the others keep their numbers. The rest of a piece
+    that was removed in part gets a number that no piece had: its rows are counted from a different one on,
+    and under the old number they would be taken for the earlier rows.
 
     Raises:
-        DataLost: something is gone, and it is to fail.
+        DataLost: messages were removed and `failOnDataLoss` is true.
     """
     pieces = split(cut.start, end, cut.pieces, dense=bounds.dense)
     gone = min(end, bounds.first)
@@ -111,10 +105,10 @@ def recut(options: StreamOptions, cut: Cut, end: int, bounds: Bounds) -> list[St
 
 
 def all_gone(options: StreamOptions, end: StreamOffset) -> list[StreamRange]:
-    """A batch whose stream is no more: as many pieces as it was cut into, and nothing in them."""
+    """Return the partitions of a batch whose stream was deleted: as many as planned, all empty."""
     cut = end.cut
     if cut is None:
-        return []  # an offset that says which stream it is of, and no cut, ends an empty batch
+        return []  # an offset with the id of a stream and without a cut ends an empty batch
     report_loss(
         options, cut.lost + end.next - cut.start, "it was deleted and declared again since they were planned"
     )

@@ -1,8 +1,8 @@
-"""Conditions of a Spark query that the broker or the choice of offsets can take over.
+"""Conditions of a Spark query that the broker or the choice of offsets can evaluate.
 
-Spark hands over simple conditions that must all hold. What is done with them here only leaves out rows that
-Spark would have dropped: every condition but one on `offset` is returned for Spark to check again, because
-a column holds text where a message may hold another type.
+Spark passes simple conditions that must all hold. They are used here only to omit rows that Spark would drop:
+every condition but one on `offset` is returned for Spark to check again, because a column holds text where a
+message may hold another type.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from pyspark.sql.datasource import (
 from amqp10broker.dataclass import dataclass
 
 _SQL_CHARS_MAX: Final = 4096
+# Brokers refuse filters above this, of which the option `filter` may have taken most.
 _SQL_TOKENS_MAX: Final = 200
-"""Brokers refuse filters above these, of which the option `filter` may have taken most."""
 _ULONG: Final = re.compile("0|[1-9][0-9]*")
+# A number with more digits may not be an integer literal to a broker.
 _ULONG_DIGITS_MAX: Final = 18
-"""What has more digits may be no integer literal to a broker."""
 _HEX: Final = re.compile("0x(?:[0-9a-f]{2})*")
+# Matches at least as often as there are tokens.
 _WORDS: Final = re.compile(r"[^\W\d]\w*|\d+|[^\w\s]")
-"""At least as many as there are tokens."""
 _UUID: Final = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 @dataclass(slots=True)
 class Pushed:
-    """What was taken over.
+    """The conditions that the source evaluates.
 
     Attributes:
         low: the first offset wanted.
-        high: the first offset that is not, None for no limit.
+        high: the first offset not wanted, None for no limit.
         conditions: of the SQL filter.
     """
 
@@ -49,7 +49,7 @@ class Pushed:
     conditions: tuple[str, ...] = ()
 
     def sql(self, given: str | None) -> str | None:
-        """The filter of the option `filter`, and as many conditions as there is room for beside it."""
+        """Return the option `filter` joined with as many conditions as there is room for."""
         bare = None if given is None else f"({given})"
         sql = bare
         for condition in self.conditions:
@@ -60,14 +60,8 @@ class Pushed:
 
 
 def push(filters: Iterable[Filter], pushed: Pushed) -> Iterator[Filter]:
-    """Take over what can be.
-
-    Args:
-        filters: Spark's, all of which must hold.
-        pushed: is added to.
-
-    Returns:
-        Those that Spark has to check, too.
+    """Add to `pushed` the conditions that the source can evaluate, and yield those that Spark has to check,
+    too.
     """
     for each in filters:
         if not _push_offset(each, pushed):
@@ -118,14 +112,14 @@ def _push_text(each: Any, pushed: Pushed) -> None:
 
 
 def _message_id(text: str) -> str | None:
-    """All message-ids that the column shows as this text, or None if that cannot be said."""
+    # A condition for all message-ids that the column shows as this text, or None if there is none.
     as_string = f"p.message_id = {_quoted(text)}"
     if _UUID.fullmatch(text) or text == "0x" or (_ULONG.fullmatch(text) and len(text) > _ULONG_DIGITS_MAX):
         return None
     if _ULONG.fullmatch(text):
         return f"({as_string} OR p.message_id = {text})"
     if _HEX.fullmatch(text):
-        # A binary is a literal with digits 0-9A-F, to this broker and to RabbitMQ; the column has 0-9a-f.
+        # A binary literal has digits 0-9A-F, for this broker and for RabbitMQ; the column has 0-9a-f.
         return f"({as_string} OR p.message_id = 0x{text[2:].upper()})"
     return as_string
 

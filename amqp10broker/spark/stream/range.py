@@ -1,17 +1,17 @@
-"""Reads a range of a stream's offsets, the same rows each time: what one Spark task does.
+"""Reads a range of a stream's offsets, the same rows each time: the work of one Spark task.
 
-Without a filter the range is read to its last offset, and every offset in it must come (but of RabbitMQ,
-which uses some offsets for itself). With a filter the broker sends what matches and says nothing of the
-rest; that it has looked at the whole range is known when it gives credit back on a drain, because it has
-reached the range's end. A broker that does not know the filter for that (`bounds.END_OFFSET`) goes on
-to the stream's end, unless a later message comes before.
+Without a filter the range is read to its last offset, and every offset in it must arrive (except with
+RabbitMQ, which uses some offsets for itself). With a filter the broker sends only what matches; it has
+examined the whole range when it returns credit on a drain, because it has reached the range's end. A broker
+that does not support the filter for that (`bounds.END_OFFSET`) continues to the stream's end, unless a later
+message arrives before.
 
-A connection that breaks is made again and the range goes on behind the last row that was read. Each row is
-progress, from which on `retryTimeout` begins anew with the next loss (`retry`).
+A connection that breaks is opened again, and reading continues after the last row. Each row is progress that
+restarts `retryTimeout` (`retry`).
 
-Loss: retention may take messages away before they are read. Without a filter that is a gap. With one, the
-stream's first offset is looked at after each batch: as long as it is not above the place up to which the
-range was known to be whole, nothing in between was lost.
+Loss: retention may remove messages before they are read. Without a filter that is a gap. With one, the
+stream's first offset is checked after each batch: as long as it is not above the position up to which the
+range was known to be complete, nothing in between was lost.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from amqp10broker.spark.row_layouts import RowDecoder
 from amqp10broker.spark.schema import COLUMNS
 from amqp10broker.spark.stream.bounds import Bounds, StreamEnds, attach, ends_of, ends_there, offset_of
 
+# An Arrow batch ends at this size even below `arrowBatchSize` rows, so that large messages fit.
 BATCH_BYTES_MAX: Final = 32_000_000
-"""An Arrow batch ends here although `arrowBatchSize` rows are not reached, so that large messages fit."""
+# Silence after which a drain finds out whether the broker has more to send.
 STALL_S: Final = 2.0
-"""Silence after which the broker is asked, by a drain, whether anything is still to come."""
+# A broker may examine a filtered message this long before its silence counts.
 FILTERED_MESSAGE_S: Final = 50e-6
-"""So long a broker may look at a message that its filter holds back, before its silence counts as silence."""
 _OFFSET: Final = COLUMNS.index("offset")
 
 _log = logging.getLogger(__name__)
@@ -50,11 +50,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class StreamRange(InputPartition):
-    """Offsets from `start` to below `end`.
-
-    Attributes:
-        dense: every one of them is a message (see `bounds.Bounds`).
-    """
+    """Offsets from `start` to below `end`. If `dense`, each of them is a message (`bounds.Bounds`)."""
 
     start: int
     end: int
@@ -62,7 +58,7 @@ class StreamRange(InputPartition):
 
 
 def split(start: int, end: int, pieces: int, *, dense: bool) -> list[StreamRange]:
-    """Cut a range into as many ranges of nearly one size, or fewer if there are fewer offsets."""
+    """Cut a range into `pieces` ranges of nearly equal size, or fewer if it has fewer offsets."""
     count = max(0, end - start)
     pieces = min(pieces, count)
     marks = [start + count * number // pieces for number in range(pieces + 1)] if pieces else []
@@ -70,16 +66,14 @@ def split(start: int, end: int, pieces: int, *, dense: bool) -> list[StreamRange
 
 
 def read_range(options: StreamOptions, piece: StreamRange, sql: str | None) -> Iterator[pa.RecordBatch]:
-    """The rows of a range as Arrow batches.
+    """Yield the rows of a range as Arrow batches.
 
     Args:
-        options: of the source.
-        piece: the range.
         sql: filter that the broker applies.
 
     Raises:
-        DataLost: messages of the range are no longer there, and `failOnDataLoss` is true.
-        ReadStalled: nothing comes although messages are missing.
+        DataLost: messages of the range no longer exist, and `failOnDataLoss` is true.
+        ReadStalled: messages are missing and none arrives.
         SparkSourceError: the broker cannot be reached or refuses.
     """
     reading = _Reading(options, piece, sql)
@@ -96,10 +90,9 @@ def read_range(options: StreamOptions, piece: StreamRange, sql: str | None) -> I
 
 
 class _Reading:
-    """A range that is being read, over one connection after another.
+    """Reads a range, over one connection after another.
 
-    Attributes:
-        position: the first offset that was not yet read, or with a filter not yet known to be looked at.
+    `position` is the first offset not yet read, or with a filter the first not known to be examined.
     """
 
     def __init__(self, options: StreamOptions, piece: StreamRange, sql: str | None) -> None:
@@ -115,7 +108,6 @@ class _Reading:
         self._ends: StreamEnds | None = None
 
     def rows(self) -> Iterator[pa.RecordBatch]:
-        """Connect, and read on to the end of the range."""
         options = self._options
         self._waiting, self._waiting_bytes, self._ends = [], 0, None
         window = max(2048, 2 * options.link_credit)
@@ -151,21 +143,19 @@ class _Reading:
             yield from self._batches(rest=missing <= 0 or len(self._waiting) >= end - self.position)
 
     def _begin_at(self, offset: int) -> None:
-        """The first message of a connection: above the position if retention was faster than we."""
+        # The first message of a connection is above the position if retention removed the ones before.
         upto = min(offset, self._piece.end)
         if upto > self.position:
             self._lost(upto - self.position, f"{offset} came first, and {self.position} was asked for")
             self.position = upto
 
     def _nothing_more(self, receiver: BulkReceiver, missing: int) -> bool:
-        """Ask whether anything comes; what came with the answer stands in `_waiting`."""
         receiver.grant(min(self._options.link_credit, missing), drain=True)
         self._await_messages_or_drain(receiver, self._options.idle_timeout_s)
         self._take(receiver)
         return receiver.exhausted
 
     def _note_missing_tail(self) -> None:
-        """The stream has no more messages below the range's end."""
         if self.position >= self._piece.end:
             return
         self._lost(self._piece.end - self.position, f"the stream ends at {self._bounds().next}")
@@ -174,7 +164,7 @@ class _Reading:
     # --- some offsets are no messages, or none that the filter lets through -------------------------
 
     def _drained(self, receiver: BulkReceiver) -> Iterator[pa.RecordBatch]:
-        """Each grant is a drain, so that the broker says when it has looked at everything."""
+        # Each grant is a drain, so that the broker reports when it has examined everything.
         end = self._piece.end
         patience_s = self._options.idle_timeout_s
         if self._sql is not None:
@@ -195,7 +185,6 @@ class _Reading:
         self.position = end
 
     def _check_retention(self) -> Bounds:
-        """Whether everything up to `position` was there when the broker came by."""
         bounds = self._bounds()
         if bounds.first > self._whole_to and self._whole_to < self._piece.end:
             upto = min(bounds.first, self._piece.end)
@@ -211,7 +200,6 @@ class _Reading:
         self._waiting_bytes += sum(map(len, payloads))
 
     def _batches(self, *, rest: bool) -> Iterator[pa.RecordBatch]:
-        """What waits, in batches of the size wanted; the remainder too if nothing will join it."""
         size = self._options.arrow_batch_rows
         while self._waiting and (
             rest or len(self._waiting) >= size or self._waiting_bytes >= BATCH_BYTES_MAX
@@ -224,7 +212,6 @@ class _Reading:
                 self._check_retention()
 
     def _cut(self, size: int) -> list[bytes]:
-        """The next messages of one batch: `size` at most, and not many bytes more than allowed."""
         taken = self._waiting[:size]
         if self._waiting_bytes > BATCH_BYTES_MAX:
             total = 0
@@ -238,7 +225,6 @@ class _Reading:
         return taken
 
     def _trimmed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Only rows of the range that were not read before; moves the position, and notes what is missing."""
         column = batch.column(_OFFSET)
         if column.null_count:
             raise ReadStalled(
@@ -254,14 +240,13 @@ class _Reading:
             batch, offsets = batch.slice(low, high - low), offsets[low:high]
             if self._sql is None:
                 self._check_gaps(offsets)
-        # A message from beyond the range shows, too, that the broker has looked at all of it.
+        # A message from beyond the range also shows that the broker has examined all of it.
         self.position = min(max(self.position, last + 1), end)
         if self._sql is None:
             self._whole_to = self.position
         return batch
 
     def _check_gaps(self, offsets: Any) -> None:
-        """Whether offsets are missing in front of, or between, those that came."""
         before = np.concatenate([[self.position - 1], offsets[:-1]])
         gaps = np.nonzero(offsets - before > 1)[0]
         for number in gaps:
@@ -291,15 +276,15 @@ class _Reading:
 
 
 def report_loss(options: StreamOptions, count: int, why: str) -> None:
-    """Messages that should be read are not there: raise, or log.
+    """Raise or log that messages that should be read no longer exist.
 
     Args:
         options: `fail_on_data_loss` decides.
-        count: how many offsets.
-        why: a clause that says how it is known.
+        count: number of offsets.
+        why: a clause with the evidence.
 
     Raises:
-        DataLost: if it is to fail.
+        DataLost: if `fail_on_data_loss` is set.
     """
     words = f"{count} messages of stream '{options.stream}' are lost to the reader: {why}"
     if options.fail_on_data_loss:

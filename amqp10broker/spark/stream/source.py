@@ -1,9 +1,8 @@
-"""A stream as a source of Spark, in batch and streaming queries: what runs on the driver.
+"""A stream as a source of Spark, in batch and streaming queries: the part on the driver.
 
-Offsets are the checkpoint. The driver decides on ranges of offsets, tasks read them (`range`), and a
-range that is read again gives the same rows. Spark pickles a reader for its tasks, and asks the same object
-of a streaming query from beginning to end; a connection is therefore opened where it is used, and never
-travels.
+Offsets are the checkpoint. The driver decides on ranges of offsets, tasks read them (`range`), and a range
+that is read again gives the same rows. Spark pickles a reader for its tasks, and uses the same object of a
+streaming query from beginning to end; a connection is therefore opened where it is used, and never pickled.
 """
 
 from __future__ import annotations
@@ -41,26 +40,21 @@ _log = logging.getLogger(__name__)
 
 
 def batch_reader(options: StreamOptions) -> DataSourceReader:
-    """The reader of a batch query; only with the option `pushdown` one that takes filters over.
+    """Return the reader of a batch query, with support for filters only if the option `pushdown` is set.
 
-    Spark refuses a reader that could take filters over unless its own setting allows it.
+    Spark refuses a reader that supports filters unless its own setting allows it.
     """
     return PushdownReader(options) if options.pushdown else StreamReader(options)
 
 
 class StreamReader(DataSourceReader):
-    """Reads the offsets that the options name, or all that are there now."""
+    """Reads the offsets that the options name, or all that exist now."""
 
     def __init__(self, options: StreamOptions) -> None:
         self._options = options
         self._pushed = Pushed()
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The ranges, as the stream is now.
-
-        Raises:
-            SparkSourceError: the broker cannot be reached, there is no such stream, or messages are lost.
-        """
         questions = Questions(self._options)
         try:
             bounds = questions.bounds()
@@ -79,21 +73,19 @@ class StreamReader(DataSourceReader):
         return plan(self._options, low, high, bounds)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one range."""
-        if isinstance(partition, StreamRange):  # Spark asks once with none if there are no ranges
+        if isinstance(partition, StreamRange):  # Spark passes None if there are no ranges
             yield from read_range(self._options, partition, self._pushed.sql(self._options.filter))
 
 
 class PushdownReader(StreamReader):
-    """The same, and it takes over what it can of the query's conditions."""
+    """A `StreamReader` that evaluates part of the query's conditions."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """See `pushdown.push`."""
         return list(push(filters, self._pushed))
 
 
 class StreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a stream on and on; `offsets` says what an offset is."""
+    """Reads a stream continuously; `offsets` defines what an offset is."""
 
     def __init__(self, options: StreamOptions) -> None:
         self._options = options
@@ -102,7 +94,7 @@ class StreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._questions = Questions(options)
 
     def __getstate__(self) -> dict[str, Any]:
-        """For tasks: without the driver's connection."""
+        # Tasks get a copy without the driver's connection.
         return {**self.__dict__, "_questions": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -112,35 +104,26 @@ class StreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- what is to be read -----------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a query begins that has no checkpoint."""
         bounds = self._bounds()
         first = first_offset(self._options, bounds, self._questions)
         found = StreamOffset(first, initial=True, declaration_id=bounds.declaration_id)
         return found.written(self._options.stream)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """The option `maxOffsetsPerTrigger`."""
         most = self._options.max_offsets_per_trigger
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """What is published from now on is for the next run."""
+        # Messages published from now on belong to the next run.
         self._target = self._bounds().next
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """How far the next batch goes, and into how many pieces it is cut.
-
-        Returns:
-            `start` itself if there is nothing: Spark compares the two.
-
-        Raises:
-            SparkSourceError: the broker cannot be reached, or the checkpoint does not belong to the stream.
-        """
+        # Returns `start` itself if there is nothing: Spark compares the two.
         options = self._options
         at = read_offset(options.stream, start)
         bounds = self._bounds()
         declared = bounds.declaration_id or at.declaration_id
-        fresh = at.initial  # not written down so far; Spark does that even if there is nothing
+        fresh = at.initial  # not recorded so far; Spark records it even if there is nothing
         end = bounds.next if self._target is None else min(self._target, bounds.next)
         if at.is_of_another(declared):
             if options.fail_on_data_loss:
@@ -153,30 +136,25 @@ class StreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "checkpointLocation"
             )
         if isinstance(limit, ReadMaxRows):
-            # Lost messages must not use the limit up: the batch would be empty again and again.
+            # Lost messages must not use up the limit: the batch would be empty again and again.
             end = min(end, max(at.next, bounds.first) + limit.max_rows)
         if end <= at.next:
             here = StreamOffset(at.next, declaration_id=declared)
             return here.written(options.stream) if fresh else start
-        # What is lost is accepted once and written down, so that the rest is cut the same ever after.
+        # A loss is accepted once and recorded, so that the rest is always cut the same way.
         low = at.next if options.fail_on_data_loss else min(max(at.next, bounds.first), end)
         cut = Cut(low, pieces_wanted(options, low, end), low - at.next)
         return StreamOffset(end, cut, declaration_id=declared).written(options.stream)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """For the query's progress: the end of the stream when it was last looked at."""
         return None if self._latest is None else StreamOffset(self._latest).written(self._options.stream)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The ranges of a batch; but for retention they depend on nothing but the two offsets.
-
-        Raises:
-            SparkSourceError: the broker cannot be reached, or messages are lost.
-        """
+        # Apart from retention, the result depends only on the two offsets.
         options = self._options
         first, last = read_offset(options.stream, start), read_offset(options.stream, end)
         if start == end:
-            return []  # another source of the query has something
+            return []  # another source of the query has data
         bounds = self._bounds()
         if not first.initial and first.is_of_another(last.declaration_id):
             if options.fail_on_data_loss:
@@ -192,11 +170,11 @@ class StreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if options.fail_on_data_loss:
                 raise declared_again(options, first.next)
             return all_gone(options, last)
-        if last.cut is None:  # an earlier version wrote it: cut as that would do now
+        if last.cut is None:  # written by an earlier version: cut it as the current one would
             return plan(options, first.next, last.next, bounds) if first.next < last.next else []
         cut = last.cut
         if not first.initial and first.next != cut.start - cut.lost:
-            # Several batches in one: Spark may be told not to write the end of each down.
+            # Several batches in one: Spark can be configured not to record the end of each.
             cut = Cut(first.next, cut.pieces)
         if cut.lost:
             report_loss(
@@ -207,15 +185,13 @@ class StreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- reading ----------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one range."""
         if isinstance(partition, StreamRange) and partition.start < partition.end:
             yield from read_range(self._options, partition, self._options.filter)
 
     def commit(self, end: dict[str, int]) -> None:
-        """Nothing to do: reading takes nothing away, and the checkpoint is Spark's."""
+        """Do nothing: reading removes nothing, and the checkpoint belongs to Spark."""
 
     def stop(self) -> None:
-        """Close the driver's connection."""
         self._questions.close()
 
     def _bounds(self) -> Bounds:
