@@ -1,13 +1,12 @@
-"""The one pass over the events: what each run did, added up in a few hundred cells.
+"""Adds up all events of a recording in one pass, to a few hundred cells.
 
 A cell is a run, a kind of event, a reason, a stream, a bucket of the log-histogram and a protocol; its sums
-are all that any figure needs. Everything after it works on this small table, and since each column of it is
-a sum or a maximum, parts of it can be merged: the same expressions serve the batch, where a cell is about a
-whole run, and the stream, where it is about one second of it.
+suffice for all figures. Each column is a sum or a maximum, so that parts can be merged: the same expressions
+serve the batch, where a cell covers a whole run, and the stream, where it covers one second.
 
-What counts (`docs/analysis.md`): a count belongs to the run if the event's time lies in it; an elapsed
-time belongs to it with the part that lies in it, so that a link that has waited since before the warm-up
-ended is neither forgotten nor counted twice.
+A count belongs to the run if the event's time lies in it; an elapsed time belongs to it with the part that
+lies in it, so that a link that has waited since before the end of the warm-up is counted once
+(`docs/analysis.md`).
 """
 
 from __future__ import annotations
@@ -24,20 +23,19 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+# `value_ns` is the time since the same object was last observed.
 ELAPSED_KINDS: Final = (
     Kind.LINK_IN, Kind.LINK_OUT, Kind.CONNECTION_IN, Kind.CONNECTION_OUT, Kind.CLIENT_SENT,
     Kind.CLIENT_RECEIVED, Kind.QUEUE, Kind.PROCESS,
 )  # fmt: skip
-"""`value_ns` is the time since the same thing was last observed."""
+# `value_ns` is the latency of each of the n messages.
 LATENCY_KINDS: Final = (Kind.CONFIRM, Kind.SETTLE, Kind.CLIENT_CONFIRM, Kind.CLIENT_DELIVERY)
-"""`value_ns` is how long each of the n messages took."""
+# `channel` is the number of a stream of the load generator.
 STREAM_KINDS: Final = (Kind.CLIENT_CONFIRM, Kind.CLIENT_DELIVERY, Kind.CLIENT_SENT, Kind.CLIENT_RECEIVED)
-"""`channel` is the number of a stream of the load generator."""
+# `handle` determines the protocol.
 LINK_KINDS: Final = (Kind.LINK_IN, Kind.LINK_OUT)
-"""`handle` tells the protocol."""
+# `queue_depth` is of the object itself, not of the queue of a link.
 DEPTH_KINDS: Final = (Kind.QUEUE, Kind.CONNECTION_OUT)
-"""`queue_depth` is about the thing itself, and not about the queue of a link."""
-
 KEYS: Final = ("run_id", "kind", "reason", "stream", "bucket", "amqp091")
 _NS: Final = 1_000_000_000
 _ROUNDING: Final = 1e-9
@@ -46,41 +44,43 @@ _NEVER: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Sums over the events of one run that agree in kind, reason, stream, bucket and protocol."""
+    """Sums over the events of one run that agree in kind, reason, stream, bucket and protocol.
+
+    Attributes:
+        stream: of the load generator; 0 for kinds that have none.
+        bucket: of the log-histogram; None for kinds that are not latencies.
+        amqp091: of channels and consumers of AMQP 0-9-1, which have neither link credit nor windows; False
+            for kinds not about links.
+        events: number of those whose time lies in the run.
+        elapsed_ns: the part that lies in the run; 0 for kinds without elapsed time.
+        credit_s: elapsed seconds times link_credit; the other fields in ``_s`` likewise.
+        depth_max: maximum of queue_depth, for kinds in `DEPTH_KINDS`.
+    """
 
     run_id: str
     kind: int
     reason: int
     stream: int
-    """Of the load generator; 0 for kinds that have none."""
     bucket: int | None
-    """Of the log-histogram; None for kinds that are no latency."""
     amqp091: bool
-    """Of channels and consumers of AMQP 0-9-1, which have neither link credit nor windows; False for kinds
-    that are not about links."""
     events: int
-    """Whose time lies in the run."""
     n: int
     bytes: int
     elapsed_ns: int
-    """The part that lies in the run; 0 for kinds without elapsed time."""
     credit_s: float
-    """Elapsed seconds times link_credit; the next three likewise."""
     window_s: float
     queue_credit_s: float
     depth_s: float
-    """Of queue_depth."""
     link_credit_max: int
     queue_credit_max: int
     depth_max: int
-    """Of queue_depth, for kinds in `DEPTH_KINDS`."""
     bytes_max: int
     first_ns: int
     last_ns: int
 
 
 def event_type() -> StructType:
-    """The columns of the event files and the partition, for Spark."""
+    """Return the columns of the event files and the partition, for Spark."""
     from pyspark.sql import types
 
     spark_types = {"int8": types.ByteType(), "int32": types.IntegerType(), "int64": types.LongType()}
@@ -89,17 +89,12 @@ def event_type() -> StructType:
 
 
 def read_events(spark: SparkSession, folder: Path) -> DataFrame:
-    """The events of a recording, with the column `run_id`.
-
-    Args:
-        spark: the session.
-        folder: of the recording.
-    """
+    """Return the events of a recording, with the column `run_id`."""
     return spark.read.schema(event_type()).parquet(str(folder / EVENTS))
 
 
 def cut(events: DataFrame, runs: Sequence[tuple[str, int, int | None]]) -> DataFrame:
-    """Add what of each event lies in its run; of runs that are not named, no event is left.
+    """Add the part of each event that lies in its run, and drop events of other runs.
 
     Args:
         events: as `read_events`.
@@ -112,8 +107,8 @@ def cut(events: DataFrame, runs: Sequence[tuple[str, int, int | None]]) -> DataF
 
     rows = [(run_id, began, _NEVER if ended is None else ended) for run_id, began, ended in runs]
     spans = events.sparkSession.createDataFrame(rows, "run_id string, began bigint, ended bigint")
-    # By a hash of the name: rows are found by a number for half of what they cost to find by a text, and
-    # this is half of the whole pass. That two of 10 000 names share one has a chance of 3 in 10^12.
+    # By a hash of the name: a join by number costs half of one by text, which is half of the whole pass. The
+    # probability that two of 10 000 names share one is 3 in 10^12.
     key = F.xxhash64("run_id").alias("run_key")
     named = F.broadcast(spans.select(key, "began", "ended"))
     joined = events.withColumn("run_key", key).join(named, "run_key")
@@ -127,7 +122,7 @@ def cut(events: DataFrame, runs: Sequence[tuple[str, int, int | None]]) -> DataF
 
 
 def uncut(events: DataFrame) -> DataFrame:
-    """The columns that `cut` adds, for events that all count with all they have."""
+    """Add the columns of `cut` for events that all count in full."""
     from pyspark.sql import functions as F
 
     return events.select(
@@ -142,10 +137,10 @@ def aggregate(events: DataFrame, *more_keys: Column) -> DataFrame:
 
     Args:
         events: as `cut` or `uncut` returns them.
-        more_keys: further columns that the cells are apart by, in front of the others.
+        more_keys: further columns to group by, before the others.
 
     Returns:
-        One row a cell, columns as in `Cell`.
+        One row per cell, columns as in `Cell`.
     """
     from pyspark.sql import functions as F
 
@@ -181,12 +176,12 @@ def aggregate(events: DataFrame, *more_keys: Column) -> DataFrame:
         F.min(ts).alias("first_ns"),
         F.max(ts).alias("last_ns"),
     )
-    # Events of which nothing counts are left out here and not before: to ask each of them costs more.
+    # Events that do not count are dropped here and not before: a test of each event costs more.
     return cells.where("last_ns is not null")
 
 
 def bucket_of(column: str) -> Column:
-    """The bucket of the log-histogram (`histogram`) that a value in ns belongs to."""
+    """Return the bucket of the log-histogram (`histogram`) for a value in ns."""
     from pyspark.sql import functions as F
 
     value = F.col(column)
@@ -196,13 +191,13 @@ def bucket_of(column: str) -> Column:
 
 
 def cells_of(columns: dict[str, list[Any]]) -> list[Cell]:
-    """Rows of `aggregate`, by columns, as records."""
+    """Convert rows of `aggregate`, by columns, to records."""
     names = Cell.__dataclass_fields__
     return [Cell(*values) for values in zip(*(columns[name] for name in names), strict=True)]
 
 
 def collect(cells: DataFrame) -> list[Cell]:
-    """Run the aggregation and bring its rows here, in the order of their keys."""
+    """Run the aggregation and return its rows in the order of their keys."""
     found = cells_of(cells.toArrow().to_pydict())
     return sorted(
         found,

@@ -1,8 +1,8 @@
-"""Runs of one configuration taken together, and configurations side by side. Pure.
+"""Combines the runs of one configuration, and compares configurations.
 
-A configuration's figure is the mean over its repetitions with Student's interval; its latency histogram
-is the sum of theirs. A *group* is what may be compared: configurations that differ in the three settings
-of flow control and in the rate limit alone.
+A configuration's figure is the mean over its repetitions with Student's interval; its latency histogram is
+the sum of theirs. A *group* contains comparable configurations, which differ only in the three settings of
+flow control and in the rate limit.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from amqp10broker.flowevents.schema import CONFIGURATION
 
 SETTINGS: Final = ("max_link_credit", "max_incoming_window", "max_queue_credit")
 Settings = tuple[int | None, ...]
-"""Values of `SETTINGS`; None if it is not known."""
+"""Values of `SETTINGS`; None if unknown."""
 DEFAULTS: Final = (170, 400, 256)
-"""Of the broker, for the three of `SETTINGS`."""
+"""The broker's defaults for the three of `SETTINGS`."""
 GROUP: Final = tuple(name for name in CONFIGURATION if name not in (*SETTINGS, "rate_limit_per_s"))
 METRICS: Final = tuple(each.name for each in fields(RunFigures) if str(each.type).endswith("| None"))
 """Figures of a run that are estimated over repetitions."""
@@ -30,37 +30,37 @@ METRICS: Final = tuple(each.name for each in fields(RunFigures) if str(each.type
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationFigures:
-    """All repetitions of one configuration."""
+    """All repetitions of one configuration.
+
+    Attributes:
+        estimates: by the names of `METRICS`, as far as recorded.
+        stalls: mean share of link time, by side and reason.
+    """
 
     configuration: Configuration
     runs: tuple[RunFigures, ...]
     estimates: Mapping[str, Estimate]
-    """By the names of `METRICS`, as far as recorded."""
     stalls: Mapping[tuple[str, str], float]
-    """Mean share of link time, by side and reason."""
     histograms: Mapping[str, Mapping[int, int]]
 
     def __getitem__(self, name: str) -> Any:
-        """A value of the configuration by its name."""
+        """Return a value of the configuration by its name."""
         return self.configuration[CONFIGURATION.index(name)]
 
     @property
     def settings(self) -> Settings:
-        """The three of `SETTINGS`."""
         return tuple(self[name] for name in SETTINGS)
 
     @property
     def group(self) -> tuple[Any, ...]:
-        """The values of `GROUP`."""
         return tuple(self[name] for name in GROUP)
 
     def values(self, metric: str) -> tuple[float, ...]:
-        """A figure of each repetition that has it."""
+        """Return the figure of each repetition that has it."""
         found = (getattr(run, metric) for run in self.runs)
         return tuple(float(value) for value in found if value is not None)
 
     def mean(self, metric: str) -> float | None:
-        """Of a figure over the repetitions."""
         known = self.estimates.get(metric)
         return None if known is None else known.mean
 
@@ -82,12 +82,12 @@ class Compared:
 
     @property
     def relative(self) -> float:
-        """The difference as a share of the best."""
+        """Return the difference as a share of the best."""
         return self.difference / self.best_mean if self.best_mean else 0.0
 
 
 def configurations(measured: Iterable[Measured]) -> list[ConfigurationFigures]:
-    """Take the repetitions together; in the order of the configurations' values."""
+    """Combine the repetitions; in the order of the configurations' values."""
     members: dict[Configuration, list[Measured]] = {}
     for each in measured:
         members.setdefault(each.figures.configuration, []).append(each)
@@ -95,7 +95,7 @@ def configurations(measured: Iterable[Measured]) -> list[ConfigurationFigures]:
 
 
 def groups(found: Iterable[ConfigurationFigures]) -> list[list[ConfigurationFigures]]:
-    """Configurations that may be compared, together."""
+    """Return lists of comparable configurations."""
     apart: dict[tuple[Any, ...], list[ConfigurationFigures]] = {}
     for each in found:
         apart.setdefault(each.group, []).append(each)
@@ -103,14 +103,14 @@ def groups(found: Iterable[ConfigurationFigures]) -> list[list[ConfigurationFigu
 
 
 def compare(members: Sequence[ConfigurationFigures], metric: str, *, highest: bool) -> list[Compared]:
-    """Each configuration beside the best, the best first.
+    """Compare each configuration with the best, the best first.
+
+    Intervals use the scatter of all configurations compared.
 
     Args:
-        members: of one group; those with different rate limits are compared apart.
+        members: of one group; those with different rate limits are compared separately.
         metric: one of `METRICS`.
-        highest: the best is the highest mean, else the lowest.
-
-    Intervals are of the scatter of all that are compared, as everything that is said of noise.
+        highest: whether the best is the highest mean; else the lowest.
     """
     by_rate: dict[float | None, list[ConfigurationFigures]] = {}
     for each in members:
@@ -150,13 +150,13 @@ def _beside_best(rivals: list[ConfigurationFigures], metric: str, highest: bool)
 
 
 def describe_group(values: Sequence[Any]) -> str:
-    """The values of `GROUP` in words."""
+    """Return the values of `GROUP` in words."""
     parts = [written_value(name, value) for name, value in zip(GROUP, values, strict=True)]
     return ", ".join(part for part in parts if part)
 
 
 def written_value(name: str, value: Any) -> str:
-    """One value of a configuration in words; empty if it is not known."""
+    """Return one value of a configuration in words; empty if unknown."""
     if value is None:
         return ""
     match name:
@@ -179,7 +179,7 @@ def written_value(name: str, value: Any) -> str:
 
 
 def describe_settings(values: Sequence[int | None], rate_limit_per_s: float | None = None) -> str:
-    """The three settings, shortly: ``170 / 400 / 256``."""
+    """Return the three settings, abbreviated: ``170 / 400 / 256``."""
     text = " / ".join("-" if value is None else str(value) for value in values)
     return text if rate_limit_per_s is None else f"{text} at {rate_limit_per_s:,.0f}/s"
 
@@ -202,7 +202,7 @@ def _together(key: Configuration, members: Sequence[Measured]) -> ConfigurationF
 
 
 def _mean_stalls(repetitions: Sequence[Sequence[Stall]]) -> dict[tuple[str, str], float]:
-    """A reason that a repetition does not have counts as 0 there, if that side was observed in it."""
+    # A reason that is absent from a repetition counts as 0 there, if that side was observed.
     observed = Counter(side for stalls in repetitions for side in {stall.side for stall in stalls})
     sums: dict[tuple[str, str], float] = {}
     for stalls in repetitions:
@@ -213,7 +213,6 @@ def _mean_stalls(repetitions: Sequence[Sequence[Stall]]) -> dict[tuple[str, str]
 
 
 def _sortable(configuration: Configuration) -> tuple[tuple[bool, float, str], ...]:
-    """None first, numbers by size, texts by letters."""
     return tuple(
         (value is not None, float(value) if isinstance(value, int | float) else 0.0, str(value))
         for value in configuration

@@ -1,8 +1,8 @@
-"""How pictures look, and how one becomes SVG that stands inside a page.
+"""The style of the pictures, and their conversion to SVG elements of a page.
 
-Matplotlib draws without a window system and without global state. Ink, grid and paper are named by CSS
-variables, so that the page's dark scheme reaches into the pictures; text stays text, so that it can be
-searched and read aloud; ids are made unique, for a page has many pictures.
+Matplotlib draws without a window system and without global state. Colours of ink, grid and paper are CSS
+variables, for the page's dark scheme; text stays text, for search and screen readers; ids are unique among
+the pictures of a page.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from contextlib import contextmanager
 from html import escape
 from typing import Any, Final
 
-# Okabe and Ito's colours: distinguishable with every common kind of colour vision; the last are others'.
+# Okabe and Ito's colours, distinguishable with every common kind of colour vision; the last ones are
+# additions.
 COLOURS: Final = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00",
     "#56B4E9", "#8C6BB1", "#999933", "#882255", "#7A7A7A",
@@ -29,14 +30,13 @@ _VARIABLES: Final = {INK: "var(--ink)", GRID: "var(--grid)"}
 _ID: Final = re.compile(r'\bid="([^"]*)"')
 _REFERENCE: Final = re.compile(r'(href="#|url\(#)([^")]*)')
 _SIZE: Final = re.compile(r'<svg\b[^>]*?\bwidth="([\d.]+)pt"')
+# Characters that XML does not allow even escaped; names of queues and cases may contain them.
 _CONTROL: Final = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
-"""Characters that XML does not have, not even escaped; names of queues and cases may."""
-
 _STYLE: Final[dict[str, Any]] = {
     "svg.fonttype": "none",
-    # Else names inside the picture are drawn by chance.
+    # Else ids in the picture are random.
     "svg.hashsalt": "amqp10broker",
-    # A name with a dollar sign is no formula.
+    # A name with a dollar sign is not a formula.
     "text.parse_math": False,
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans", "Verdana", "Helvetica", "Arial"],
@@ -69,17 +69,17 @@ _STYLE: Final[dict[str, Any]] = {
 
 
 def plain(text: str) -> str:
-    """A text without characters that no XML may have: a mark stands for each."""
+    """Replace each character that XML does not allow."""
     return _CONTROL.sub("\ufffd", text)
 
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Our settings of matplotlib, for what is drawn inside."""
+    """Apply the settings of matplotlib inside the context."""
     import matplotlib
 
     with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
-        # It measures texts by a font of its own that lacks some letters; who shows the picture has others.
+        # It measures texts by its own font, which lacks some letters; viewers have others.
         warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from", UserWarning)
         yield
 
@@ -87,7 +87,7 @@ def style() -> Iterator[None]:
 def panels(
     number: int, columns: int | None = None, *, height_in: float, share_y: bool = False
 ) -> tuple[Any, list[Any]]:
-    """A figure and so many axes, row by row; in one row if the columns are not given."""
+    """Return a figure and this many axes, row by row; in one row if `columns` is None."""
     from matplotlib.figure import Figure
 
     columns = columns or number
@@ -100,17 +100,16 @@ def panels(
 
 
 def as_svg(figure: Any, number: int, title: str) -> str:
-    """The figure as an SVG element, to be put into a page.
+    """Return the figure as an SVG element for a page.
 
     Args:
-        figure: of matplotlib.
         number: of the figure in the page.
-        title: what it is called by readers that do not show it.
+        title: for screen readers.
     """
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     raw = io.BytesIO()
-    # No date, no address of the program that made it: the same figures give the same file.
+    # No date or program name: the same figures give the same file.
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     FigureCanvasSVG(figure).print_svg(raw, metadata=nothing)
     text = plain(raw.getvalue().decode())
@@ -126,19 +125,19 @@ def as_svg(figure: Any, number: int, title: str) -> str:
 
 
 def short_labels(axis: Any) -> None:
-    """Whole thousands as ``60k``."""
+    """Label whole thousands as ``60k``."""
     axis.set_major_formatter(lambda value, _: shortly(value))
 
 
 def bar_axis(axes: Any, labels: Sequence[str], room: float) -> None:
-    """Names of bars from below upwards; so much room beside the first and the last."""
+    """Label bars from below upwards, with `room` beside the first and the last."""
     axes.set_yticks(range(len(labels)), labels)
     axes.set_ylim(-room, len(labels) - 1 + room)
     axes.grid(visible=False, axis="y")
 
 
 def share_axis(axes: Any, which: str = "y") -> None:
-    """0 to 1 as percent."""
+    """Label 0 to 1 as percent."""
     from matplotlib.ticker import PercentFormatter
 
     axis = axes.yaxis if which == "y" else axes.xaxis
@@ -147,7 +146,7 @@ def share_axis(axes: Any, which: str = "y") -> None:
 
 
 def log_axis(axes: Any, low: float, high: float) -> None:
-    """Logarithmic upwards, with labels at 1, 2 and 5 as far as they fit."""
+    """Make the vertical axis logarithmic, with labels at 1, 2 and 5 as far as they fit."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     axes.set_yscale("log", nonpositive="clip")
@@ -159,7 +158,7 @@ def log_axis(axes: Any, low: float, high: float) -> None:
 
 
 def setting_axis(axes: Any, values: Sequence[float], name: str, labels: int = 9) -> None:
-    """The values that were tried, at logarithmic distances; about so many labels at most."""
+    """Label the tested values at logarithmic distances, with about `labels` labels at most."""
     from matplotlib.ticker import FixedLocator, NullLocator
 
     if len(values) > 1:
@@ -172,7 +171,9 @@ def setting_axis(axes: Any, values: Sequence[float], name: str, labels: int = 9)
 
 
 def legible(values: Sequence[float], labels: int) -> list[float]:
-    """Values whose labels do not touch on a logarithmic axis: first and last, and what fits between."""
+    """Return the values whose labels do not overlap on a logarithmic axis: first, last, and those that fit
+    between.
+    """
     if len(values) < 3:
         return list(values)
     apart = (values[-1] / values[0]) ** (1 / labels)
@@ -184,7 +185,7 @@ def legible(values: Sequence[float], labels: int) -> list[float]:
 
 
 def shortly(value: float) -> str:
-    """1234567 as ``1.23M``, 12345 as ``12.3k``, small ones as they are."""
+    """Format 1234567 as ``1.23M`` and 12345 as ``12.3k``; small values stay as they are."""
     for unit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= unit:
             return f"{value / unit:.3g}{letter}"
@@ -192,7 +193,7 @@ def shortly(value: float) -> str:
 
 
 def legend_below(figure: Any, axes: Iterable[Any], title: str | None = None, columns: int = 6) -> None:
-    """One legend for all axes, below them."""
+    """Draw one legend for all axes, below them."""
     found: dict[str, Any] = {}
     for each in axes:
         for handle, label in zip(*each.get_legend_handles_labels(), strict=True):

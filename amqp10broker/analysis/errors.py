@@ -1,16 +1,16 @@
-"""Errors of the analysis; each says what to do.
+"""Errors of the analysis; each contains advice.
 
 ::
 
     BrokerError
     `-- AnalysisError
-        |-- NothingToAnalyse    the recording is whole, and nothing in it counts
+        |-- NothingToAnalyse    the recording is valid, and nothing in it counts
         |-- OutputNotWritable   report and tables cannot be written
-        |-- SparkFailed         Spark has given up in the middle
+        |-- SparkFailed         Spark has failed
         |-- FollowFailed        likewise, while a recording was followed
         `-- CannotStart         something that the analysis needs is not installed
 
-A folder that is no recording is a `recording.errors.RecordingError`.
+A folder that is not a recording is a `recording.errors.RecordingError`.
 """
 
 from __future__ import annotations
@@ -21,17 +21,12 @@ from amqp10broker.errors import BrokerError
 
 
 class AnalysisError(BrokerError):
-    """The analysis cannot be made; the message says what to do."""
+    """The analysis cannot be made; the message contains the remedy."""
 
 
 class _Placed(AnalysisError):
-    """An error about a file or a folder.
-
-    Args:
-        path: which.
-        problem: what is wrong: a clause, or the words of the system ("Permission denied") or of Spark.
-        advice: what to do, if not what helps with this error mostly.
-    """
+    # `problem` is a clause, or a text of the system ("Permission denied") or of Spark; `advice` replaces the
+    # usual remedy.
 
     what: ClassVar[str] = ""
     advice: ClassVar[str] = ""
@@ -43,31 +38,31 @@ class _Placed(AnalysisError):
 
 
 class NothingToAnalyse(_Placed):
-    """There are events, and none counts."""
+    """The recording has events, and none counts."""
 
     advice = "record for longer, or analyse it when the run is over"
 
 
 class OutputNotWritable(_Placed):
-    """The system does not let us write in that folder."""
+    """The system does not allow writing in that folder."""
 
     what = "cannot be written: "
     advice = "name another folder with --output"
 
 
 class SparkFailed(_Placed):
-    """Spark could not do what was asked of it with the recording, or with the file that it named."""
+    """Spark could not process the recording, or the file in the message."""
 
     what = "Spark has given up: "
     advice = "if the file is damaged, move it away and analyse again"
 
 
 class FollowFailed(_Placed):
-    """A recording is not followed any more, for Spark has given up."""
+    """A recording is no longer followed, because Spark has failed."""
 
     what = "Spark has given up: "
     advice = "start again: it goes on where it was, or, if a file is damaged, move that file away first"
 
 
 class CannotStart(AnalysisError):
-    """Java or a package is missing, or Java does not start; the message says what to do."""
+    """Java or a package is missing, or Java does not start."""

@@ -1,4 +1,4 @@
-"""What makes the evidence for a choice weak: repetitions, noise, and the edges of the sweep. Pure."""
+"""Finds weaknesses of the evidence for a choice: repetitions, noise, and the edges of the sweep."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Measured = tuple[Settings, tuple[float, ...]]
 """Settings and the figure of each repetition."""
 
 _NAMED_MAX: Final = 4
+# Share of link time from which on a reason is reported.
 _MUCH: Final = 0.25
-"""Share of link time from which on a reason is worth a word."""
 _HELD_BY: Final = {
     ("publishers", "credit withheld"): "max_link_credit",
     ("publishers", "no credit"): "max_link_credit",
@@ -34,14 +34,13 @@ def weaknesses(
     highest: bool,
     tolerance: float,
 ) -> list[str]:
-    """Sentences, the gravest first; empty if nothing speaks against the choice.
+    """Return the weaknesses as sentences, the gravest first; empty if there are none.
 
     Args:
         pool: all that was compared; at least the chosen and the best.
-        chosen: what is recommended.
-        best: what has the best mean.
-        tried: settings of the whole sweep; some may have been left out before.
-        highest: the best is the highest mean, else the lowest.
+        best: the settings with the best mean.
+        tried: settings of the whole sweep; some may have been excluded before.
+        highest: whether the best is the highest mean; else the lowest.
         tolerance: share of the best that the choice may give up.
     """
     values = dict(pool)
@@ -53,12 +52,7 @@ def weaknesses(
 
 
 def unproven(pool: Sequence[Measured], best: Settings) -> str | None:
-    """Why a choice among these is none: a sentence, or None if some setting was shown to be worse.
-
-    Args:
-        pool: all that was compared.
-        best: what has the best mean.
-    """
+    """Return why no setting is shown to be worse than the best, as a sentence; None if one is."""
     known = scatter([values for _, values in pool])
     if known is None:
         return "each setting was measured once, which shows of none that it is better than another"
@@ -72,7 +66,6 @@ def unproven(pool: Sequence[Measured], best: Settings) -> str | None:
 
 
 def _apart(one: Sequence[float], other: Sequence[float], known: Scatter | None) -> bool:
-    """Whether the repetitions tell two settings apart; the second is the best."""
     return known is not None and _distance(one, other) > known.visible(len(one), len(other))
 
 
@@ -105,7 +98,7 @@ def _hidden(
     *,
     highest: bool,
 ) -> list[str]:
-    """Settings that are behind by more than the tolerance, and by less than the repetitions can show."""
+    # Settings that are behind by more than the tolerance, and by less than the repetitions can show.
     sign = 1 if highest else -1
     bound = sign * fmean(best) * (1 - sign * tolerance)
     alike = [
@@ -113,7 +106,7 @@ def _hidden(
         for settings, values in pool
         if settings != chosen
         and sign * fmean(values) < bound
-        # One repetition by itself is not told from anything: that is said by itself.
+        # a single repetition is reported separately
         and known is not None
         and len(values) > 1
         and not _apart(values, best, known)
@@ -125,24 +118,23 @@ def _hidden(
 
 
 def named(found: Sequence[tuple[str, str]]) -> str:
-    """The first few of things and what is to be said of each: ``170 / 400 / 256 (8%) and 3 more``."""
+    """List the first few names with their remarks: ``170 / 400 / 256 (8%) and 3 more``."""
     names = ", ".join(f"{name} ({said})" for name, said in found[:_NAMED_MAX])
     return f"{names} and {len(found) - _NAMED_MAX} more" if len(found) > _NAMED_MAX else names
 
 
 def beside_bound(mean: float, bound: float) -> float:
-    """How far a mean is from a bound, as a share of the bound."""
+    """Return the distance of a mean from a bound, as a share of the bound."""
     return abs(mean / bound - 1) if bound else math.inf
 
 
 def held_back(
     swept: Sequence[Settings], chosen: Settings, waits: Mapping[tuple[str, str], float]
 ) -> list[str]:
-    """Settings that the links of the choice wait for, and that nobody has varied.
+    """Report settings that the links of the choice wait for, and that the sweep did not vary.
 
     Args:
         swept: settings of the whole sweep.
-        chosen: what is recommended.
         waits: share of link time by side and reason, for the choice.
     """
     found = []
@@ -157,7 +149,6 @@ def held_back(
 
 
 def _distance(values: Sequence[float], best: Sequence[float]) -> float:
-    """How far a mean is from the best, as a share of it."""
     return abs(fmean(values) / fmean(best) - 1) if fmean(best) else 0.0
 
 

@@ -1,4 +1,4 @@
-"""What Spark throws, as errors that name the file and say what to do."""
+"""Translates exceptions of Spark into errors with the file and advice."""
 
 from __future__ import annotations
 
@@ -18,13 +18,10 @@ _PROBLEM_MAX: Final = 300
 
 @contextmanager
 def explained(folder: Path) -> Iterator[None]:
-    """Turn what Spark throws inside into `SparkFailed`.
-
-    Args:
-        folder: of the recording that is read.
+    """Turn an exception of Spark inside the context into `SparkFailed`.
 
     Raises:
-        SparkFailed: Spark has given up.
+        SparkFailed: Spark has failed.
     """
     try:
         yield
@@ -33,7 +30,7 @@ def explained(folder: Path) -> Iterator[None]:
 
 
 def spark_errors() -> tuple[type[Exception], ...]:
-    """What Spark, and the way to its JVM, throw."""
+    """Return the exceptions of Spark, and of the connection to its JVM."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -41,12 +38,7 @@ def spark_errors() -> tuple[type[Exception], ...]:
 
 
 def explanation(folder: Path, said: str) -> SparkFailed:
-    """The error for what Spark has said.
-
-    Args:
-        folder: of the recording.
-        said: all of it, with the traces of Java.
-    """
+    """Return the error for a text from Spark, with the traces of Java."""
     where, problem = place_and_problem(folder, said)
     if any(word in said for word in _MEMORY):
         return SparkFailed(where, problem, "give it more with --memory")
@@ -56,15 +48,10 @@ def explanation(folder: Path, said: str) -> SparkFailed:
 
 
 def place_and_problem(folder: Path, said: str) -> tuple[str, str]:
-    """The file that is named, else the folder, and the cause, shortly.
-
-    Args:
-        folder: of the recording.
-        said: all that Spark has said, with the traces of Java.
-    """
+    """Return the file in the text, else the folder, and the cause in short."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     problem = lines[0] if lines else "it has said nothing"
-    # What py4j says first is that something was thrown; what was thrown comes next.
+    # py4j begins with a line that something was thrown; the exception comes next.
     if problem.startswith("An error occurred while calling") and len(lines) > 1:
         problem = lines[1].removeprefix(": ")
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]

@@ -1,4 +1,4 @@
-"""What one run did, in figures people choose by. Pure: cells in, figures out.
+"""Computes the figures of one run from its cells.
 
 The definitions are in `docs/analysis.md`, in the order of the fields here. A figure whose events were not
 recorded is None, never 0.
@@ -16,30 +16,34 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.flowevents.schema import CONFIGURATION, Kind, Reason
 
 Configuration = tuple[Any, ...]
-"""The values of `schema.CONFIGURATION`, which repetitions of each other have in common."""
+"""The values of `schema.CONFIGURATION`, which repetitions have in common."""
 _Own = tuple[str, Configuration]
 
 _SHARES: Final = {"p50": 0.5, "p99": 0.99, "p999": 0.999}
 CONFIRM: Final = "confirm"
 END_TO_END: Final = "end to end"
 SETTLE: Final = "settle"
+# By the kind of event that reports the wait.
 SIDES: Final = {Kind.LINK_IN: "publishers", Kind.LINK_OUT: "consumers", Kind.CONNECTION_IN: "connections"}
-"""What waits, by the kind of event that says so."""
+# The first that was recorded counts: a client measures the whole path.
 CONFIRM_KINDS: Final = (Kind.CLIENT_CONFIRM, Kind.CONFIRM)
-"""The first that was recorded counts: a client sees all of the way."""
 _NS: Final = 1e9
 _MS: Final = 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFigures:
-    """One run. Rates are messages a second, utilisations and shares 0 to 1."""
+    """The figures of one run. Rates are messages per second, utilisations and shares 0 to 1.
+
+    Attributes:
+        complete: False while it was still being recorded: it counts up to its last event.
+        confirm_source: "client" or "broker"; empty if no confirm was recorded.
+    """
 
     run_id: str
     configuration: Configuration
     repetition: int
     complete: bool
-    """False while it was still being recorded: it counts up to its last event."""
     duration_s: float
     events: int
     events_dropped: int
@@ -51,7 +55,6 @@ class RunFigures:
     broker_in_per_s: float | None
     broker_out_per_s: float | None
     confirm_source: str
-    """"client" or "broker"; empty if no confirm was recorded."""
     confirm_p50_ms: float | None
     confirm_p99_ms: float | None
     confirm_p999_ms: float | None
@@ -76,13 +79,15 @@ class RunFigures:
 
     @property
     def dropped_share(self) -> float:
-        """Events lost, as a share of those there would have been."""
+        """Return the events lost as a share of all events."""
         return self.events_dropped / max(1, self.events + self.events_dropped)
 
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """How long the links of one side of a run waited for one reason."""
+    """How long the links of one side of a run waited for one reason. `share` is of the time of all links
+    of that side.
+    """
 
     run_id: str
     configuration: Configuration
@@ -90,7 +95,6 @@ class Stall:
     reason: str
     seconds: float
     share: float
-    """Of the time of all links of that side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,24 +114,27 @@ class StreamFigures:
 
     @property
     def rate_per_s(self) -> float | None:
-        """What was received, else confirmed, else sent."""
+        """Return the rate of messages received, else confirmed, else sent."""
         rates = (self.received_per_s, self.confirmed_per_s, self.sent_per_s)
         return next((rate for rate in rates if rate is not None), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """All that the cells of one run say."""
+    """The figures of one run, from its cells.
+
+    Attributes:
+        histograms: counts by bucket, for `CONFIRM`, `END_TO_END` and `SETTLE`, as far as recorded.
+    """
 
     figures: RunFigures
     stalls: tuple[Stall, ...]
     streams: tuple[StreamFigures, ...]
     histograms: Mapping[str, Counts]
-    """Counts by bucket, for `CONFIRM`, `END_TO_END` and `SETTLE`, as far as recorded."""
 
 
 def measure(run: Mapping[str, Any], cells: Sequence[Cell]) -> Measured:
-    """The figures of one run.
+    """Compute the figures of one run.
 
     Args:
         run: its row, by the names of `schema.RUN_FIELDS`.
@@ -145,8 +152,8 @@ def measure(run: Mapping[str, Any], cells: Sequence[Cell]) -> Measured:
     stalls = tuple(_stalls(own, sums))
     throughput, source = _throughput(sums, streams)
     cores = sums.share(Kind.PROCESS)
-    # AMQP 0-9-1 has neither link credit nor session windows. Recordings of a benchmark say so for the whole
-    # run; what a broker records by itself has clients of both protocols, and its events tell them apart.
+    # AMQP 0-9-1 has neither link credit nor session windows. Recordings of a benchmark have one protocol for
+    # the whole run; a broker in use has clients of both, and its events distinguish them.
     granted = Sums([] if run["protocol"] == "amqp091" else [c for c in cells if not c.amqp091], duration_s)
     figures = RunFigures(
         run_id=own[0],
@@ -202,7 +209,7 @@ class Sums:
         return [] if kind is None else self._cells.get(kind, [])
 
     def first(self, *kinds: Kind) -> Kind | None:
-        """The first of these kinds that was recorded."""
+        """Return the first of these kinds that was recorded."""
         return next((kind for kind in kinds if self._of(kind)), None)
 
     def n(self, kind: Kind | None) -> int | None:
@@ -210,7 +217,7 @@ class Sums:
         return sum(cell.n for cell in found) if found else None
 
     def rate(self, *kinds: Kind) -> float | None:
-        """Messages a second, of the first kind that was recorded; None if there is none, or no time."""
+        """Return messages per second of the first kind that was recorded; None without one, or without time."""
         count = self.n(self.first(*kinds))
         return None if count is None or self._duration_s <= 0 else count / self._duration_s
 
@@ -218,12 +225,12 @@ class Sums:
         return sum(cell.elapsed_ns for cell in self._of(kind)) / _NS
 
     def share(self, kind: Kind) -> float | None:
-        """n in ns a ns of elapsed time."""
+        """Return the quotient of n in ns and elapsed time."""
         elapsed_s = self.elapsed_s(kind)
         return (self.n(kind) or 0) / _NS / elapsed_s if elapsed_s else None
 
     def mean(self, kind: Kind, column: str) -> float | None:
-        """Of a column, weighted by elapsed time."""
+        """Return the mean of a column, weighted by elapsed time."""
         elapsed_s = self.elapsed_s(kind)
         total: float = sum(getattr(cell, column) for cell in self._of(kind))
         return total / elapsed_s if elapsed_s else None
@@ -232,11 +239,11 @@ class Sums:
         return max((getattr(cell, column) for cell in self._of(kind)), default=None)
 
     def counts(self, kind: Kind | None) -> Counts:
-        """The histogram of a kind of latency: messages by bucket."""
+        """Return the histogram of a kind of latency: messages by bucket."""
         return merge({cell.bucket: cell.n} for cell in self._of(kind) if cell.bucket is not None and cell.n)
 
     def waits(self, kind: Kind) -> dict[int, int]:
-        """Elapsed ns by general reason."""
+        """Return elapsed ns by general reason."""
         found: dict[int, int] = {}
         for cell in self._of(kind):
             reason = general_reason(cell.reason)
@@ -245,7 +252,7 @@ class Sums:
 
 
 def _throughput(sums: Sums, streams: Iterable[StreamFigures]) -> tuple[float | None, str]:
-    """What reached the end of the way, as far along it as was recorded."""
+    # Messages at the last stage that was recorded.
     received = sums.rate(Kind.CLIENT_RECEIVED)
     if received is not None:
         return received, "messages that clients received"
@@ -260,20 +267,18 @@ def _throughput(sums: Sums, streams: Iterable[StreamFigures]) -> tuple[float | N
 
 
 def _used(left: float | None, most: int | None) -> float | None:
-    """Share of a limit that is used up, when so much of it is left in the mean."""
     if left is None or not most:
         return None
     return min(max(1 - left / most, 0.0), 1.0)
 
 
 def percentiles(name: str, counts: Counts, *wanted: str) -> dict[str, float | None]:
-    """Values of a histogram by the names of the figures: ``confirm_p99_ms`` for "p99" of "confirm"."""
+    """Return quantiles by the names of the figures: ``confirm_p99_ms`` for "p99" of "confirm"."""
     values = in_milliseconds(quantiles(counts, [_SHARES[each] for each in wanted]))
     return {f"{name}_{each}_ms": value for each, value in zip(wanted, values, strict=True)}
 
 
 def in_milliseconds(values_ns: Iterable[float | None]) -> list[float | None]:
-    """From ns; None stays."""
     return [None if value is None else value / _MS for value in values_ns]
 
 
@@ -296,7 +301,7 @@ def _streams(
 
 
 def _stream_names(run: Mapping[str, Any]) -> dict[int, str]:
-    """What the run calls its streams: ``{"streams": ["fast", "slow"]}`` in its settings."""
+    # From its settings: ``{"streams": ["fast", "slow"]}``.
     try:
         settings = json.loads(run["settings"] or "{}")
     except ValueError:
@@ -318,7 +323,7 @@ def _stalls(own: _Own, sums: Sums) -> Iterator[Stall]:
 
 
 def general_reason(reason: int) -> int:
-    """What it is a case of, if it is; a number that this version does not know stays one."""
+    """Return the reason that this one is a case of, or itself; an unknown number stays as it is."""
     try:
         return Reason(reason).general
     except ValueError:
@@ -326,7 +331,7 @@ def general_reason(reason: int) -> int:
 
 
 def reason_name(reason: int) -> str:
-    """In words; a number that this version does not know stays one."""
+    """Return the text of a reason; an unknown number stays a number."""
     try:
         return Reason(reason).name.lower().replace("_", " ")
     except ValueError:

@@ -1,9 +1,9 @@
-"""When a recording that is followed is over, and what is then told of its last seconds.
+"""Detects the end of a followed recording, and closes its last seconds.
 
-A stream closes a second when later events have come. Behind the last run none come, and its last seconds
+A stream closes a second when later events have arrived. After the last run none arrive, and its last seconds
 would stay open for ever. So when each run has its end, and no file has appeared for as long as files may be
-late, the seconds that are still open are computed at once, as a batch, and told. The stream does not know of
-that: if another run begins later, it closes the same seconds, and they are left out there.
+late, the open seconds are computed as a batch. The stream is not notified: if another run begins later, it
+closes the same seconds, and they are omitted there.
 """
 
 from __future__ import annotations
@@ -19,15 +19,14 @@ from amqp10broker.recording.errors import RecordingError
 from amqp10broker.recording.runs import read_runs
 
 _LOOK_S: Final = 2.0
+# More than two triggers of the stream: the existing files have been read then.
 _QUIET_LEAST_S: Final = 5.0
-"""More than two triggers of the stream: what is there has been read then."""
 
 
 class Ending:
-    """Says when a recording is over.
+    """Detects the end of a recording.
 
     Args:
-        folder: of the recording.
         late_s: how long files may be late.
         clock: seconds, of which only differences count.
     """
@@ -41,7 +40,7 @@ class Ending:
         self._said = False
 
     def looks(self) -> bool:
-        """Whether it is time to look again: to list the files of a recording costs something."""
+        """Return whether it is time to look again, since listing the files of a recording is expensive."""
         now = self._clock()
         if now - self._looked < _LOOK_S:
             return False
@@ -49,10 +48,9 @@ class Ending:
         return True
 
     def due(self, *, idle: bool) -> bool:
-        """Whether it is over; once, until another file appears.
+        """Return whether the recording is over; True once, until another file appears.
 
-        Args:
-            idle: the stream has read what was there, and closed what it could.
+        `idle` means that the stream has read all files, and closed as many windows as it could.
         """
         now = self._clock()
         files = frozenset(path for paths in event_files(self._folder).values() for path in paths)
@@ -67,23 +65,16 @@ class Ending:
         try:
             runs = {run.run_id: run.ended_ns for run in read_runs(self._folder)}
         except RecordingError:
-            # No row yet, or one that is being replaced: there is a next look.
+            # No row yet, or one that is being replaced: the next look finds it.
             return False
         return all(runs.get(run_id) is not None for run_id in event_files(self._folder))
 
 
 def first_open_s(checkpoint: Path) -> int | None:
-    """The first second that the stream has not closed.
+    """Return the first second that the stream has not closed, since 1970, or None before its first event.
 
-    Spark tells its mark in the progress of a query, too, but not of one that has been started again and has
-    nothing to do.
-
-    Args:
-        checkpoint: of the stream, as Spark writes it: the mark of a batch is in the log of its offsets, and
-            the batch is over when the log of commits has it.
-
-    Returns:
-        Seconds since 1970; None if the stream has seen no event yet.
+    Reads the checkpoint, since a query that was started again and is idle has no watermark in its progress:
+    the log of offsets has the watermark of a batch, and the log of commits shows that the batch is complete.
     """
     done = [int(path.name) for path in (checkpoint / "commits").glob("[0-9]*")]
     if not done:

@@ -1,13 +1,13 @@
-"""A recording as it grows: one line a second and run, by Structured Streaming.
+"""Follows a growing recording by Structured Streaming: one line per second and run.
 
-The same cells as in the batch, by windows of one second of the events' own time. A window is closed when
-the watermark, the latest time seen less `late_s`, has passed it; then it is told and kept, once. Files
+The cells are those of the batch, by windows of one second of event time. A window is closed when the
+watermark, the latest event time less `late_s`, has passed it; then it is printed and stored, once. Files
 appear when they are complete (up to ten seconds after their first event, `recording.parquet`), from several
-processes that do not wait for each other, so the watermark must lag by more than that. An event that comes
-later than its window was closed is left out, here and not in the batch. When all runs have ended, what is
-still open is closed by `final_windows`.
+processes that do not wait for each other, so the watermark must lag by more than that. An event that arrives
+after its window was closed is omitted here, though not in the batch. When all runs have ended,
+`final_windows` closes the rest.
 
-Warm-up is told, too: runs are not looked at, so that a run needs no row yet.
+Warm-up is included: rows of runs are not read, since a run may not have one yet.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
+# More than the ten seconds after which a part of a recording is completed.
 LATE_S: Final = 15
-"""More than the ten seconds after which a part of a recording is completed."""
+# Folder of the closed windows, in the output.
 WINDOWS: Final = "windows"
-"""Folder of the closed windows, in the output."""
+# In that folder; readers ignore names that begin with an underscore.
 CHECKPOINT: Final = "_checkpoint"
-"""In that folder; readers leave out what begins with an underscore."""
+# Files of windows that were printed before the stream closed them.
 _REST: Final = "rest-"
-"""Files of windows that were told before the stream closed them."""
 _WINDOW_S: Final = 1
 _TRIGGER: Final = "2 seconds"
 _LOOK_S: Final = 0.5
@@ -60,18 +60,22 @@ _NS: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One second of one run."""
+    """One second of one run.
+
+    Attributes:
+        start_s: since 1970.
+        in_per_s: deliveries from publishers; messages sent by clients if the broker's links were not
+            recorded.
+        stall_reason: the reason of most link time spent waiting, except for consumers of empty queues.
+    """
 
     run_id: str
     start_s: int
-    """Since 1970."""
     events: int
     in_per_s: float | None
-    """Deliveries from publishers; what clients sent, if the broker's links were not recorded."""
     out_per_s: float | None
     stall_side: str
     stall_reason: str
-    """The reason for which most link time was spent waiting; consumers of empty queues do not count."""
     stall_share: float | None
     confirm_p50_ms: float | None
     confirm_p99_ms: float | None
@@ -81,7 +85,7 @@ class Window:
 
 
 def window_of(run_id: str, start_s: int, cells: Sequence[Cell]) -> Window:
-    """The figures of one second of one run."""
+    """Return the figures of one second of one run."""
     sums = Sums(cells, _WINDOW_S)
     side, reason, share = _main_stall(sums)
     return Window(
@@ -100,7 +104,7 @@ def window_of(run_id: str, start_s: int, cells: Sequence[Cell]) -> Window:
 
 
 def _main_stall(sums: Sums) -> tuple[str, str, float | None]:
-    """Side, reason and share of link time of what holds links up most; no share if there are no links."""
+    # Side, reason and share of link time of the main obstacle; None as share if there are no links.
     found: tuple[str, str, float | None] = ("", "", None)
     for kind in (Kind.LINK_IN, Kind.LINK_OUT):
         waits = sums.waits(kind)
@@ -119,7 +123,7 @@ def _figure(value: float | None) -> str:
 
 
 def line_of(window: Window) -> str:
-    """A window as it is told."""
+    """Return the line of output for a window."""
     at = f"{window.start_s // 3600 % 24:02}:{window.start_s // 60 % 60:02}:{window.start_s % 60:02}"
     parts = [f"{at} {window.run_id}: in {_figure(window.in_per_s)}/s, out {_figure(window.out_per_s)}/s"]
     if window.stall_share is not None:
@@ -137,7 +141,7 @@ def line_of(window: Window) -> str:
 
 
 def windows_of(columns: dict[str, list[Any]]) -> list[Window]:
-    """Rows of `windowed`, by columns, as windows in the order of time."""
+    """Convert rows of `windowed`, by columns, to windows in the order of time."""
     groups: dict[tuple[int, str], list[Cell]] = {}
     for start_s, cell in zip(columns["start_s"], cells_of(columns), strict=True):
         groups.setdefault((start_s, cell.run_id), []).append(cell)
@@ -145,7 +149,7 @@ def windows_of(columns: dict[str, list[Any]]) -> list[Window]:
 
 
 def windowed(events: DataFrame, late_s: int | None = None) -> DataFrame:
-    """The cells of each second; the same for a stream and a batch.
+    """Return the cells of each second, for a stream or a batch.
 
     Args:
         events: as `cells.read_events`.
@@ -172,25 +176,24 @@ def follow(
     late_s: int = LATE_S,
     available_now: bool = False,
 ) -> None:
-    """Tell the windows of a recording as they are closed, until ctrl-C or SIGTERM.
+    """Print the windows of a recording as they are closed, until ctrl-C or SIGTERM.
 
-    They are kept in ``output/windows``. A second call with the same output goes on where the first has ended,
-    and tells no window twice.
+    They are stored in ``output/windows``. A second call with the same output continues where the first ended,
+    and prints no window twice.
 
     Args:
-        folder: of the recording; it may be there before its first event, and is not written to.
+        folder: of the recording; it may exist before its first event, and is not written to.
         output: for windows and checkpoint.
-        spark: the session; it is left as it is.
-        progress: is told of the start and the end.
-        tell: takes a line. What it throws ends the following, and is thrown here.
-        late_s: see `LATE_S`.
-        available_now: end when all files that are there have been read, instead of waiting for more.
+        spark: the session; it is not stopped.
+        tell: called with each line; its exceptions end the function.
+        late_s: lag of the watermark, as `LATE_S`.
+        available_now: end when all existing files have been read, instead of waiting for more.
 
     Raises:
-        NotARecording: there is no such folder.
+        NotARecording: the folder does not exist.
         OtherVersion: it has another layout.
-        OutputNotWritable: the system does not let us write there.
-        FollowFailed: Spark has given up; the message says what it said.
+        OutputNotWritable: the system does not allow writing there.
+        FollowFailed: Spark has failed; the message contains its error.
     """
     check_folder(folder)
     asked = threading.Event()
@@ -235,13 +238,13 @@ def follow(
 
 
 def check_folder(folder: Path) -> bool:
-    """Look whether a folder can be followed.
+    """Check that a folder can be followed.
 
     Returns:
-        Whether anything was recorded there, or is about to be.
+        Whether something was recorded there, or is about to be.
 
     Raises:
-        NotARecording: there is no such folder, or a file in it is damaged.
+        NotARecording: the folder does not exist, or a file in it is damaged.
         OtherVersion: it has another layout.
     """
     if not folder.is_dir():
@@ -252,7 +255,7 @@ def check_folder(folder: Path) -> bool:
 
 
 def _wait_for_events(folder: Path, asked: threading.Event) -> bool:
-    """Wait for the folder of the events, which Spark must find and which is not ours to make."""
+    # Spark needs the folder of the events, which the recorder creates.
     while not (folder / EVENTS).is_dir():
         if asked.wait(_LOOK_S):
             return False
@@ -261,16 +264,14 @@ def _wait_for_events(folder: Path, asked: threading.Event) -> bool:
 
 @contextmanager
 def _interrupt_sets(asked: threading.Event) -> Iterator[None]:
-    """Let ctrl-C or SIGTERM set the event inside, and its repetition interrupt.
-
-    A KeyboardInterrupt in the middle of a call to the JVM leaves the connection to it unusable.
-    """
+    # A KeyboardInterrupt in the middle of a call to the JVM would leave the connection to it unusable: the
+    # first signal sets the event, its repetition interrupts.
 
     first = math.inf
 
     def note(number: int, frame: FrameType | None) -> None:
         nonlocal first
-        # A shell's tools may send one ctrl-C twice, to the process and to its group.
+        # A shell may send one ctrl-C twice, to the process and to its group.
         if time.monotonic() > first + _AGAIN_S:
             raise KeyboardInterrupt
         first = min(first, time.monotonic())
@@ -288,7 +289,7 @@ def _interrupt_sets(asked: threading.Event) -> Iterator[None]:
 
 
 def _stop(query: StreamingQuery) -> None:
-    """Stop between two batches: one that is stopped in its middle is an error for Spark, and long told."""
+    # Stop between two batches: Spark reports one that is stopped in its middle as an error, at length.
     end = time.monotonic() + _STOP_S
     while query.isActive and query.status["isTriggerActive"] and time.monotonic() < end:
         time.sleep(_LOOK_S / 10)
@@ -304,9 +305,9 @@ def start(
     late_s: int,
     available_now: bool,
 ) -> StreamingQuery:
-    """Start the query of `follow`; its folders must be there."""
-    # No limit of files a batch: the order in which Spark would take them is that of their times in the
-    # file system, and a copied recording has lost it. What comes too late would be left out.
+    """Start the query of `follow`; its folders must exist."""
+    # No limit of files per batch: Spark would take them in the order of their times in the file system, which
+    # a copied recording has lost, and late events would be omitted.
     events = spark.readStream.schema(event_type()).parquet(str(folder / EVENTS))
     writer = (
         windowed(events, late_s)
@@ -320,27 +321,23 @@ def start(
 
 @dataclass(slots=True)
 class _Keeper:
-    """Keeps windows in files, and tells those that were not told before."""
+    # Stores windows in files, and prints those that are new.
 
     folder: Path
     tell: Callable[[str], None]
+    # The error in the stream: Spark would report it with the traces of two languages.
     failed: Exception | None = None
-    """What went wrong in the stream: Spark would tell it with the traces of two languages."""
+    # Run and second of windows printed before the stream closed them.
     early: set[tuple[str, int]] = field(default_factory=set)
-    """Run and second of what was told before the stream closed it."""
+    # The stream has its own thread.
     lock: threading.Lock = field(default_factory=threading.Lock)
-    """The stream has a thread of its own."""
 
     def __post_init__(self) -> None:
         for path in self.folder.glob(f"{_REST}*.parquet"):
             self.early |= read_seconds(path)
 
     def keep(self, cells: DataFrame, batch: int) -> None:
-        """Take a batch of the stream.
-
-        Raises:
-            Exception: what goes wrong: the batch is not over then, and is repeated by the next start.
-        """
+        # If this raises, the batch is not complete, and the next start repeats it.
         try:
             self._keep(f"batch-{batch:08}.parquet", cells)
         except Exception as error:
@@ -348,13 +345,7 @@ class _Keeper:
             raise
 
     def close(self, spark: SparkSession, folder: Path, first_s: int) -> None:
-        """Tell what the stream has left open.
-
-        Args:
-            spark: the session.
-            folder: of the recording.
-            first_s: the first second that is open, since 1970.
-        """
+        # `first_s` is the first second that the stream has left open, since 1970.
         events = read_events(spark, folder).where(f"ts_ns >= {first_s * _NS}")
         number = sum(1 for _ in self.folder.glob(f"{_REST}*.parquet"))
         self._keep(f"{_REST}{number:08}.parquet", windowed(events), early=True)
@@ -374,7 +365,7 @@ class _Keeper:
 
 
 def read_seconds(path: Path) -> set[tuple[str, int]]:
-    """Run and second of the windows in a file."""
+    """Return run and second of the windows in a file."""
     import pyarrow.parquet as pq
 
     columns = pq.read_table(str(path), columns=["run_id", "start_s"]).to_pydict()
@@ -382,13 +373,9 @@ def read_seconds(path: Path) -> set[tuple[str, int]]:
 
 
 def keep_windows(path: Path, windows: Iterable[Window]) -> bool:
-    """Write windows into a file; return whether it was not there before.
+    """Write windows into a file, none if there are none; return whether the file is new.
 
     A batch that Spark repeats after a crash has the same number and the same windows, and replaces its file.
-
-    Args:
-        path: of the file; its folder must be there.
-        windows: nothing is written if there are none.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

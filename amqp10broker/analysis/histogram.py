@@ -1,11 +1,11 @@
-"""Log-histograms: latencies as counts by bucket, so that parts can be added. Pure.
+"""Log-histograms: latencies as counts by bucket, so that parts can be added.
 
 A bucket is a sixteenth of an octave: bucket b holds the values from 2^(b/16) ns up to, not including,
-2^((b+1)/16) ns. Two histograms are merged by adding their counts, in any order and grouping, which is what
-lets one expression serve a batch, a stream of batches and several machines. A quantile read off the
-histogram lies in the same bucket as the exact one, so it is wrong by a factor of `RATIO` (4.4 %) at most,
-in either direction; inside the bucket it is interpolated on the logarithmic scale, which mostly leaves far
-less than that. Values below 1 ns (clocks that disagree) have a bucket of their own and read as 0.
+2^((b+1)/16) ns. Two histograms are merged by adding their counts, in any order and grouping, so that one
+expression serves a batch, a stream of batches and several machines. A quantile of the histogram lies in the
+same bucket as the exact one, so its error is at most a factor of `RATIO` (4.4 %) in either direction;
+interpolation on the logarithmic scale usually leaves far less. Values below 1 ns (clocks that disagree) have
+a bucket of their own and read as 0.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import Final
 
 BUCKETS_AN_OCTAVE: Final = 16
 RATIO: Final = 2 ** (1 / BUCKETS_AN_OCTAVE)
-"""Upper edge of a bucket through its lower edge: the bound of the error of a quantile."""
+"""Upper edge of a bucket divided by its lower edge: the bound of the error of a quantile."""
 ZERO_BUCKET: Final = -1
 
 Counts = Mapping[int, int]
-"""Messages by bucket."""
+"""Numbers of messages by bucket."""
 
 
 def lower_edge_ns(bucket: int) -> float:
-    """The smallest value of a bucket, in ns."""
+    """Return the smallest value of a bucket, in ns."""
     return 0.0 if bucket <= ZERO_BUCKET else 2.0 ** (bucket / BUCKETS_AN_OCTAVE)
 
 
 def merge(parts: Iterable[Counts]) -> dict[int, int]:
-    """The histogram of all values that the parts have counted."""
+    """Add histograms."""
     whole: dict[int, int] = {}
     for part in parts:
         for bucket, count in part.items():
@@ -37,15 +37,7 @@ def merge(parts: Iterable[Counts]) -> dict[int, int]:
 
 
 def quantiles(counts: Counts, shares: Sequence[float]) -> list[float | None]:
-    """Values, in ns, that so many of the counted values do not exceed.
-
-    Args:
-        counts: messages by bucket.
-        shares: 0 to 1, in any order.
-
-    Returns:
-        One for each share; None if nothing was counted.
-    """
+    """Return the quantile in ns for each share from 0 to 1; None if nothing was counted."""
     filled = sorted((bucket, count) for bucket, count in counts.items() if count > 0)
     total = sum(count for _, count in filled)
     if not total:
@@ -58,12 +50,12 @@ def quantiles(counts: Counts, shares: Sequence[float]) -> list[float | None]:
             below += filled[place][1]
             place += 1
         bucket, count = filled[place]
-        # The values of a bucket are taken as evenly spread over it, on the logarithmic scale.
+        # The values of a bucket are assumed to be evenly spread, on the logarithmic scale.
         inside = min(max((rank - below) / count, 0.0), 1.0)
         found[share] = lower_edge_ns(bucket) * RATIO**inside
     return [found[share] for share in shares]
 
 
 def quantile(counts: Counts, share: float) -> float | None:
-    """One of `quantiles`."""
+    """Return one of `quantiles`."""
     return quantiles(counts, (share,))[0]

@@ -1,4 +1,4 @@
-"""What there is to analyse: the runs of a recording, and the files with their events."""
+"""The runs of a recording, and the files with their events."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from amqp10broker.recording.arrow import check_version, event_schema, load_arrow
 from amqp10broker.recording.errors import NotARecording
 from amqp10broker.recording.runs import read_runs
 
+# Threads that open files: a remote file system has a latency for each.
 _READERS: Final = 8
-"""Threads that look into files: a file system far away takes its time for each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A recording as it was found."""
+    """The contents of a recording.
+
+    Attributes:
+        runs: rows by the names of `schema.RUN_FIELDS`, in order of their beginnings; only those with events.
+        without_events: run ids with a row and no events.
+        without_row: run ids of events with unknown origin; they are omitted.
+    """
 
     folder: Path
     runs: tuple[Mapping[str, Any], ...]
-    """Rows by the names of `schema.RUN_FIELDS`, by the time they began; only those with events."""
     files: int
     bytes: int
     without_events: tuple[str, ...]
-    """Run ids whose row is there, and nothing else."""
     without_row: tuple[str, ...]
-    """Run ids of events of which nobody knows where they come from; they are left out."""
 
     @property
     def spans(self) -> list[tuple[str, int, int | None]]:
-        """Run id, beginning and end of each run."""
+        """Return run id, beginning and end of each run."""
         return [(run["run_id"], run["began_ns"], run["ended_ns"]) for run in self.runs]
 
 
 def find_recording(folder: Path) -> Recording:
-    """Look at a recording; its events are not read.
-
-    Args:
-        folder: as it was given to `serve --record` or a benchmark.
+    """Find the runs and files of a recording, without reading its events.
 
     Raises:
-        NotARecording: there is no such folder, no run, or no events.
+        NotARecording: the folder does not exist, or has no run or no events.
         OtherVersion: it has another layout.
         ArrowMissing: pyarrow is not installed.
     """
@@ -70,7 +70,7 @@ def find_recording(folder: Path) -> Recording:
 
 
 def check_layout(folder: Path) -> None:
-    """Look into the footer of each file of events: Spark takes what is not there for null, without a word.
+    """Check the footer of each file of events: Spark silently reads missing columns as null.
 
     Raises:
         OtherVersion: one has another layout.
@@ -102,7 +102,7 @@ def _check_file(path: Path, wanted: Mapping[str, Any]) -> None:
 
 
 def event_files(folder: Path) -> dict[str, list[Path]]:
-    """The complete files of each run that has any."""
+    """Return the complete files of each run that has any."""
     found: dict[str, list[Path]] = {}
     for path in sorted((folder / EVENTS).glob(f"{RUN_PARTITION}*/*.parquet")):
         if path.name[0] not in "_.":

@@ -30,11 +30,10 @@ REPORT: Final = "report.html"
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What `analyse` has found and written."""
+    """The results of `analyse`; `files` has the report and the tables."""
 
     report: Path
     files: tuple[Path, ...]
-    """The report and the tables."""
     recommended: tuple[Recommendation | Undecided, ...]
     events: int
     runs: int
@@ -44,17 +43,14 @@ def analyse(folder: Path, output: Path, aim: Aim, spark: SparkSession, progress:
     """Analyse a recording, and write the report and the tables.
 
     Args:
-        folder: of the recording.
-        output: a folder, made if it is not there; files of an earlier analysis are replaced.
-        aim: what settings are recommended for.
-        spark: the session; it is left as it is.
-        progress: is told of each step.
+        output: a folder, created if necessary; files of an earlier analysis are replaced.
+        spark: the session; it is not stopped.
 
     Raises:
-        RecordingError: the folder is no recording that this version reads.
+        RecordingError: the folder is not a recording that this version reads.
         NothingToAnalyse: its runs have no events that count.
-        OutputNotWritable: the system does not let us write there.
-        SparkFailed: Spark has given up.
+        OutputNotWritable: the system does not allow writing there.
+        SparkFailed: Spark has failed.
     """
     recording = find_recording(folder)
     make_folder(output)
@@ -84,21 +80,16 @@ def analyse(folder: Path, output: Path, aim: Aim, spark: SparkSession, progress:
 
 
 def sum_up(recording: Recording, spark: SparkSession, progress: Progress) -> list[Cell]:
-    """The pass over the events: all cells of all runs.
-
-    Args:
-        recording: what to read.
-        spark: the session.
-        progress: is told of tasks that are done.
+    """Return all cells of all runs, by the pass over the events.
 
     Raises:
-        SparkFailed: Spark has given up, for a file is damaged behind its footer, or memory is short.
+        SparkFailed: a file is damaged behind its footer, memory is short, or Spark failed otherwise.
     """
     return _asked(recording, spark, progress, lambda events: collect(aggregate(events)))
 
 
 def look_for_waits(recording: Recording, spark: SparkSession, progress: Progress) -> list[tuple[Any, ...]]:
-    """The longest waits of single links, see `waits.find_waits`.
+    """Return the longest waits of single links, as rows of `waits.find_waits`.
 
     Raises:
         SparkFailed: as `sum_up`.
@@ -115,7 +106,7 @@ def _asked(
 
 
 def measure_all(recording: Recording, cells: Sequence[Cell]) -> list[Measured]:
-    """The figures of each run, in the order of the runs."""
+    """Return the figures of each run, in the order of the runs."""
     by_run: dict[str, list[Cell]] = {}
     for cell in cells:
         by_run.setdefault(cell.run_id, []).append(cell)
@@ -123,10 +114,10 @@ def measure_all(recording: Recording, cells: Sequence[Cell]) -> list[Measured]:
 
 
 def make_folder(output: Path) -> None:
-    """Make the folder of the output.
+    """Create the folder of the output.
 
     Raises:
-        OutputNotWritable: the system does not let us, or it is a file.
+        OutputNotWritable: the system does not allow it, or the path is a file.
     """
     try:
         output.mkdir(parents=True, exist_ok=True)
@@ -137,7 +128,7 @@ def make_folder(output: Path) -> None:
 
 
 def _write_whole(path: Path, text: str) -> None:
-    """Write a file so that nobody sees half of it."""
+    # Atomic, so that readers see either the old file or the new one.
     growing = path.with_name(f"_{path.name}")
     growing.write_text(text, encoding="utf-8")
     os.replace(growing, path)

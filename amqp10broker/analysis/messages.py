@@ -1,4 +1,4 @@
-"""Recommendations as lines for a terminal. Pure."""
+"""Recommendations as lines for a terminal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from amqp10broker.analysis.recommend import Recommendation, Undecided, undecided
 
 
 def all_told(found: Sequence[Recommendation | Undecided]) -> str:
-    """All of them; groups without a recommendation for the same reason together."""
+    """Return all recommendations as text; groups without one for the same reason are joined."""
     texts = [told(one) for one in found if isinstance(one, Recommendation)]
     for reason, groups in undecided(found).items():
         texts.append("\n    ".join([f"no recommendation: {reason}:", *groups]))
@@ -16,7 +16,7 @@ def all_told(found: Sequence[Recommendation | Undecided]) -> str:
 
 
 def told(one: Recommendation | Undecided) -> str:
-    """One recommendation: what, why, how sure, and what to paste."""
+    """Return one recommendation as text: settings, reason, certainty, and options to paste."""
     head = f"{one.group}\n  for the {one.aim}:"
     if isinstance(one, Undecided):
         return f"{head} no recommendation: {one.reason}"

@@ -1,4 +1,6 @@
-"""The pictures of the report. Each takes figures of one group at one rate limit, and draws; see `drawing`."""
+"""The pictures of the report. Each function draws figures of one group at one rate limit, in the style of
+`drawing`.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +36,13 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.flowevents.schema import CONFIGURATION
 
 GREEN: Final = COLOURS[2]
+# A picture with more bars than this is unreadable.
 BARS_MAX: Final = 30
-"""More bars than this are no picture."""
 
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """Which settings were varied: along the axis, line by line, panel by panel."""
+    """The settings that were varied: along the axis, by line, and by panel."""
 
     x: str
     line: str | None
@@ -48,7 +50,7 @@ class Swept:
 
     @staticmethod
     def of(members: Sequence[ConfigurationFigures]) -> Swept | None:
-        """None if nothing was varied."""
+        """Return the varied settings, None if there are none."""
         varied = [name for name in SETTINGS if len(tried(members, name)) > 1]
         if not varied:
             return None
@@ -61,19 +63,17 @@ class Swept:
 
 
 def tried(members: Sequence[ConfigurationFigures], name: str) -> list[int]:
-    """The values of a setting, in order."""
+    """Return the values of a setting, ascending."""
     return sorted({value for each in members if (value := each[name]) is not None})
 
 
 @dataclass(frozen=True, slots=True)
 class _Metric:
-    """One figure and how its axis looks."""
-
     name: str
     title: str
     unit: str
+    # Multiplier into the unit of the axis.
     factor: float = 1.0
-    """To that unit."""
     scale: Literal["number", "log", "share"] = "number"
 
 
@@ -99,9 +99,9 @@ def over_setting(
     metrics: Sequence[_Metric],
     chosen: Settings | None = None,
 ) -> Any:
-    """Figures over the first setting, one line a value of the second, whiskers 95 %.
+    """Draw figures over the first setting, one line per value of the second, with whiskers of 95 %.
 
-    There is one panel a metric and value of the third setting. None if nothing was recorded.
+    There is one panel per metric and value of the third setting. None if nothing was recorded.
     """
     metrics = [one for one in metrics if any(_drawable(one, each.mean(one.name)) for each in members)]
     if not metrics:
@@ -124,24 +124,22 @@ def over_setting(
 def _apart(
     members: Sequence[ConfigurationFigures], name: str | None
 ) -> list[tuple[int | None, list[ConfigurationFigures]]]:
-    """By the values of a setting, in order; all together if none is named."""
     if name is None:
         return [(None, list(members))]
     return [(value, [each for each in members if each[name] == value]) for value in tried(members, name)]
 
 
 def _look(place: int) -> dict[str, str]:
-    """How the lines of a picture are told apart."""
     return {"color": COLOURS[place % len(COLOURS)], "marker": MARKERS[place % len(MARKERS)]}
 
 
 def _drawable(metric: _Metric, mean: float | None) -> bool:
-    """A logarithmic axis has no 0."""
+    # A logarithmic axis has no 0.
     return mean is not None and (mean > 0 or metric.scale != "log")
 
 
 def _scale(axes: Any, metric: _Metric, means: Sequence[float]) -> None:
-    """Limits by the means: with two repetitions a whisker may be ten times as long as the figure."""
+    # Limits by the means: with two repetitions a whisker may be ten times as long as the figure.
     top = max(means, default=1.0)
     match metric.scale:
         case "share":
@@ -155,8 +153,6 @@ def _scale(axes: Any, metric: _Metric, means: Sequence[float]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Whisker:
-    """Where it stands, and its ends."""
-
     x: float
     low: float
     high: float
@@ -164,7 +160,7 @@ class _Whisker:
 
 
 def _mark_cut(axes: Any, whiskers: Sequence[_Whisker]) -> None:
-    """Arrows on whiskers that leave the picture; none downwards where the axis, and the figure, end at 0."""
+    # Arrows on whiskers that are cut off; none downwards where the axis, and the figure, end at 0.
     bottom, top = axes.get_ylim()
     for each in whiskers:
         for out, at, marker in ((each.high > top, top, "^"), (each.low < bottom > 0, bottom, "v")):
@@ -182,7 +178,7 @@ def _lines(
     name, factor = metric.name, metric.factor
     lines = _apart(members, swept.line)
     for place, (value, own) in enumerate(lines):
-        # Lines that lie on one another are moved apart a little, and the lower ones are thicker.
+        # Coinciding lines are moved apart a little, and the lower ones are thicker.
         moved = 1.03 ** (place - (len(lines) - 1) / 2)
         points = [each for _, at in _apart(own, swept.x) for each in at if name in each.estimates]
         if not points:
@@ -214,7 +210,7 @@ def _lines(
 
 
 def heat(members: Sequence[ConfigurationFigures], swept: Swept, chosen: Settings | None) -> Any:
-    """Throughput of every combination of two settings; None if only one was varied."""
+    """Draw the throughput of every combination of two settings; None if only one was varied."""
     means = [mean for each in members if (mean := each.mean("throughput_per_s")) is not None]
     if swept.line is None or not means:
         return None
@@ -233,7 +229,8 @@ def heat(members: Sequence[ConfigurationFigures], swept: Swept, chosen: Settings
         axes.set_xticks([place + 0.5 for place in range(len(xs))], [str(x) for x in xs])
         axes.set_yticks([place + 0.5 for place in range(len(ys))], [str(y) for y in ys])
         axes.set_xlabel(swept.x)
-        axes.set_ylabel(swept.line.replace("_", "_\n", 1))  # in one line it is higher than a low picture
+        # on one line it is longer than a low picture is high
+        axes.set_ylabel(swept.line.replace("_", "_\n", 1))
         title = "throughput, messages / s"
         axes.set_title(title if facet is None else f"{title}; {swept.panel} {facet}")
     return figure
@@ -242,7 +239,6 @@ def heat(members: Sequence[ConfigurationFigures], swept: Swept, chosen: Settings
 def _heat_cells(
     axes: Any, places: Mapping[tuple[int, int], ConfigurationFigures], top: float, chosen: Settings | None
 ) -> None:
-    """A square of one unit for each configuration, by column and row."""
     from matplotlib import colormaps
     from matplotlib.patches import Rectangle
 
@@ -266,12 +262,8 @@ def _heat_cells(
 
 
 def latency_curves(curves: Sequence[tuple[str, ConfigurationFigures]]) -> Any:
-    """How long the fastest 50, 90, 99 ... percent of the messages took at most; None if not recorded.
-
-    Args:
-        curves: what each is called, and its figures.
-    """
-    # A logarithmic axis has no 0, which a broker that confirms within one wake of a session may tell.
+    """Draw the quantiles of latency of each pair of name and figures; None if none was recorded."""
+    # A logarithmic axis has no 0, which occurs if a broker confirms within one iteration of a session.
     wanted = [
         name
         for name in (CONFIRM, END_TO_END)
@@ -284,7 +276,7 @@ def latency_curves(curves: Sequence[tuple[str, ConfigurationFigures]]) -> Any:
         for place, (label, each) in enumerate(curves):
             counts = each.histograms.get(name, {})
             messages = sum(counts.values())
-            # The last ten messages are no distribution.
+            # The last ten messages are not a distribution.
             shares = [share for share in CURVE if share >= 0.5 and messages * (1 - share) >= 10]
             points = [
                 (_nines(share), value)
@@ -309,7 +301,6 @@ def latency_curves(curves: Sequence[tuple[str, ConfigurationFigures]]) -> Any:
 
 
 def _ends(curves: Sequence[tuple[str, ConfigurationFigures]], name: str) -> tuple[float, float]:
-    """The lowest median and the highest value at the end of a curve, in ms."""
     ends = [in_milliseconds(quantiles(each.histograms.get(name, {}), (0.5, 0.9999))) for _, each in curves]
     known = [(low, high) for low, high in ends if low and high]
     return min((low for low, _ in known), default=1.0), max((high for _, high in known), default=1.0)
@@ -329,7 +320,9 @@ _REASON_ORDER: Final = (
 
 
 def some(members: Sequence[ConfigurationFigures], chosen: Settings | None) -> list[ConfigurationFigures]:
-    """As many as a picture of bars bears: evenly picked, with the first, the last and the recommended."""
+    """Return as many as fit in a picture of bars: evenly picked, with the first, the last and the
+    recommended.
+    """
     if len(members) <= BARS_MAX:
         return list(members)
     step = (len(members) - 1) / (BARS_MAX - 2)
@@ -341,12 +334,12 @@ def some(members: Sequence[ConfigurationFigures], chosen: Settings | None) -> li
 def stalls(
     members: Sequence[ConfigurationFigures], chosen: Settings | None, names: Sequence[str] = ()
 ) -> Any:
-    """Share of link time by reason, one bar a configuration; None if no link waited.
+    """Draw the share of link time by reason, one bar per configuration; None if no link waited.
 
     Args:
-        members: as many as a picture bears.
-        chosen: is marked.
-        names: of the bars, if these are not the settings.
+        members: as many as fit in a picture.
+        chosen: highlighted.
+        names: of the bars, if they are not the settings.
     """
     sides = [
         side
@@ -374,7 +367,7 @@ def stalls(
         axes.set_title(f"{side} wait")
         axes.set_xlabel(f"share of the {'links' if side != 'connections' else side}' time")
     if not names:
-        # Few bars make a low picture: in one line it would be cut at both ends.
+        # Few bars make a low picture: on one line it would be cut at both ends.
         grid[0].set_ylabel("link credit /\nwindow /\nqueue credit")
     grid[0].margins(y=0.01)
     legend_below(figure, grid)
@@ -390,7 +383,7 @@ def _reason_colour(reason: str) -> str:
 
 
 def comparison(compared: Sequence[Compared], unit: str, chosen: Settings | None) -> Any:
-    """Difference of each configuration to the best, with its interval."""
+    """Draw the difference between each configuration and the best, with its interval."""
     bars = list(reversed(compared[:BARS_MAX]))
     figure, grid = panels(1, height_in=max(1.8, 0.21 * len(bars) + 1.0))
     axes = grid[0]
@@ -406,7 +399,7 @@ def comparison(compared: Sequence[Compared], unit: str, chosen: Settings | None)
     _legend_of_comparison(axes)
     axes.axvline(0, color=INK, linewidth=0.9)
     axes.axvspan(-0.05, 0.05, color=GREEN, alpha=0.12, linewidth=0)
-    # By the points: with two repetitions an interval may be many times as long as what it is about.
+    # By the points: with two repetitions an interval may be many times as long as the difference.
     reach = 1.3 * max(abs(each.relative) for each in bars) + 0.1
     ends = [end * scale for each in bars for end in (each.low, each.high) if end is not None]
     low, high = max(min([*ends, -0.1]) * 1.1, -reach), min(max([*ends, 0.1]) * 1.1, reach)
@@ -430,11 +423,7 @@ def _legend_of_comparison(axes: Any) -> None:
 
 
 def rates(cases: Sequence[tuple[str, Mapping[str, Estimate]]]) -> Any:
-    """Rate of each stream of each case, one below the other; None if none is known.
-
-    Args:
-        cases: what each is called, and the rates of its streams by their names.
-    """
+    """Draw the rate of each stream of each named case, one below the other; None if none is known."""
     names = sorted({name for _, known in cases for name in known})
     if not names:
         return None

@@ -1,6 +1,6 @@
-"""What the analysis tells while it works: its steps, and how many of Spark's tasks are done.
+"""Progress of the analysis: its steps, and how many of Spark's tasks are done.
 
-Spark's own progress bar is off: it overwrites lines of its own console, and knows nothing of our steps.
+Spark's own progress bar is off: it overwrites lines of its own console, and does not include the other steps.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 _LOOK_S: Final = 0.5
 _SAY_S: Final = 3.0
+# After such a silence a line is repeated, so that the program does not seem to have stopped.
 _SILENT_S: Final = 8.0
-"""After so long something is said although nothing is new: a reader must not think that it has stopped."""
 
 
 class Progress:
-    """Lines with the time since the start.
+    """Writes lines with the time since the start.
 
     Args:
-        stream: where to; None says nothing.
+        stream: None for no output.
     """
 
     def __init__(self, stream: TextIO | None) -> None:
@@ -33,17 +33,17 @@ class Progress:
         self._began = time.monotonic()
 
     def say(self, text: str) -> None:
-        """Tell one step."""
+        """Write one step."""
         if self._stream is not None:
             print(f"[{time.monotonic() - self._began:6.1f} s] {text}", file=self._stream, flush=True)
 
     def warn(self, text: str) -> None:
-        """Say what may be a mistake, also to those who want no progress told."""
+        """Write a warning, even without output of progress."""
         print(f"amqp10broker: {text}", file=self._stream or sys.stderr, flush=True)
 
     @contextmanager
     def watching(self, spark: SparkSession) -> Iterator[None]:
-        """Tell every few seconds how many tasks of what runs inside are done."""
+        """Write every few seconds how many tasks of Spark inside the context are done."""
         if self._stream is None:
             yield
             return
@@ -74,21 +74,17 @@ class Progress:
 
 
 class Parts:
-    """How many of Spark's tasks are done: never less than before.
+    """Counts Spark's tasks that are done; the count never decreases.
 
-    Spark knows what is active, and forgets what is done. So each stage that was seen stays, and has done all
-    its tasks when it is active no more. Further stages make the whole larger.
+    Spark reports only active stages. So each stage that was seen is kept, and counts as done when it is no
+    longer active. Further stages enlarge the total.
     """
 
     def __init__(self) -> None:
         self._stages: dict[int, tuple[int, int]] = {}
 
     def see(self, active: Iterable[tuple[int, int, int]]) -> None:
-        """Look again.
-
-        Args:
-            active: the stages that are at work: number, tasks that are done, all its tasks.
-        """
+        """Update with the active stages: number, tasks that are done, all its tasks."""
         seen = {number: (done, tasks) for number, done, tasks in active}
         for number, (done, tasks) in self._stages.items():
             now, _ = seen.get(number, (tasks, tasks))
@@ -96,7 +92,7 @@ class Parts:
         self._stages = seen
 
     def text(self) -> str:
-        """For a line of progress."""
+        """Return the text for a line of progress."""
         done = sum(done for done, _ in self._stages.values())
         tasks = sum(tasks for _, tasks in self._stages.values())
         return f"reading: {done} of {tasks} parts done" if tasks else "reading: Spark prepares"

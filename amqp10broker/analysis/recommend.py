@@ -1,12 +1,11 @@
-"""Which settings to choose for a stated aim, why, and how weak the evidence is. Pure.
+"""Recommends settings for an aim, with reasons and the weaknesses of the evidence.
 
-Of all settings whose mean is within `TOLERANCE` of the best, the smallest are recommended: what a bigger
-credit or window does not buy in speed costs memory, and makes one link wait for another. Settings that are
-further behind in the mean are not recommended even if the noise is so large that they cannot be told from
-the best; that they cannot is then said (`docs/adr/0022`).
+Of all settings whose mean is within `TOLERANCE` of the best, the smallest are recommended: a larger credit or
+window that adds no speed costs memory, and makes one link wait for another. Settings that are further behind
+in the mean are not recommended even if noise hides the difference; the report states that.
 
-What a broker records by itself is an experiment only if somebody held the load the same: that nothing in the
-recording shows that is the first thing told beside such a recommendation.
+A recording of a broker in use is an experiment only if its load was constant; since the recording does not
+prove that, it is the first note beside such a recommendation.
 """
 
 from __future__ import annotations
@@ -35,30 +34,29 @@ from amqp10broker.analysis.evidence import (
 from amqp10broker.analysis.statistics import Estimate, estimate, scatter
 from amqp10broker.dataclass import dataclass
 
+# Share of the best that a smaller setting may give up.
 TOLERANCE: Final = 0.05
-"""Share of the best that a smaller setting may give up."""
+# Share of the requested rate that counts as sustained: a window cuts the last messages off.
 SUSTAINED: Final = 0.98
-"""Share of the asked rate that counts as sustaining it: a window cuts the last messages off."""
+# The benchmark name of runs that a broker recorded in use, with an arbitrary load.
 OWN_RECORDING: Final = "broker"
-"""The benchmark of runs that a broker recorded by itself, with whatever load there was."""
 _ANY_LOAD: Final = (
     "the broker recorded whatever load there was, and nothing shows that it was the same with each setting: "
     "a difference may be one of the loads; to be sure, offer the same load with each: "
     "python -m benchmarks sweep --record DIR"
 )
+# A run limited to a rate within this share of the requested one was measured at that rate.
 SAME_RATE: Final = 0.05
-"""A run limited to a rate within this share of the asked one was measured at that rate."""
-
 Kind = Literal["throughput", "latency", "memory"]
 
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """What a person wants.
+    """The goal of a recommendation.
 
     Attributes:
-        kind: most messages a second; lowest p99 among settings that sustain `rate_per_s`; least memory
-            among settings that keep `keep` of the best throughput.
+        kind: most messages per second; lowest p99 among settings that sustain `rate_per_s`; least memory
+            among settings that reach `keep` of the best throughput.
         rate_per_s: for "latency".
         keep: for "memory", 0 to 1.
     """
@@ -68,7 +66,7 @@ class Aim:
     keep: float = 0.95
 
     def describe(self) -> str:
-        """In words."""
+        """Return the aim in words."""
         match self.kind:
             case "throughput":
                 return "highest throughput"
@@ -80,7 +78,7 @@ class Aim:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One configuration of a group; the figures have one value a repetition."""
+    """One configuration of a group; the figures have one value per repetition."""
 
     settings: Settings
     throughput_per_s: tuple[float, ...]
@@ -88,53 +86,56 @@ class Candidate:
     confirm_p99_ms: tuple[float, ...] = ()
     memory_bytes: tuple[float, ...] = ()
     rate_limit_per_s: float | None = None
+    # Of the events of its worst run.
     dropped_share: float = 0.0
-    """Of the events of its worst run."""
     complete: bool = True
+    # Share of link time by side and reason.
     waits: Mapping[tuple[str, str], float] = field(default_factory=dict)
-    """Share of link time by side and reason."""
 
     def name(self) -> str:
-        """Its settings and its rate limit, shortly."""
+        """Return the settings and the rate limit, abbreviated."""
         return describe_settings(self.settings, self.rate_limit_per_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """What to set, for one group."""
+    """The settings recommended for one group.
+
+    Attributes:
+        figure: the figure compared: "throughput", "end-to-end p99", "confirm p99", "resident memory".
+        as_good: within the tolerance of the best, including the chosen one.
+        weak: weaknesses of the evidence.
+        unproven: why the runs do not show that these settings are better than any other; None if they do.
+        notes: limits to using these settings elsewhere than in the runs.
+    """
 
     group: str
     aim: str
     figure: str
-    """What was compared: "throughput", "end-to-end p99", "confirm p99", "resident memory"."""
     unit: str
     chosen: Candidate
     chosen_figure: Estimate
     best: Candidate
     best_figure: Estimate
     as_good: tuple[Candidate, ...]
-    """Within the tolerance of the best, the chosen one among them."""
     reasons: tuple[str, ...]
     weak: tuple[str, ...]
-    """What makes the evidence weak; empty if nothing was found."""
     unproven: str | None = None
-    """Why the runs do not show that these settings are better than any other; None if they do."""
     notes: tuple[str, ...] = ()
-    """What to mind before using these settings elsewhere than in the runs."""
 
     @property
     def is_default(self) -> bool:
-        """Whether the broker has these settings anyway."""
+        """Return whether these are the broker's default settings."""
         return self.chosen.settings == DEFAULTS
 
     @property
     def command_line(self) -> str:
-        """To paste into a shell."""
+        """Return options to paste into a shell."""
         return " ".join(["amqp10broker serve", *(f"--{n.replace('_', '-')} {v}" for n, v in self._known())])
 
     @property
     def toml(self) -> str:
-        """To paste into a configuration file."""
+        """Return text to paste into a configuration file."""
         return "\n".join(f"{name} = {value}" for name, value in self._known())
 
     def _known(self) -> list[tuple[str, int]]:
@@ -144,7 +145,7 @@ class Recommendation:
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """No recommendation for one group, and why."""
+    """A group without a recommendation, and the reason."""
 
     group: str
     aim: str
@@ -153,19 +154,15 @@ class Undecided:
 
 @dataclass(frozen=True, slots=True)
 class _Figure:
-    """One way to compare candidates."""
-
     name: str
     unit: str
     values: Callable[[Candidate], tuple[float, ...]]
     highest: bool
 
     def mean(self, one: Candidate) -> float:
-        """Over the repetitions of a candidate, which has at least one."""
         return fmean(self.values(one))
 
     def estimate(self, one: Candidate) -> Estimate:
-        """Likewise, with its interval."""
         found = estimate(self.values(one))
         assert found is not None, "candidates without values are left out before"
         return found
@@ -182,7 +179,7 @@ _LATENCIES: Final = (
 def recommend_all(
     groups: Iterable[Sequence[ConfigurationFigures]], aim: Aim
 ) -> list[Recommendation | Undecided]:
-    """One answer for each group."""
+    """Return one recommendation, or the reason for none, for each group."""
     found = []
     for members in groups:
         one = recommend(describe_group(members[0].group), [candidate_of(each) for each in members], aim)
@@ -193,7 +190,7 @@ def recommend_all(
 
 
 def undecided(found: Iterable[Recommendation | Undecided]) -> dict[str, list[str]]:
-    """The groups without a recommendation, by the reason that they have in common."""
+    """Return the groups without a recommendation, by their common reason."""
     by_reason: dict[str, list[str]] = {}
     for one in found:
         if isinstance(one, Undecided):
@@ -202,7 +199,7 @@ def undecided(found: Iterable[Recommendation | Undecided]) -> dict[str, list[str
 
 
 def candidate_of(figures: ConfigurationFigures) -> Candidate:
-    """What a recommendation looks at."""
+    """Extract the figures that a recommendation uses."""
     return Candidate(
         figures.settings,
         figures.values("throughput_per_s"),
@@ -217,12 +214,10 @@ def candidate_of(figures: ConfigurationFigures) -> Candidate:
 
 
 def recommend(group: str, candidates: Sequence[Candidate], aim: Aim) -> Recommendation | Undecided:
-    """The smallest settings that serve the aim as well as the best.
+    """Recommend the smallest settings that serve the aim as well as the best.
 
     Args:
-        group: what was measured, in words.
-        candidates: its configurations.
-        aim: what for.
+        group: description of the measurement.
     """
     measured = [one for one in candidates if one.throughput_per_s]
     if not measured:
@@ -280,11 +275,8 @@ def _for_memory(group: str, measured: list[Candidate], aim: Aim) -> Recommendati
 
 
 def _unsure_of_rate(tried: Sequence[Candidate], wanted: float) -> list[str]:
-    """Settings that may sustain a rate, or may not.
-
-    By the scatter of each alone and not of all together: what a limit holds at the rate does not scatter,
-    and what cannot follow does.
-    """
+    # Settings that may or may not sustain a rate. By the scatter of each alone, not pooled: runs held at the
+    # rate by a limit do not scatter, and runs that cannot follow do.
     bound = SUSTAINED * wanted
     unsure = []
     for one in tried:
@@ -295,7 +287,6 @@ def _unsure_of_rate(tried: Sequence[Candidate], wanted: float) -> list[str]:
 
 
 def _unsure_of_share(pool: Sequence[Candidate], most: float, keep: float) -> list[str]:
-    """Settings that may keep a share of the best throughput, or may not."""
     known = scatter([one.throughput_per_s for one in pool])
     if known is None:
         return []
@@ -366,12 +357,14 @@ def _choose(
 
 
 def written(value: float) -> str:
-    """A figure with three digits, or whole if it is large."""
+    """Format a figure with three digits, or as an integer if it is large."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def size_of(candidate: Candidate) -> tuple[float, tuple[int, ...]]:
-    """By what settings are called smaller: their product; of equal products, the smaller link credit."""
+    """Return the sort key of settings by size: their product; of equal products, the smaller link credit
+    first.
+    """
     values = tuple(value or 0 for value in candidate.settings)
     return round(sum(math.log(value) for value in values if value > 0), 9), values
 
@@ -385,7 +378,7 @@ def _at_full_speed(measured: list[Candidate]) -> tuple[list[Candidate], list[str
 
 
 def _one_each(pool: Iterable[Candidate], cost: Callable[[Candidate], float]) -> list[Candidate]:
-    """Of candidates that differ in their rate limit alone, the one that costs least."""
+    # Of candidates that differ only in their rate limit, the cheapest.
     kept: dict[Settings, Candidate] = {}
     for one in pool:
         rival = kept.get(one.settings)
@@ -395,7 +388,6 @@ def _one_each(pool: Iterable[Candidate], cost: Callable[[Candidate], float]) -> 
 
 
 def _gaps(pool: Sequence[Candidate]) -> list[str]:
-    """What the recording itself lacks."""
     found = []
     worst = max(one.dropped_share for one in pool)
     if worst > 0:

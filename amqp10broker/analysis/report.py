@@ -1,7 +1,7 @@
-"""The report: one HTML file with everything in it, to be read from top to bottom.
+"""The report: one HTML file, to be read from top to bottom.
 
-First what to set and how sure that is, then, for each group of configurations, the pictures that show
-why, then the figures as tables, then what the words mean. Its layout and its fixed words are in the template
+It begins with the recommendation and its certainty, then has for each group of configurations the pictures
+that explain it, the figures as tables, and the definitions. Layout and fixed texts are in the template
 `report.html`.
 """
 
@@ -49,41 +49,39 @@ _STREAM_COLUMNS: Final = (
     ("confirm_p50_ms", "confirm p50 ms"), ("confirm_p99_ms", "p99 ms"),
     ("end_to_end_p50_ms", "end to end p50 ms"), ("end_to_end_p99_ms", "p99 ms"),
 )  # fmt: skip
+# By the figure of a recommendation: the compared figure, its unit, and whether the highest is the best.
 _COMPARED: Final = {
     "throughput": ("throughput_per_s", "messages / s", True),
     "confirm p99": ("confirm_p99_ms", "ms", False),
     "end-to-end p99": ("end_to_end_p99_ms", "ms", False),
     "resident memory": ("memory_max_bytes", "B", False),
 }
-"""By the figure of a recommendation: what is compared, its unit, and whether the highest is the best."""
 _WAITS_SHOWN: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Analysed:
-    """All that is known when the report is written."""
+    """The contents of a report. `recommended` has one entry per group, in the same order; `waits` the longest
+    waits first.
+    """
 
     recording: Recording
     measured: Sequence[Measured]
     groups: Sequence[Sequence[ConfigurationFigures]]
     recommended: Sequence[Recommendation | Undecided]
-    """One for each group, in the same order."""
     aim: str
     waits: Sequence[LinkWait]
-    """Of single links, the longest first."""
 
 
 class _Picture(NamedTuple):
-    """A picture and how to read it."""
-
+    # A figure of matplotlib, or None; SVG in the page.
     image: Any
-    """A figure of matplotlib, or None; SVG in the page."""
     title: str
     caption: str
 
 
 class _Table(NamedTuple):
-    """A table; so many of its columns are aligned left, and the rows with these numbers emphasised."""
+    # A table with the number of its left-aligned columns and the numbers of its emphasised rows.
 
     headings: list[str]
     rows: list[list[str]]
@@ -93,31 +91,22 @@ class _Table(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """Pictures and tables below one heading."""
-
     heading: str | None
     pictures: list[_Picture]
     tables: tuple[_Table, ...]
 
 
 class _Section(NamedTuple):
-    """One group, or the cases of one benchmark."""
-
     heading: str
     parts: list[_Part]
 
 
 def report(analysed: Analysed, say: Callable[[str], None] = lambda text: None) -> str:
-    """The report as HTML.
-
-    Args:
-        analysed: what it tells.
-        say: is told of each group whose pictures are drawn.
-    """
+    """Return the report as HTML. `say` is called with a text for each group whose pictures are drawn."""
     from jinja2 import Environment, StrictUndefined
 
     recording, measured = analysed.recording, analysed.measured
-    # Names come from recordings, so from anybody: all of them are escaped.
+    # Names come from recordings, that is, from any client: all of them are escaped.
     environment = Environment(
         autoescape=True,
         undefined=StrictUndefined,
@@ -175,7 +164,6 @@ def _machines(recording: Recording) -> str:
 
 
 def _waits(analysed: Analysed) -> _Table:
-    """Which link stalled, when and why."""
     began = {run["run_id"]: run["began_ns"] for run in analysed.recording.runs}
     rows = [
         [
@@ -195,13 +183,13 @@ def _waits(analysed: Analysed) -> _Table:
 
 
 def _clock(ns: int) -> str:
-    """A time of the day, to the millisecond. The date stands at the top of the report."""
+    # To the millisecond; the date is at the top of the report.
     at = time.strftime("%H:%M:%S", time.gmtime(ns // 1_000_000_000))
     return f"{at}.{ns % 1_000_000_000 // 1_000_000:03}"
 
 
 def interval(known: Estimate) -> str:
-    """``60,275 ± 1,243`` over repetitions, or that there was one."""
+    """Return ``60,275 ± 1,243`` over repetitions, or a note that there was one."""
     if known.half_width is None:
         return f"{written(known.mean)} (one repetition: no interval)"
     return f"{written(known.mean)} ± {written(known.half_width)} (95 %, {known.repetitions} repetitions)"
@@ -227,8 +215,6 @@ def _rates(
     one: Recommendation | Undecided,
     numbers: Iterator[int],
 ) -> Iterator[_Part]:
-    """The configurations of one group, by their rate limits."""
-
     def limit(each: ConfigurationFigures) -> tuple[bool, float]:
         rate = each["rate_limit_per_s"]
         return rate is not None, rate or 0.0
@@ -247,7 +233,6 @@ def _rates(
 
 
 def _drawn(wanted: Iterable[_Picture], numbers: Iterator[int]) -> list[_Picture]:
-    """As SVG, without those that have nothing to show."""
     return [
         each._replace(image=as_svg(each.image, next(numbers), each.title))
         for each in wanted
@@ -319,7 +304,7 @@ def _pictures(
 
 
 def _cases(analysed: Analysed, members: Sequence[ConfigurationFigures], numbers: Iterator[int]) -> _Part:
-    """Configurations of one benchmark whose settings were not varied: case beside case."""
+    # Configurations of one benchmark whose settings were not varied.
     labels = case_names(members)
     rates = [(label, _stream_rates(analysed, each)) for label, each in zip(labels, members, strict=True)]
     wanted = (
@@ -339,7 +324,7 @@ def _cases(analysed: Analysed, members: Sequence[ConfigurationFigures], numbers:
 
 
 def case_names(members: Sequence[ConfigurationFigures]) -> list[str]:
-    """What tells these configurations apart, as shortly as can be."""
+    """Return the shortest names that distinguish these configurations."""
     names = [name for name in CONFIGURATION if len({each[name] for each in members}) > 1]
     shown = [name for name in names if name not in ("publishers", "consumers", "durable")] or names
 
@@ -354,7 +339,7 @@ def case_names(members: Sequence[ConfigurationFigures]) -> list[str]:
 
 
 def _stream_rates(analysed: Analysed, each: ConfigurationFigures) -> dict[str, Estimate]:
-    """The rate of each stream over the repetitions; without streams, the throughput."""
+    # Without streams, the throughput.
     own = {run.run_id for run in each.runs}
     values: dict[str, list[float]] = {}
     for one in analysed.measured:
@@ -367,7 +352,7 @@ def _stream_rates(analysed: Analysed, each: ConfigurationFigures) -> dict[str, E
 
 
 def comparisons(groups: Sequence[Sequence[ConfigurationFigures]]) -> list[Compared]:
-    """For the table beside the report: throughput and p99 of each configuration beside the best."""
+    """Return throughput and p99 of each configuration beside the best, for the table beside the report."""
     wanted = [(name, highest) for name, _, highest in _COMPARED.values() if name != "memory_max_bytes"]
     return [
         one
@@ -380,7 +365,7 @@ def comparisons(groups: Sequence[Sequence[ConfigurationFigures]]) -> list[Compar
 def _curves(
     members: Sequence[ConfigurationFigures], chosen: Settings | None
 ) -> list[tuple[str, ConfigurationFigures]]:
-    """A few that stand for all: the recommended, the fastest, the smallest and the largest settings."""
+    # A selection: the recommended, the fastest, the smallest and the largest settings.
     fastest = max(members, key=lambda each: each.mean("throughput_per_s") or 0.0)
     by_size = sorted(members, key=lambda each: [value or 0 for value in each.settings])
     named = [(each, "recommended") for each in members if chosen is not None and each.settings == chosen]

@@ -1,4 +1,4 @@
-"""The Spark session of the analysis: on this machine, with what it needs and no more."""
+"""The Spark session of the analysis, on this machine."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def analysis_session(master: str, memory: str, more: Mapping[str, str] | None = 
 
     Args:
         master: ``local[*]``, ``local[N]`` or ``spark://127.0.0.1:PORT``.
-        memory: of the JVM, as Spark writes it: ``2g``.
-        more: settings of Spark that go before ours.
+        memory: of the JVM, in Spark's notation: ``2g``.
+        more: settings of Spark that override the defaults.
 
     Raises:
         CannotStart: Java, pyspark, matplotlib or jinja2 is missing, or Java does not start.
@@ -35,13 +35,14 @@ def analysis_session(master: str, memory: str, more: Mapping[str, str] | None = 
     check_installed()
     conf = {
         "spark.driver.memory": memory,
-        # Files of recordings are small: several in one task, and the task's end is not waited for long.
+        # Files of recordings are small: several share a task, to save the cost of tasks.
         "spark.sql.files.openCostInBytes": str(1 << 20),
-        # A recording has a folder for each run; to list them is no work for a job of Spark, of a task each.
+        # A recording has a folder for each run; listing them by a job of Spark would need a task each.
         "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
     }
     if not master.startswith("local"):
-        # Spark's 200 are for tables; here they would be 200 tasks of a few cells, and as many files of state.
+        # Spark's default of 200 is for tables; here they would be 200 tasks of a few cells, and as many files
+        # of state.
         conf["spark.sql.shuffle.partitions"] = str(_CLUSTER_PARTITIONS)
     try:
         session = local_session("amqp10broker analyse", cores=master, conf={**conf, **(more or {})})
@@ -53,10 +54,10 @@ def analysis_session(master: str, memory: str, more: Mapping[str, str] | None = 
 
 
 def check_installed() -> None:
-    """Look for the packages that the analysis needs; Java is not looked for.
+    """Check that the Python packages of the analysis are installed; Java is not checked.
 
     Raises:
-        CannotStart: one is missing; the message says how to install it.
+        CannotStart: one is missing; the message explains how to install it.
     """
     try:
         require_spark()
@@ -66,7 +67,6 @@ def check_installed() -> None:
 
 
 def _not_started(error: Exception, memory: str) -> CannotStart:
-    """What Spark throws when Java does not start, with advice."""
     said = next((line.strip() for line in str(error).splitlines() if line.strip()), "it has said nothing")
     return CannotStart(
         f"Spark does not start with --memory {memory}: {said}; give it less memory, or look at what Java has "
@@ -76,19 +76,21 @@ def _not_started(error: Exception, memory: str) -> CannotStart:
 
 @contextmanager
 def command_session(master: str, memory: str) -> Iterator[SparkSession]:
-    """`analysis_session` for a process that does nothing else; ctrl-C ends it without a word from Spark.
+    """Provide `analysis_session` to a process with no other task; ctrl-C ends it without output from Spark.
 
     Raises:
-        CannotStart, SparkSourceError: as `analysis_session`.
+        CannotStart: as `analysis_session`.
+        SparkSourceError: as `analysis_session`.
     """
-    # py4j logs each call that is interrupted, with a traceback, by the root logger; Spark logs each error
-    # that it throws, with a trace, and we tell it in words.
+    # py4j logs each interrupted call with a traceback to the root logger; Spark logs each error that it
+    # throws, and the analysis reports it in words.
     logging.getLogger().addHandler(logging.NullHandler())
     quiet = {"spark.driver.extraJavaOptions": "-Damqp10broker.log.level=off"}
-    # Whoever ends us with SIGTERM, as service managers do, is heard like ctrl-C.
+    # SIGTERM, as service managers send it, acts like ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     spark = analysis_session(master, memory, quiet)
-    # pyspark's own handler calls the JVM in the middle of a call to the JVM. What runs there ends with us.
+    # pyspark's own handler calls the JVM in the middle of a call to the JVM. Jobs in the JVM end with this
+    # process.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield spark

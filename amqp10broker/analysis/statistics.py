@@ -1,8 +1,8 @@
-"""Means, confidence intervals and differences of few repetitions. Pure.
+"""Means, confidence intervals and differences of few repetitions.
 
-Repetitions are few (three to ten) and their spread is not known beforehand, so intervals are Student's.
-Whether two settings differ is judged by the scatter of all that are compared (`Scatter`).
-One repetition has no spread: its interval is None, never zero.
+Repetitions are few (three to ten) and their spread is unknown beforehand, so intervals are Student's. Whether
+two settings differ is judged by the scatter of all that are compared (`Scatter`). One repetition has no
+spread: its interval is None, never zero.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ CONFIDENCE: Final = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean over repetitions and, from two on, the interval in which the true mean lies."""
+    """A mean over repetitions and, from two on, the interval that contains the true mean.
+
+    `deviation` is the standard deviation of one repetition; None if there is only one.
+    """
 
     mean: float
     low: float | None
     high: float | None
     repetitions: int
     deviation: float | None = None
-    """Standard deviation of one repetition; None if there is only one."""
 
     @property
     def half_width(self) -> float | None:
-        """Half the interval: ``mean ± half_width``."""
+        """Return half the interval: ``mean ± half_width``."""
         return None if self.high is None else self.high - self.mean
 
 
 def estimate(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate | None:
-    """Mean and interval of repetitions; None if there is no value.
+    """Return mean and interval of repetitions, None if there are none.
 
-    Args:
-        values: one a repetition.
-        confidence: share of such intervals that contain the true mean, between 0 and 1.
+    `confidence` is the share of such intervals that contain the true mean, between 0 and 1.
     """
     if not values:
         return None
@@ -53,14 +53,10 @@ def estimate(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimat
 
 
 def estimate_ratio(ratios: Sequence[float], confidence: float = CONFIDENCE) -> Estimate | None:
-    """The mean of ratios, 1 for alike, with Student's interval.
+    """Return the geometric mean of ratios with Student's interval; 1 means alike, None that there are none.
 
-    Ratios are multiplied, not added: half as fast and twice as fast is no difference. So it is their
-    logarithms that have a mean and an interval; the deviation is left out, as it would be one of logarithms.
-
-    Args:
-        ratios: one a repetition, above 0; of none there is no estimate.
-        confidence: as in `estimate`.
+    Ratios are multiplied, not added: half as fast and twice as fast cancel out. So the mean and the interval
+    are of their logarithms; the deviation, which would be of logarithms, is omitted.
 
     Raises:
         ValueError: a ratio is not above 0.
@@ -74,12 +70,12 @@ def estimate_ratio(ratios: Sequence[float], confidence: float = CONFIDENCE) -> E
 
 @dataclass(frozen=True, slots=True)
 class Scatter:
-    """How repetitions scatter, pooled over the settings that are compared; see `scatter`.
+    """The scatter of repetitions, pooled over the settings that are compared.
 
     Attributes:
-        noise: how far one repetition lies from its mean, as a share of it.
-        freedom: degrees of freedom of that.
-        repetitions: of a setting that has several, in the mean.
+        noise: deviation of one repetition from its mean, as a share of it.
+        freedom: degrees of freedom of `noise`.
+        repetitions: mean number per setting, of settings with several.
     """
 
     noise: float
@@ -88,29 +84,25 @@ class Scatter:
 
     @property
     def typical(self) -> float:
-        """The smallest difference that two settings with so many repetitions show; what noise hides."""
+        """Return the smallest difference that two settings with this mean number of repetitions show."""
         return self.visible(self.repetitions, self.repetitions)
 
     def visible(self, one: float, other: float) -> float:
-        """The smallest difference of two settings that their repetitions show, as a share of the better mean.
-
-        Args:
-            one: repetitions of one setting.
-            other: of the other.
+        """Return the smallest difference, as a share of the better mean, that two settings show with so many
+        repetitions.
         """
         quantile = _student_quantile(CONFIDENCE, self.freedom)
         return quantile * self.noise * math.sqrt(1 / one + 1 / other)
 
 
 def scatter(groups: Sequence[Sequence[float]]) -> Scatter | None:
-    """The scatter of repetitions, taken as the same share of the mean for each setting.
+    """Return the scatter of repetitions, modelled as the same share of the mean for each setting.
 
-    Two or three repetitions alone know their own scatter so badly that nearly nothing could be told apart,
-    or, where they lie close together by chance, anything. Everything that says whether two settings differ
-    goes by this one figure.
+    Two or three repetitions alone estimate their own scatter so badly that nearly no difference could be
+    shown, or, where they are close by accident, any. All statements on differences use this one figure.
 
     Args:
-        groups: the repetitions of each setting; those with one repetition or a mean of 0 say nothing.
+        groups: the repetitions of each setting; those with one repetition or a mean of 0 do not count.
 
     Returns:
         None if no setting has two.
@@ -128,7 +120,8 @@ def scatter(groups: Sequence[Sequence[float]]) -> Scatter | None:
 
 
 def _student_quantile(confidence: float, freedom: int) -> float:
-    """Half the width of the interval in which Student's t lies with the confidence."""
-    from scipy.special import stdtrit  # loads in a tenth of a second: not for who only reads an estimate
+    # Half the width of the interval that contains Student's t with this confidence.
+    # takes a tenth of a second to import, unnecessary for readers of an estimate
+    from scipy.special import stdtrit
 
     return float(stdtrit(freedom, 0.5 + confidence / 2))

@@ -1,8 +1,7 @@
-"""The tables beside the report, as CSV for people and as Parquet for programs.
+"""The tables beside the report, as CSV and as Parquet.
 
-Each table is written by each analysis, also without a row, and has the same columns of the same types
-whatever was recorded: a program that reads two of them, or the folder of an earlier analysis, must not be
-surprised.
+Each analysis writes each table, also without a row, with the same columns and types whatever was recorded, so
+that programs can rely on them.
 """
 
 from __future__ import annotations
@@ -35,32 +34,30 @@ from amqp10broker.flowevents.schema import CONFIGURATION, RUN_FIELDS
 
 Row = dict[str, Any]
 Columns = dict[str, str]
-"""Arrow's types by name."""
+"""Arrow's types by column name."""
 
+# Quantiles of latency curves, in pictures and tables.
 CURVE: Final = (
     0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9999,
 )  # fmt: skip
-"""Shares at which latency curves are drawn and tabled."""
-
 _TYPES: Final = {
     "str": "string", "int": "int64", "int | None": "int64", "float": "double", "float | None": "double",
     "bool": "bool", "bool | None": "bool", "str | None": "string",
 }  # fmt: skip
+# Fields of records that other columns represent.
 _SPREAD: Final = ("run_id", "configuration", "best")
-"""Fields of records that other columns stand for."""
+# Suffixes of the columns of an estimated figure, and the field of each.
 _ENDS: Final = {"": "mean", "_low": "low", "_high": "high"}
-"""What the name of an estimated figure ends with, and what of the estimate that is."""
+# A spreadsheet evaluates a text that begins with one of these as a formula.
 _RISKY: Final = ("=", "+", "-", "@", "\t", "\r")
-"""What a spreadsheet takes for the beginning of a formula."""
 
 
 def columns_of(record: type) -> Columns:
-    """The columns for the fields of a record, without those that other columns stand for."""
+    """Return the columns for the fields of a record, without those that other columns represent."""
     return {each.name: _TYPES[str(each.type)] for each in fields(record) if each.name not in _SPREAD}
 
 
 def schema_of(columns: Columns) -> Any:
-    """For Arrow."""
     import pyarrow as pa
 
     return pa.schema([(name, pa.type_for_alias(kind)) for name, kind in columns.items()])
@@ -99,12 +96,9 @@ def tables_of(
     recommended: Sequence[Recommendation | Undecided],
     waits: Sequence[LinkWait],
 ) -> dict[str, list[Row]]:
-    """The rows of all `TABLES`, by name.
+    """Return the rows of all `TABLES`, by name.
 
     Args:
-        measured: the runs.
-        found: their configurations.
-        compared: configurations beside the best.
         recommended: one for each group of the configurations, in their order.
         waits: of single links, the longest first.
     """
@@ -125,12 +119,7 @@ def tables_of(
 
 
 def write_tables(folder: Path, tables: Mapping[str, Sequence[Row]]) -> list[Path]:
-    """Write each as ``NAME.csv`` and ``NAME.parquet``; files of an earlier analysis are replaced.
-
-    Args:
-        folder: must be there.
-        tables: as `tables_of`.
-    """
+    """Write each table as ``NAME.csv`` and ``NAME.parquet``, replacing earlier files."""
     import pyarrow as pa
     import pyarrow.csv
     import pyarrow.parquet as pq
@@ -148,7 +137,7 @@ def write_tables(folder: Path, tables: Mapping[str, Sequence[Row]]) -> list[Path
 
 
 def _harmless(row: Row) -> Row:
-    """Texts that come from elsewhere, such as the name of a stream, so that no spreadsheet computes them."""
+    # Escapes texts from clients, such as the name of a stream, so that a spreadsheet does not evaluate them.
     return {
         name: f"'{value}" if isinstance(value, str) and value.startswith(_RISKY) else value
         for name, value in row.items()
@@ -156,12 +145,7 @@ def _harmless(row: Row) -> Row:
 
 
 def recommendation_row(one: Recommendation | Undecided, member: ConfigurationFigures) -> Row:
-    """One recommendation as a row.
-
-    Args:
-        one: the recommendation.
-        member: any configuration of its group.
-    """
+    """Return one recommendation as a row; `member` is any configuration of its group."""
     row: Row = {"group": one.group, "aim": one.aim, **dict(zip(GROUP, member.group, strict=True))}
     if isinstance(one, Undecided):
         return {**row, "reasons": one.reason}
@@ -191,7 +175,6 @@ def _named(configuration: Configuration) -> Row:
 
 
 def _spread(row: Row) -> Row:
-    """Put the values of the configuration in its place."""
     rest = {name: value for name, value in row.items() if name not in _SPREAD}
     return {"run_id": row["run_id"], **_named(row["configuration"]), **rest}
 
@@ -205,7 +188,7 @@ def _configuration(each: ConfigurationFigures) -> Row:
 
 
 def _stalls(each: ConfigurationFigures, measured: Sequence[Measured]) -> Iterable[Row]:
-    """Seconds of all repetitions together, and the mean share."""
+    # Seconds of all repetitions together, and the mean share.
     own = {run.run_id for run in each.runs}
     seconds: dict[tuple[str, str], float] = {}
     for one in measured:

@@ -1,17 +1,15 @@
-"""The longest waits of single links: which link, when, for how long, why.
+"""Finds the longest waits of single links, with time, duration and reason.
 
-Figures are sums over all links of a run. Who looks for the one that stalled wants it by itself. An event of
-a link tells a reason and the time for which it held, and a wait is a chain of such events without a gap and
-without a delivery. They may be many: a link that waits has one each second, and one whenever its queue or
-its window moves.
+An event of a link has a reason and the time for which it applied, and a wait is a chain of such events
+without a gap and without a delivery. A waiting link has an event each second, and one whenever its queue or
+its window changes.
 
-So as not to sort all events, they are added up by link, reason and second first. Where the times of a second
-have no gap, it is a piece of a chain; where they have one, the longest of its events is. So a wait is exact
-if it is all there was in its seconds, and else too short by a part of its first and of its last second.
-Reasons that are cases of a more general one count as that, so that a wait is not cut where its case changes;
-its last case is the one that is told.
+To avoid sorting all events, they are first added up by link, reason and second. Where the times of a second
+have no gap, it is a piece of a chain; else the longest of its events counts. So a wait is exact if nothing
+else happened in its seconds, and else too short by a part of its first and last second. A special reason
+counts as its general one, so that a wait is not cut where the case changes; the last case is reported.
 
-Left out are waits of consumers that nothing holds up: the queue was empty, or another consumer is active.
+Waits of consumers without an obstacle (the queue was empty, or another consumer is active) are omitted.
 """
 
 from __future__ import annotations
@@ -28,10 +26,10 @@ from amqp10broker.recording.link_names import LinkNames
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+# The longest ones of a recording.
 WAITS_MAX: Final = 200
-"""Of a recording: the longest ones."""
+# General reasons of links without an obstacle.
 NOT_HELD_UP: Final = frozenset({Reason.NONE, Reason.QUEUE_EMPTY, Reason.NOT_ACTIVE})
-"""General reasons of links that nothing holds up."""
 _NS: Final = 1_000_000_000
 _PLACE: Final = ("run_id", "kind", "connection", "channel", "handle")
 _WAIT: Final = (*_PLACE, "general", "began_ns", "ended_ns", "reason")
@@ -39,13 +37,18 @@ _WAIT: Final = (*_PLACE, "general", "began_ns", "ended_ns", "reason")
 
 @dataclass(frozen=True, slots=True)
 class LinkWait:
-    """One link that waited for one reason, without a pause."""
+    """An uninterrupted wait of one link for one reason.
+
+    Attributes:
+        side: ``publisher`` or ``consumer``.
+        link: its name (AMQP 0-9-1: consumer tag); None with the next four if no names were recorded.
+        reason: in words: ``credit withheld by sync``.
+        began_ns: since 1970.
+    """
 
     run_id: str
     side: str
-    """``publisher`` or ``consumer``."""
     link: str | None
-    """Its name (AMQP 0-9-1: consumer tag); None with the next four if nobody wrote them down."""
     address: str | None
     client: str | None
     user: str | None
@@ -54,14 +57,12 @@ class LinkWait:
     channel: int
     handle: int
     reason: str
-    """In words: ``credit withheld by sync``."""
     began_ns: int
-    """Since 1970."""
     seconds: float
 
     @property
     def who(self) -> str:
-        """The link in words, by names if there are any."""
+        """Describe the link, by names if they are known."""
         numbers = f"connection {self.connection}, channel {self.channel}"
         if self.link is None:
             return f"{self.side}, {numbers}, handle {self.handle}"
@@ -69,10 +70,10 @@ class LinkWait:
 
 
 def find_waits(events: DataFrame) -> list[tuple[Any, ...]]:
-    """The longest waits of all runs: one row of `_WAIT` each, the longest first.
+    """Return the longest waits of all runs, the longest first, one row of `_WAIT` each.
 
     Args:
-        events: as `cells.cut` returns them: what counts of an event is its elapsed time inside its run.
+        events: as `cells.cut` returns them; their elapsed time inside their run counts.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
@@ -115,12 +116,7 @@ def find_waits(events: DataFrame) -> list[tuple[Any, ...]]:
 
 
 def name_waits(rows: Iterable[Sequence[Any]], names: Mapping[str, LinkNames]) -> list[LinkWait]:
-    """Put names to numbers.
-
-    Args:
-        rows: as `find_waits`.
-        names: of each run.
-    """
+    """Convert rows of `find_waits` to records with the names of each run."""
     return [_named(row, names.get(row[0])) for row in rows]
 
 
@@ -141,7 +137,6 @@ def _named(row: Sequence[Any], names: LinkNames | None) -> LinkWait:
 
 
 def _general(column: str) -> Column:
-    """The general reason of a column of reasons."""
     from pyspark.sql import functions as F
 
     cases = [reason for reason in Reason if reason.general is not reason]

@@ -1,6 +1,6 @@
-"""`replay.many` over files of recorded frames: in this process, or a file a task by Spark.
+"""Applies `replay.many` to files of recorded frames, in this process or with a Spark task per file.
 
-The same function looks at each file, here and in Spark's Python workers; no Spark is needed to import this.
+Importing this module does not need Spark.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from amqp10broker.replay.many import COLUMNS, Answer, answer, table_rows
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+# Of the files of ``serve --record-frames``.
 SUFFIX: Final = ".jsonl"
-"""Of the files of ``serve --record-frames``."""
 
 
 def files_of(names: Sequence[str]) -> list[str]:
-    """The files that are meant: a folder stands for its ``*.jsonl``, in order; each comes once.
+    """Return the files, with ``*.jsonl`` of a folder in order, and each only once.
 
     Raises:
         NothingToAnalyse: a folder has none.
@@ -42,11 +42,9 @@ def files_of(names: Sequence[str]) -> list[str]:
 
 
 def answer_of_file(path: str, settings: Sequence[Settings], connection: int | None = None) -> Answer:
-    """What is said of one file; one that is none, or cannot be read, is an answer with a problem.
+    """Forecast one file; a file that is unreadable or not a recording gives an answer with a problem.
 
     Args:
-        path: of the file.
-        settings: what is asked about.
         connection: this one alone; None for all.
     """
     try:
@@ -61,11 +59,10 @@ def answer_of_file(path: str, settings: Sequence[Settings], connection: int | No
 def answers(
     spark: SparkSession, paths: Sequence[str], settings: Sequence[Settings], connection: int | None = None
 ) -> list[Answer]:
-    """`answer_of_file` of each, a file a task, in the order of the paths.
+    """Return `answer_of_file` of each path in order, with a Spark task per file.
 
     Args:
         spark: the session; its workers must find the files by the same paths, and the package.
-        paths, settings, connection: as there.
     """
     return list(_mapped(spark, paths, settings, connection).collect())
 
@@ -73,12 +70,9 @@ def answers(
 def table(
     spark: SparkSession, paths: Sequence[str], settings: Sequence[Settings], connection: int | None = None
 ) -> DataFrame:
-    """One table of all recordings, links and settings, with the columns of `replay.many.COLUMNS`.
+    """Return one table of all recordings, links and settings, with the columns of `replay.many.COLUMNS`.
 
-    Nothing is computed before it is asked for, and again each time that it is: write it, or cache it.
-
-    Args:
-        spark, paths, settings, connection: as `answers`.
+    It is evaluated lazily, and again at each use: write it, or cache it. Arguments are as in `answers`.
     """
     rows = _mapped(spark, paths, settings, connection).flatMap(_tuples)
     return spark.createDataFrame(rows, ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items()))
