@@ -1,6 +1,5 @@
-"""The client's side of recorded connections, played again, and what a broker does otherwise than recorded.
+"""Replays the client's side of recorded connections, and reports how a broker differs from the recording.
 
-Also what other settings would have done to it: the engines of both sides under a virtual clock.
-
-No socket and no clock: a recording, bytes and times come in; bytes, and differences, come out.
+Also forecasts the effect of other settings: the engines of both sides under a virtual clock. No socket and no
+clock: a recording, bytes and times are the input; bytes and differences the output.
 """

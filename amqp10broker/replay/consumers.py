@@ -1,9 +1,8 @@
-"""What a recording of frames tells of how fast its consumers are, and what their deliveries waited for.
+"""Derives from recorded frames how fast consumers are, and what their deliveries waited for.
 
-A delivery waits for credit, and credit for the client: for what is on its way, and for its work. The
-recording was made at the broker; a flow that counts a delivery comes one round trip after that went, at the
-earliest, so the shortest such time is the round trip or more than it, and what a flow or an outcome took
-beyond it is work.
+A delivery waits for credit, and credit for the client: for the network, and for its work. The recording was
+made at the broker; a flow that counts a delivery arrives at least one round trip after the delivery was sent,
+so the shortest such time bounds the round trip from above, and the excess of a flow or an outcome is work.
 """
 
 from __future__ import annotations
@@ -27,13 +26,12 @@ _NS: Final = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A flow of the client that names a credit.
+    """A flow of the client with a credit.
 
     Attributes:
         at: seconds.
         count: deliveries that it counts as received, since the attach.
-        credit: as it says.
-        unfinished: of the received, those that had no outcome of the client yet.
+        unfinished: of the received, those without an outcome of the client.
     """
 
     at: float
@@ -44,17 +42,17 @@ class Grant:
 
 @dataclass(eq=False, slots=True)
 class Consumer:
-    """A link on which a client receives, as it was recorded. Times are seconds.
+    """A recorded link on which a client receives. Times are in seconds.
 
     Attributes:
-        link: as it was spoken of.
-        sent: when the last frame of each delivery went.
+        link: from the ledger.
+        sent: time of the last frame of each delivery.
         sizes: payload bytes of each.
         grants: flows of the client for it.
-        finished: when outcomes of the client came, and how many deliveries had one then.
+        finished: time of outcomes of the client, and the number of deliveries with one by then.
         settled: the broker sends settled, and gets no outcomes.
-        drains: the client has asked for a drain: it asks for messages when it wants some.
-        window_used_up: the client's incoming-window was.
+        drains: the client has requested a drain: it fetches messages on demand.
+        window_used_up: the client's incoming-window reached 0.
     """
 
     link: Link
@@ -69,21 +67,21 @@ class Consumer:
 
     @property
     def rate(self) -> float:
-        """Messages a second, from the first to the last."""
+        """Return messages per second, from the first to the last."""
         return rate_of(self.sent)
 
     @property
     def credit(self) -> int:
-        """The most that the client has granted at once."""
+        """Return the largest credit that the client has granted at once."""
         return max((grant.credit for grant in self.grants), default=0)
 
     @property
     def progress(self) -> list[tuple[float, int]]:
-        """When it is seen how many deliveries the client is done with: by outcomes, else by its flows."""
+        """Return when how many deliveries were finished: by outcomes, else by flows."""
         return self.finished or [(grant.at, grant.count) for grant in self.grants if grant.count]
 
     def carry(self, at: float, size: int, transfer: Transfer) -> None:
-        """A transfer goes."""
+        """Record a transfer of the broker."""
         self._size += size
         self.settled = self.settled or bool(transfer.settled)
         if transfer.more:
@@ -93,7 +91,7 @@ class Consumer:
         self._size = 0
 
     def flow(self, at: float, body: Flow) -> None:
-        """The client says its credit."""
+        """Record a flow of the client."""
         count = 0 if body.delivery_count is None else serial.diff(body.delivery_count, self.link.base)
         done = self.finished[-1][1] if self.finished else 0
         unfinished = 0 if self.settled else max(0, count - done)
@@ -101,24 +99,25 @@ class Consumer:
         self.drains = self.drains or body.drain
 
     def finish(self, at: float, deliveries: int) -> None:
-        """Outcomes come."""
+        """Record outcomes of the client."""
         before = self.finished[-1][1] if self.finished else 0
         self.finished.append((at, before + deliveries))
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is known of a consumer.
+    """The measured work of a consumer.
 
     Attributes:
         own_s: seconds that the client works on a message.
-        supply_s: seconds that the broker takes for the next message when it waits for nothing.
-        reaction_s: seconds, beyond the round trip and the work, from what was waited for to the next message.
-        renew_at: such a part of the credit is left when the client grants anew.
-        bound: such a multiple of the credit are most deliveries that it has, or has granted, without outcome.
+        supply_s: seconds that the broker needs for the next message when it waits for nothing.
+        reaction_s: seconds, beyond the round trip and the work, from the end of a wait to the next message.
+        renew_at: share of the credit that is left when the client grants again.
+        bound: maximum of deliveries received or granted without outcome, as a multiple of the credit.
         by_finish: the client counts a delivery as received when it has finished it.
-        waits: seconds of the recording by what deliveries waited for.
-        work_seen, supply_seen: how fast the client, and the broker, are by themselves can be seen.
+        waits: seconds of the recording by reason.
+        work_seen, supply_seen: whether the recording shows how fast the client, and the broker, are by
+            themselves.
     """
 
     own_s: float
@@ -133,7 +132,7 @@ class Work:
 
 
 def consumers(part: Part) -> list[Consumer]:
-    """The links of a recorded connection on which the client receives."""
+    """Return the links of a recorded connection on which the client receives."""
     if part.protocol is not Protocol.AMQP_10:
         return []
     ledger = Ledger10()
@@ -179,7 +178,9 @@ def consumers(part: Part) -> list[Consumer]:
 
 
 def round_trip_s(found: Sequence[Consumer]) -> float | None:
-    """The shortest time from a delivery to a flow that counts it, or its outcome; None if there is none."""
+    """Return the shortest time from a delivery to a flow that counts it, or its outcome; None if there is
+    none.
+    """
     times = [
         at - each.sent[count - 1]
         for each in found
@@ -190,12 +191,7 @@ def round_trip_s(found: Sequence[Consumer]) -> float | None:
 
 
 def work_of(consumer: Consumer, round_trip: float) -> Work:
-    """What a consumer and its deliveries waited for, and how fast both sides are by themselves.
-
-    Args:
-        consumer: with at least two deliveries, and a grant.
-        round_trip: seconds.
-    """
+    """Measure a consumer with at least two deliveries and a grant."""
     own_s, idle_s, work_seen = _own(consumer, round_trip)
     sent = consumer.sent
     waits = dict.fromkeys(Reason, 0.0)
@@ -231,7 +227,7 @@ def work_of(consumer: Consumer, round_trip: float) -> Work:
         (fmean(late) if late else 0.0) + (0.0 if work_seen else idle_s),
         _renew_at(int(left), credit),
         _bound([each for _, each in renewals], credit),
-        # Without outcomes the flows are all that is seen of its work.
+        # Without outcomes, flows are the only evidence of its work.
         consumer.settled or median([each.unfinished for _, each in renewals] or [1]) == 0,
         waits,
         work_seen,
@@ -240,26 +236,28 @@ def work_of(consumer: Consumer, round_trip: float) -> Work:
 
 
 def _renew_at(left: int, credit: int) -> float:
-    """The rule by which so much was left: of whole numbers, and one too few of it can halve the rate."""
+    # The share that explains this remainder: numbers are integers, and a remainder of one too few can halve
+    # the rate.
     if left == credit // 2 > 0:
         return 0.5
     return 1.0 if left >= credit - 1 > 0 else left / credit
 
 
 def _bound(renewals: Sequence[Grant], credit: int) -> float:
-    """Who never granted less than all was not held up by a bound: it is that of our engine, or higher."""
+    # A client that never granted less than all was not limited by a bound: it is that of our engine, or
+    # higher.
     seen = max(((each.unfinished + each.credit) / credit for each in renewals), default=1.0)
     return max(1.0, seen) if any(each.credit < credit for each in renewals) else max(2.0, seen)
 
 
 def _own(consumer: Consumer, round_trip: float) -> tuple[float, float, bool]:
-    """Seconds of work a message; seconds behind a wait for the next; whether the first can be seen."""
+    # Seconds of work per message; seconds after a wait for the next; whether the recording shows the first.
     spent, free, idle = 0.0, 0, []
     sent = consumer.sent
     for (before, done), (at, count) in pairwise(consumer.progress):
         if not done < count <= len(sent):
             continue
-        # The last of them was with the client no earlier than this, as told at the broker.
+        # The client had the last of them no earlier than this, by the broker's clock.
         there = sent[count - 1] + round_trip
         if there <= before:
             spent += at - before

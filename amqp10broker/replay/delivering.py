@@ -1,4 +1,4 @@
-"""The engines of both sides under a virtual clock: one consumer, a network, a broker that has messages."""
+"""Simulates the engines of both sides under a virtual clock: one consumer, a network, a broker with messages."""
 
 from __future__ import annotations
 
@@ -14,16 +14,7 @@ from amqp10broker.replay.simulation import Run
 
 @dataclass(frozen=True, slots=True)
 class Consuming:
-    """A consumer as the simulation has it; see `consumers.Work`.
-
-    Attributes:
-        own_s: seconds of work on a message, one behind the other.
-        supply_s: seconds of the broker for the next message.
-        renew_at: such a part of the credit is left when it grants anew.
-        bound: such a multiple of the credit are most deliveries that it has, or has granted, without outcome.
-        by_finish: it counts a delivery as received when it has finished it.
-        sizes: bytes of messages, over and over.
-    """
+    """The behaviour of a consumer in the simulation, from `consumers.Work`. `sizes` repeats in a cycle."""
 
     own_s: float
     supply_s: float
@@ -34,11 +25,10 @@ class Consuming:
 
 
 def deliver(habits: Consuming, *, credit: int, round_trip_s: float, messages: int) -> Run:
-    """Let a broker that always has a message, after its pace, deliver so many.
+    """Simulate a broker that always has a message, at its pace, until it has delivered `messages` messages.
 
     Args:
-        habits: the consumer.
-        credit: that it grants.
+        credit: granted by the consumer.
         round_trip_s: seconds; each way takes half of it.
         messages: at least 2.
     """
@@ -46,21 +36,18 @@ def deliver(habits: Consuming, *, credit: int, round_trip_s: float, messages: in
 
 
 class Delivering:
-    """One link. See `deliver`."""
+    """The simulation of one link, as `deliver` describes it."""
 
     def __init__(self, habits: Consuming, credit: int, way_s: float) -> None:
-        """Begin with the first grant on its way.
-
-        Args:
-            habits: the consumer.
-            credit: that it grants.
-            way_s: seconds from one side to the other.
+        """Args:
+        credit: granted by the consumer.
+        way_s: seconds from one side to the other.
         """
         self._habits = habits
         self._credit = credit
         self._way_s = way_s
         self._sending = SenderCredit()
-        # By hand: when other clients grant is a habit of theirs, and none of the engine's.
+        # Granted explicitly: clients have different rules for granting, and the engine has its own.
         self._granting = ReceiverCredit(INITIAL_DELIVERY_COUNT, 0)
         self._events: list[tuple[float, int, str, tuple[float, ...]]] = []
         self._numbers = count()
@@ -74,16 +61,15 @@ class Delivering:
         self._settled = self._held = self._held_bytes = self._held_max = self._held_bytes_max = 0
 
     def told(self, at: float, kind: str, content: tuple[float, ...]) -> None:
-        """Something comes or goes at the broker; for who looks on, and nothing here.
+        """Observe a frame at the broker; a hook for subclasses.
 
         Args:
-            at: seconds.
-            kind: "grant" or "outcome" comes; "transfer" goes.
+            kind: "grant" or "outcome" is received; "transfer" is sent.
             content: delivery-count and link-credit; nothing; or bytes.
         """
 
     def run(self, messages: int) -> Run:
-        """As `deliver` says."""
+        """Run the simulation."""
         self._grant(0.0, self._credit)
         while self._events and len(self._sent) < messages:
             now, _, kind, content = heappop(self._events)
@@ -125,7 +111,7 @@ class Delivering:
         return self._habits.sizes[place % len(self._habits.sizes)]
 
     def _send(self, now: float, worked: float) -> None:
-        """Send the next delivery if nothing holds it up; the client `worked` so long before it granted."""
+        # `worked` is how long the client worked before it granted.
         if now < self._ready_at:
             return
         if self._waits_since is not None:

@@ -1,4 +1,4 @@
-"""What came otherwise than in the recording."""
+"""Differences between a recording and its replay."""
 
 from __future__ import annotations
 
@@ -12,27 +12,26 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Kind(Enum):
-    """What sort of difference."""
+    """The kinds of differences."""
 
+    # A message has another outcome, confirm or answer.
     OUTCOME = "outcome"
-    """A message was settled, confirmed or answered otherwise."""
+    # A link, session, channel or connection ended differently.
     ERROR = "error"
-    """A link, session, channel or connection was ended otherwise."""
+    # Something did not arrive.
     MISSING = "missing"
-    """Something did not come."""
+    # Another credit or window was granted.
     CREDIT = "credit"
-    """Credit or a window was granted otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One, or several of a sort at one place.
+    """One difference, or several of a kind at one place.
 
     Attributes:
-        kind: what sort.
         connection: its number in the recording.
         where: link, session or channel; empty for the connection.
-        said: what was recorded and what came, a clause.
+        said: a clause with both values.
     """
 
     kind: Kind
@@ -46,13 +45,10 @@ class Difference:
 
 
 def otherwise(recorded: Mapping[K, str], now: Mapping[K, str], noun: str) -> Iterator[str]:
-    """What was answered to each of several things, and is answered now: one clause for each pair of answers.
+    """Yield one clause for each pair of different answers, recorded and current.
 
-    Things that got no answer now are not among them.
-
-    Args:
-        recorded, now: answers by the thing's number.
-        noun: what one is called: "message".
+    Objects without a current answer are omitted. The answers are by the object's number; `noun` is the word
+    for one object ("message").
     """
     places: dict[K, int] = {thing: place for place, thing in enumerate(recorded, 1)}
     found: dict[tuple[str, str], list[K]] = {}
@@ -68,10 +64,10 @@ def otherwise(recorded: Mapping[K, str], now: Mapping[K, str], noun: str) -> Ite
 
 
 def other_end(was: str | None, is_now: str | None) -> str | None:
-    """How an end differs; None if it does not.
+    """Return how two ends differ; None if they do not.
 
     Args:
-        was, is_now: the broker's error, "" for an end without one, None where it ended nothing.
+        was, is_now: the broker's error, "" for an end without one, None if it did not end anything.
     """
     if was == is_now:
         return None

@@ -1,4 +1,4 @@
-"""What other settings would have done to recorded publishers and consumers."""
+"""Forecasts the effect of other settings on recorded publishers and consumers."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from amqp10broker.replay.pace import (
 from amqp10broker.replay.script import Part, Script
 from amqp10broker.replay.simulation import Habits, Run, simulate
 
+# A model with a larger error for the recording itself is rejected.
 OFF: Final = 0.15
-"""A model that misses the recording itself by more than this is not believed."""
 _ROUNDS: Final = 40
 _MESSAGES_MIN: Final = 1000
 _MESSAGES_MAX: Final = 20_000
@@ -33,13 +33,12 @@ _MESSAGES_MAX: Final = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What is asked about; None is as it was recorded.
+    """The settings of a forecast; None is as recorded.
 
     Attributes:
         max_link_credit: messages.
         max_incoming_window: transfers.
-        round_trip_ms: milliseconds.
-        client_credit: messages that a client which receives grants.
+        client_credit: messages that a receiving client grants.
     """
 
     max_link_credit: int | None = None
@@ -59,19 +58,19 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Of one publisher or consumer.
+    """The forecast for one publisher or consumer.
 
     Attributes:
         connection: its number.
-        link: in words.
-        receives: the client does: credit is its own then, and the window, which is not in the model, None.
-        messages: that were recorded.
-        rate: of them, a second.
+        link: description of the link.
+        receives: the client receives: `credit` is its own then, and `window`, which is not modelled, None.
+        messages: number recorded.
+        rate: recorded messages per second.
         credit, window, round_trip_s: of the recording.
-        waits: shares of the recorded time by what it waited for.
+        waits: shares of the recorded time by reason.
         check: the model with the settings of the recording.
-        run: the model with the settings that are asked about.
-        unknown: what the recording does not tell, one sentence each.
+        run: the model with the requested settings.
+        unknown: sentences on facts that the recording lacks.
     """
 
     connection: int
@@ -90,14 +89,12 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a recording tells of the publishers of one session, before anything is asked.
+    """The publishers of one session of a recording, independent of requested settings.
 
     Attributes:
-        connection: its number.
-        over: what carries it.
-        publishers, paces: in the same order, one at least.
+        over: the transport.
+        publishers, paces: in the same order, at least one.
         window: the broker's incoming-window.
-        round_trip_s: of the connection.
         checks: the model with the settings of the recording, for each publisher.
     """
 
@@ -110,7 +107,7 @@ class Known:
     checks: tuple[Run, ...]
 
     def forecasts(self, asked: Settings) -> Iterator[Forecast]:
-        """One for each publisher."""
+        """Yield the forecast of each publisher."""
         credits = [_credit(publisher) for publisher in self.publishers]
         runs = _simulated(
             self.publishers,
@@ -141,13 +138,10 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class KnownConsumer:
-    """What a recording tells of a consumer, before anything is asked.
+    """A consumer of a recording, independent of requested settings.
 
     Attributes:
-        connection: its number.
-        over: what carries it.
-        consumer, work: it.
-        round_trip_s: of the connection.
+        over: the transport.
         check: the model with the credit and the round trip of the recording.
     """
 
@@ -159,7 +153,7 @@ class KnownConsumer:
     check: Run
 
     def forecasts(self, asked: Settings) -> Iterator[Forecast]:
-        """The one for it."""
+        """Yield the forecast of the consumer."""
         consumer, work = self.consumer, self.work
         run = _delivered(
             consumer,
@@ -185,11 +179,7 @@ class KnownConsumer:
 
 
 def known(script: Script) -> tuple[list[Known | KnownConsumer], list[str]]:
-    """What a recording tells of its publishers and consumers, and of whom there can be no forecast and why.
-
-    Args:
-        script: a recording.
-    """
+    """Return the publishers and consumers of a recording, and sentences on those without a forecast."""
     found: list[Known | KnownConsumer] = []
     without = list(script.left_out)
     for part in script.parts:
@@ -216,12 +206,7 @@ def known(script: Script) -> tuple[list[Known | KnownConsumer], list[str]]:
 
 
 def forecasts(script: Script, asked: Settings) -> tuple[list[Forecast], list[str]]:
-    """A forecast for each publisher and consumer, and of whom there is none and why.
-
-    Args:
-        script: a recording.
-        asked: the settings.
-    """
+    """Return a forecast for each publisher and consumer, and sentences on those without one."""
     found, without = known(script)
     return [forecast for each in found for forecast in each.forecasts(asked)], without
 
@@ -284,7 +269,7 @@ def _credit(publisher: Publisher) -> int:
 def _simulated(
     spoken: Sequence[Publisher], paces: Sequence[Pace], credit: int, window: int, round_trip: float
 ) -> list[Run]:
-    # What waits for an answer waits for the other side to react as well, as long as that took on the average.
+    # A wait for an answer includes the reaction of the other side, by its average.
     reaction = fmean(pace.reaction_s for pace in paces)
     return simulate(
         [_habits(publisher, pace) for publisher, pace in zip(spoken, paces, strict=True)],
@@ -371,7 +356,6 @@ _BURST: Final = 25
 
 
 def _faster(times: Sequence[float], run: Run) -> Iterator[str]:
-    """Beside the messages a second that went at most, over a stretch that is longer than one read."""
     took = [after - at for at, after in zip(times, times[_BURST:], strict=False) if after > at]
     fastest = _BURST / min(took) if took else float("inf")
     if run.rate > fastest:

@@ -1,4 +1,4 @@
-"""What was said on a connection of AMQP 0-9-1 so far: channels, consumers, deliveries, confirms, ends."""
+"""The state of an AMQP 0-9-1 connection: channels, consumers, deliveries, confirms, ends."""
 
 from __future__ import annotations
 
@@ -43,14 +43,13 @@ _MESSAGES: Final = (BasicDeliver, BasicGetOk, BasicGetEmpty, BasicAck, BasicNack
 
 @dataclass(eq=False, slots=True)
 class Consumer:
-    """One consumer, or all that a channel gets by basic.get.
+    """One consumer, or all deliveries of a channel by basic.get.
 
     Attributes:
         queue: as the client named it.
         tag: empty until the broker has chosen it.
-        no_ack: nothing is acknowledged.
         ids: delivery-tags that it got.
-        cancelled: the broker has.
+        cancelled: by the broker.
     """
 
     queue: str
@@ -68,20 +67,19 @@ class Channel:
     """One channel.
 
     Attributes:
-        number: its number.
         gone: either side has closed it.
-        error: of the broker's close; None if there is none.
-        confirms: the client has asked for confirms.
+        error: of the broker's close; None without one.
+        confirms: the client has requested confirms.
         published: messages so far; with confirms this is the number of the last one.
         outcomes: by number of the message.
-        returned: messages that came back, by reply.
-        replies: names of what the broker answered, in order.
+        returned: messages that were returned, by reply.
+        replies: names of the broker's answers, in order.
         gets: answers to basic.get.
-        names: what the broker called queues that the client left it to name.
+        names: the broker's names of queues that the client did not name.
         consumers: in order.
         tags: consumer and place on it, by delivery-tag.
         unsettled: delivery-tags, oldest first.
-        stopped: the broker has said channel.flow false.
+        stopped: the broker has sent channel.flow false.
     """
 
     number: int
@@ -109,7 +107,7 @@ class Channel:
         return f"channel {self.number}"
 
     def sent(self, method: Method) -> None:
-        """The client sends a method."""
+        """Record a method of the client."""
         match method:
             case ConfirmSelect():
                 self.confirms = True
@@ -137,7 +135,7 @@ class Channel:
                 pass
 
     def meant(self, method: BasicAck | BasicNack | BasicReject) -> list[int]:
-        """The delivery-tags that a settlement of the client is about."""
+        """Return the delivery-tags that a settlement of the client covers."""
         if isinstance(method, BasicReject) or not method.multiple:
             return [method.delivery_tag] if method.delivery_tag in self.unsettled else []
         if not method.delivery_tag:
@@ -145,7 +143,7 @@ class Channel:
         return [tag for tag in self.unsettled if tag <= method.delivery_tag]
 
     def came(self, method: Method) -> None:
-        """The broker sends a method."""
+        """Record a method of the broker."""
         match method:
             case BasicDeliver():
                 consumer = self._by_tag.get(method.consumer_tag)
@@ -203,7 +201,7 @@ class Channel:
 
     @property
     def got(self) -> Consumer:
-        """What came by basic.get."""
+        """Return the consumer that stands for basic.get."""
         if self._got is None:
             self._got = Consumer("basic.get")
         return self._got
@@ -223,17 +221,17 @@ class Channel:
 
 
 class Ledger091:
-    """All of one connection.
+    """The state of one connection.
 
     Attributes:
-        started, tuned, opened: how far its beginning has come.
-        closing: the client has said connection.close.
-        closed: close-ok has come.
-        error: of the broker's close; None if there is none.
+        started, tuned, opened: progress of the handshake.
+        closing: the client has sent connection.close.
+        closed: close-ok has arrived.
+        error: of the broker's close; None without one.
         blocked: the broker does not read publishes.
-        channels: those that are there.
+        channels: those that exist.
         all_channels: in order.
-        answers: frames of the broker that begin or end something, or answer the client.
+        answers: number of frames of the broker that begin or end something, or answer the client.
     """
 
     def __init__(self) -> None:
@@ -249,7 +247,7 @@ class Ledger091:
         self.answers = 0
 
     def sent(self, number: int, method: Any) -> Channel | None:
-        """The client sends a method; the channel that it opens, if it opens one."""
+        """Record a method of the client; return the channel that it opens."""
         match method:
             case ChannelOpen():
                 channel = self.channels[number] = Channel(number)
@@ -268,7 +266,7 @@ class Ledger091:
         return None
 
     def came(self, number: int, method: Any) -> None:
-        """The broker sends a method."""
+        """Record a method of the broker."""
         if method is None:
             return
         self.answers += not isinstance(method, _MESSAGES)

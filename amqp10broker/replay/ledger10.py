@@ -1,7 +1,7 @@
-"""What was said on a connection of AMQP 1.0 so far: links, credit, deliveries, outcomes, ends.
+"""The state of an AMQP 1.0 connection: links, credit, deliveries, outcomes, ends.
 
-The same record is kept of what was recorded and of what goes on now; comparing the two says what a frame of
-the client has to wait for, how its numbers read now, and in the end what came otherwise.
+The same record is kept of the recording and of the replay; comparing the two gives the conditions and the
+current numbers of each client frame, and in the end the differences.
 """
 
 from __future__ import annotations
@@ -41,22 +41,21 @@ class Link:
     """One link.
 
     Attributes:
-        name: its name.
         sends: the client sends.
         address: of the broker's end.
-        dynamic: the broker was to choose the address.
+        dynamic: the broker is to choose the address.
         handle: the client's.
         left_out: why it cannot be played; empty if it can.
         attached: the broker has answered.
         gone: either side has detached.
-        error: of the broker's detach; "" without one, None if there is none.
+        error: of the broker's detach; "" without one, None without a detach.
         base: the sender's first delivery-count.
-        begun, whole: deliveries of which the first, the last frame went.
+        begun, whole: deliveries whose first, whose last frame was sent.
         ids: their delivery-ids, in order.
-        outcomes: of what the client sent, by delivery-id.
+        outcomes: of the client's messages, by delivery-id.
         first_credit: of the broker's first flow for it.
-        limit: as many deliveries as the credit of the client's sender allows, counted from the first.
-        draining: the client has asked for a drain, and has no answer.
+        limit: deliveries that the credit of the client's sender allows, counted from the first.
+        draining: the client has requested a drain that is unanswered.
         drained: answers to drains.
     """
 
@@ -85,7 +84,7 @@ class Link:
         return f"link '{self.name}' {way} {self.address or 'an address that the broker chose'}"
 
     def carry(self, transfer: Transfer) -> bool:
-        """A transfer frame goes; whether it begins a delivery."""
+        """Count a transfer frame; return whether it begins a delivery."""
         begins = not self._open
         if begins:
             self.begun += 1
@@ -105,12 +104,12 @@ class Session:
         begun: the broker has answered.
         window: the broker's first incoming-window.
         gone: either side has ended it.
-        error: of the broker's end; "" without one, None if there is none.
+        error: of the broker's end; "" without one, None without an end.
         next_incoming: transfer-id of the broker's next transfer.
         next_outgoing: of the client's.
         links: by the client's handle.
-        own: links of what the client sent, by delivery-id.
-        got: link and place on it of what came, by delivery-id.
+        own: links of the client's messages, by delivery-id.
+        got: link and place on it of the broker's messages, by delivery-id.
     """
 
     channel: int
@@ -132,25 +131,25 @@ class Session:
 
     @property
     def window_left(self) -> int:
-        """Transfers that the broker takes just now."""
+        """Return how many transfers the broker accepts now."""
         base, allowance = self._granted
         return serial.limit_left(base, allowance, self.next_outgoing)
 
     def grant(self, base: int | None, window: int) -> None:
-        """The broker says its incoming-window."""
+        """Record the broker's incoming-window."""
         self._granted = (self._granted[0] if base is None else base, window)
 
 
 class Ledger10:
-    """All of one connection.
+    """The state of one connection.
 
     Attributes:
         opened: the broker's open frame; None before it.
-        closing: the client has said close.
-        error: of the broker's close; "" without one, None if there is none.
-        sessions: those that are there, by the client's channel.
+        closing: the client has sent close.
+        error: of the broker's close; "" without one, None without a close.
+        sessions: those that exist, by the client's channel.
         all_sessions: in order.
-        answers: frames of the broker that begin or end something.
+        answers: number of frames of the broker that begin or end something.
     """
 
     def __init__(self) -> None:
@@ -164,15 +163,15 @@ class Ledger10:
 
     @property
     def frame_size_max(self) -> int:
-        """Bytes, the largest frame that the broker takes."""
+        """Return the largest frame that the broker accepts, in bytes."""
         return MIN_MAX_FRAME_SIZE if self.opened is None else self.opened.max_frame_size
 
     def remote(self, channel: int) -> Session | None:
-        """The session of a channel of the broker's."""
+        """Return the session of one of the broker's channels."""
         return self._remote.get(channel)
 
     def sent(self, channel: int, body: Any) -> Session | Link | None:
-        """The client sends a frame; what it begins, if it begins something."""
+        """Record a frame of the client; return the session or link that it begins."""
         if isinstance(body, Begin):
             session = self.sessions[channel] = Session(channel, body.next_outgoing_id)
             session.grant(body.next_outgoing_id, 0)
@@ -208,7 +207,7 @@ class Ledger10:
         return None
 
     def came(self, channel: int, body: Any) -> None:
-        """The broker sends a frame."""
+        """Record a frame of the broker."""
         match body:
             case Open():
                 self.opened = body
@@ -331,7 +330,7 @@ class Ledger10:
 
 
 def within(known: dict[int, Any], first: int, last: int | None) -> Iterator[int]:
-    """The known delivery-ids of a range; one end is enough, and a range may be as long as the numbers go."""
+    """Yield the known delivery-ids of a range, which may be as large as the number space."""
     span = 0 if last is None else serial.diff(last, first)
     if span <= len(known):
         for step in range(span + 1):
@@ -343,12 +342,12 @@ def within(known: dict[int, Any], first: int, last: int | None) -> Iterator[int]
 
 
 def error_text(error: Error | None) -> str:
-    """The condition of an error; empty for none."""
+    """Return the condition of an error; empty for none."""
     return "" if error is None else str(error.condition)
 
 
 def outcome_text(state: Any, *, settled: bool) -> str:
-    """An outcome in words."""
+    """Return an outcome in words."""
     match state:
         case TransactionalState():
             return outcome_text(state.outcome, settled=settled)

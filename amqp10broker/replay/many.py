@@ -1,6 +1,6 @@
-"""Many recordings by several settings: what `forecast` says of each, and all of it as one table.
+"""Forecasts for many recordings and several settings, as one table.
 
-A recording is looked at by itself, so that it makes no difference who looks at which, and in which process.
+Each recording is processed alone, so that the process and the order do not matter.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ from amqp10broker.replay.simulation import Run
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is said of one recording.
+    """The forecasts for one recording.
 
     Attributes:
-        recording: its name.
-        forecasts: of each publisher and consumer, with each setting that was asked about.
-        without: of whom there is none and why, one sentence each.
-        problem: why nothing can be said of it: it cannot be read, or is no recording; None: it can.
+        forecasts: of each publisher and consumer, with each of the settings.
+        without: sentences on publishers and consumers without a forecast.
+        problem: why the recording is unusable; None if it is usable.
     """
 
     recording: str
@@ -39,16 +38,13 @@ class Answer:
 def answer(
     recording: str, records: Iterable[Record], settings: Sequence[Settings], connection: int | None = None
 ) -> Answer:
-    """Forecast one recording with each setting.
+    """Forecast one recording with each of the settings.
 
     Args:
-        recording: its name.
-        records: of it.
-        settings: what is asked about.
         connection: this one alone; None for all.
 
     Raises:
-        NoFrames: it is no recording.
+        NoFrames: it is not a recording.
     """
     found, without = known(read_script(records, connection))
     forecasts: list[tuple[Settings, Forecast]] = []
@@ -65,7 +61,7 @@ def grid(
     round_trips_ms: Sequence[float | None] = (),
     client_credits: Sequence[int | None] = (),
 ) -> list[Settings]:
-    """Each with each; None is as it was recorded, and so is an empty list."""
+    """Return all combinations; None, and an empty list, stand for the recorded value."""
     several = [list(each) or [None] for each in (credits, windows, round_trips_ms, client_credits)]
     return [Settings(*each) for each in product(*several)]  # type: ignore[arg-type]
 
@@ -91,11 +87,11 @@ COLUMNS: Final[Mapping[str, str]] = {
     "unknown": "string",
     "no_forecast": "string",
 }
-"""Of the table, with the types that Spark has for them."""
+"""Columns of the table, with their types in Spark."""
 
 
 def table_rows(one: Answer) -> Iterator[dict[str, Any]]:
-    """Rows with values of all `COLUMNS`: of forecasts first, then with ``no_forecast`` alone."""
+    """Yield rows with all `COLUMNS`: first the forecasts, then rows with ``no_forecast`` alone."""
     for asked, forecast in one.forecasts:
         yield dict.fromkeys(COLUMNS) | _row(one.recording, asked, forecast)
     for each in [*one.without, *([one.problem] if one.problem else [])]:
@@ -113,7 +109,7 @@ def _row(recording: str, asked: Settings, forecast: Forecast) -> dict[str, Any]:
         "recorded_link_credit": forecast.credit,
         "recorded_incoming_window": forecast.window,
         "recorded_round_trip_ms": round_trip_ms,
-        # The credit of who receives is not the broker's, and its window is not in the model.
+        # A receiver's credit is not the broker's, and its window is not modelled.
         "client_credit": (asked.client_credit or forecast.credit) if forecast.receives else None,
         "max_link_credit": None if forecast.receives else asked.max_link_credit or forecast.credit,
         "max_incoming_window": None if forecast.receives else asked.max_incoming_window or forecast.window,
@@ -127,11 +123,11 @@ def _row(recording: str, asked: Settings, forecast: Forecast) -> dict[str, Any]:
 
 
 def shares(run: Run) -> dict[Reason, float]:
-    """Of the time of a run, by what the publisher waits for."""
+    """Return the shares of the time of a run by reason."""
     whole = sum(run.waits.values()) or 1.0
     return {reason: wait / whole for reason, wait in run.waits.items()}
 
 
 def finite(rate: float) -> float | None:
-    """A rate, or None where nothing limits it: JSON and tables have no infinity."""
+    """Return a rate, or None if it is unlimited: JSON and tables have no infinity."""
     return rate if math.isfinite(rate) else None

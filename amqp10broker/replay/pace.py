@@ -1,9 +1,8 @@
-"""What a recording of frames tells of how fast its publishers are, and what they waited for.
+"""Derives from recorded frames how fast publishers are, and what they waited for.
 
-The recording was made at the broker. There a message that uses a grant comes no earlier than one round trip
-after the grant went; so the shortest such time is the round trip, or more than it, and of every gap between
-two messages it can be said how much of it the client could not have filled. What is left is the client's own
-pace.
+The recording was made at the broker. A message that uses a grant arrives there at least one round trip after
+the grant was sent; so the shortest such time bounds the round trip from above, and each gap between two
+messages divides into the part that the client could not have filled and the client's own pace.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ from amqp10broker.greeting import Protocol
 from amqp10broker.replay.ledger10 import Ledger10, Link, Session, within
 from amqp10broker.replay.script import Part
 
+# Fewer messages give no forecast.
 MESSAGES_MIN: Final = 50
-"""Of fewer nothing is said."""
+# This share of the messages must have waited for nothing, for the client's own pace to be known.
 FREE_MIN: Final = 0.1
-"""Such a part of the messages must have waited for nothing, for the client's own pace to be known."""
+# A message within this share of the usual interval after an outcome has waited for the outcome.
 _AT_ONCE: Final = 0.25
-"""Who sends within such a part of the time between two messages after an outcome has waited for it."""
+# Share of the gaps that a cause must explain to count as a habit.
 _HABIT: Final = 0.5
-"""Of the gaps are explained by something before it is taken for a habit."""
 _NS: Final = 1e9
 
 
 class Reason(Enum):
-    """What a publisher waits for, or, from credit on, a delivery to a consumer."""
+    """The reasons for which a publisher waits, or, from credit on, a delivery to a consumer."""
 
     CREDIT = "link-credit"
     WINDOW = "incoming-window"
@@ -46,16 +45,16 @@ class Reason(Enum):
 
 @dataclass(eq=False, slots=True)
 class Publisher:
-    """A link on which a client sends, as it was recorded. Times are seconds.
+    """A recorded link on which a client sends. Times are in seconds.
 
     Attributes:
-        link, session: as they were spoken of.
-        arrivals: when the last frame of each message came.
+        link, session: from the ledger.
+        arrivals: of the last frame of each message.
         sizes: payload bytes of each message.
-        frames: transfers of each.
-        grants: when the broker granted credit, and how many messages it allowed since the attach.
-        confirms: when outcomes went, and how many messages had one then.
-        confirm_s: how long after its arrival the outcome of each message went, as far as it did.
+        frames: transfers of each message.
+        grants: time of each grant of credit, and the messages that it allowed since the attach.
+        confirms: time of outcomes, and the number of messages with an outcome by then.
+        confirm_s: time from each message's arrival to its outcome, if there was one.
         settled: the client sends settled, and gets no outcomes.
     """
 
@@ -75,11 +74,11 @@ class Publisher:
 
     @property
     def rate(self) -> float:
-        """Messages a second, from the first to the last."""
+        """Return messages per second, from the first to the last."""
         return rate_of(self.arrivals)
 
     def carry(self, at: float, size: int, transfer: Transfer, transfers: int) -> None:
-        """A transfer comes."""
+        """Record a transfer."""
         self._size += size
         self._frames += 1
         self.settled = self.settled or bool(transfer.settled)
@@ -93,7 +92,7 @@ class Publisher:
         self._size = self._frames = 0
 
     def confirm(self, at: float, numbers: Sequence[int]) -> None:
-        """Outcomes go."""
+        """Record outcomes."""
         places = [self._places.pop(number) for number in numbers if number in self._places]
         if places:
             self.confirm_s += [at - self.arrivals[place] for place in places]
@@ -103,13 +102,13 @@ class Publisher:
 
 @dataclass(eq=False, slots=True)
 class Recorded:
-    """A session of a recording with what is sent on it.
+    """A recorded session with its publishers.
 
     Attributes:
-        session: as it was spoken of.
         publishers: its links on which the client sends.
-        transfers: that came.
-        windows: when the broker opened its window, and how many transfers it allowed since the begin.
+        transfers: number received.
+        windows: time of each opening of the broker's window, and the transfers that it allowed since the
+            begin.
     """
 
     session: Session
@@ -120,15 +119,16 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """What is known of a publisher.
+    """The measured pace of a publisher.
 
     Attributes:
-        round_trip_s: of its connection, or somewhat more.
-        own_s: seconds that the client takes for a message when it waits for nothing.
-        reaction_s: seconds, beyond the round trip, from what it waited for to the next message.
-        limit: as many messages without outcome as it has at most by its own decision; None: none is seen.
-        waits: seconds of the recording by what it waited for.
-        seen: how fast the client is by itself can be seen.
+        round_trip_s: upper bound for its connection.
+        own_s: seconds that the client needs for a message when it waits for nothing.
+        reaction_s: seconds, beyond the round trip, from the end of a wait to the next message.
+        limit: messages without outcome at most, by the client's own decision; None if there is no sign of
+            one.
+        waits: seconds of the recording by reason.
+        seen: whether the recording shows how fast the client is by itself.
     """
 
     round_trip_s: float
@@ -140,7 +140,7 @@ class Pace:
 
 
 def rate_of(arrivals: Sequence[float]) -> float:
-    """Messages a second behind those that came first: a burst belongs to the time before it."""
+    """Return messages per second after those that came first: a burst belongs to the time before it."""
     if not arrivals:
         return 0.0
     took = arrivals[-1] - arrivals[0]
@@ -148,7 +148,7 @@ def rate_of(arrivals: Sequence[float]) -> float:
 
 
 def publishers(part: Part) -> list[Recorded]:
-    """The sessions of a recorded connection on which something is sent that can be predicted."""
+    """Return the sessions of a recorded connection with publishers that can be forecast."""
     if part.protocol is not Protocol.AMQP_10:
         return []
     ledger = Ledger10()
@@ -196,7 +196,7 @@ def publishers(part: Part) -> list[Recorded]:
 
 
 def round_trip_s(recorded: Sequence[Publisher]) -> float | None:
-    """The shortest time between a grant and the first message that needed it; None if there is none."""
+    """Return the shortest time between a grant and the first message that needed it; None if there is none."""
     times = [
         publisher.arrivals[needed] - at
         for publisher in recorded
@@ -207,18 +207,13 @@ def round_trip_s(recorded: Sequence[Publisher]) -> float | None:
 
 
 def _needed(publisher: Publisher) -> list[tuple[int, float]]:
-    """The first message that needs each grant, and when that went."""
+    # The first message that needs each grant, and the time of the grant.
     limits = [(0.0, 0), *publisher.grants]
     return [(before, at) for (_, before), (at, now) in pairwise(limits) if now > before]
 
 
 def pace_of(publisher: Publisher, round_trip: float) -> Pace:
-    """What a publisher waited for, and how fast it is by itself.
-
-    Args:
-        publisher: with at least two messages.
-        round_trip: seconds.
-    """
+    """Measure a publisher with at least two messages."""
     arrivals = publisher.arrivals
     waits = dict.fromkeys(Reason, 0.0)
     free: list[float] = []
@@ -245,14 +240,14 @@ def pace_of(publisher: Publisher, round_trip: float) -> Pace:
         waits[reason] += wait
         waits[Reason.ITSELF] += gap - wait
         (held_up if wait else free).append(gap - wait)
-    # Where every message waited, it is not seen how fast the client is when it does not.
+    # If every message waited, the client's own speed is unknown.
     seen = len(free) >= FREE_MIN * len(arrivals)
     own_s = fmean(free) if seen else 0.0
     return Pace(round_trip, own_s, fmean(held_up) if held_up else 0.0, limit, waits, seen)
 
 
 def allowed_at(allowances: Sequence[tuple[float, int]], numbers: Sequence[int]) -> list[float | None]:
-    """When each number of messages, which only grows, was allowed; None if it always was, or never."""
+    """Return when each of these ascending numbers of messages was allowed; None if always, or never."""
     found: list[float | None] = []
     place = 0
     for number in numbers:
@@ -263,7 +258,7 @@ def allowed_at(allowances: Sequence[tuple[float, int]], numbers: Sequence[int]) 
 
 
 def _own_limit(publisher: Publisher, round_trip: float) -> int | None:
-    """How many messages without outcome the client has at most, if it is this what it mostly waits for."""
+    # The limit of messages without outcome, if it is the main reason of waits.
     if publisher.settled or not publisher.confirms:
         return None
     times = [at for at, _ in publisher.confirms]
@@ -279,7 +274,7 @@ def _own_limit(publisher: Publisher, round_trip: float) -> int | None:
     )
     if by_credit > 0.05 * len(arrivals) or sum(each == limit for each in under_way) < _HABIT * len(arrivals):
         return None
-    # A client that sends seldom has one under way as well; one that waits sends as soon as the outcome comes.
+    # A client that sends seldom also has one in flight; one that waits sends as soon as the outcome arrives.
     answered = allowed_at(publisher.confirms, [place + 1 - limit for place in range(len(arrivals))])
     late, whole = [], []
     for place in range(1, len(arrivals)):

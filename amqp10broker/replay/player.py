@@ -1,4 +1,4 @@
-"""One recorded connection being played: what is alike in both protocols."""
+"""The protocol-independent part of the replay of one recorded connection."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from amqp10broker.replay.script import Part, Step
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """As whom connections log in, whoever it was in the recording.
+    """The credentials of all replayed connections.
 
     Attributes:
         user: empty for anonymous.
-        password: of that user.
-        vhost: instead of the recorded one; None for that.
+        vhost: replaces the recorded one; None to use that.
     """
 
     user: str
@@ -33,17 +32,15 @@ class Player(ABC):
     """Plays the client of one connection, step by step.
 
     Attributes:
-        part: what is played.
         controls: places in the recording of frames that begin or end something, and whether the client sent
             them: those keep their order over all connections.
         place: of the next step in `part`.
         unsent: bytes for the socket.
-        over: why nothing more can be played; None while all is well.
-        closed: the broker has said, or heard, the last word: the socket may be closed.
-        left_out: what of the connection is not played, one clause each.
+        over: why nothing more can be played; None during the replay.
+        closed: the closing handshake is complete: the socket may be closed.
+        left_out: clauses on parts that are not played.
         played: frames of the client that were sent.
-        refused: the broker does not let the user in.
-        sent_bytes, received_bytes: so far.
+        refused: the broker rejects the user.
     """
 
     part: Part
@@ -65,7 +62,7 @@ class Player(ABC):
 
     @property
     def next_step(self) -> Step | None:
-        """The next frame of the client; None behind the last."""
+        """Return the next frame of the client; None behind the last."""
         steps = self.part.steps
         while self.place < len(steps) and not steps[self.place].sent:
             self.hear(steps[self.place])
@@ -73,7 +70,7 @@ class Player(ABC):
         return steps[self.place] if self.place < len(steps) else None
 
     def receive(self, data: bytes) -> bool:
-        """Bytes from the broker; whether there was more in them than a heartbeat."""
+        """Process bytes from the broker; return whether they contain more than a heartbeat."""
         self.received_bytes += len(data)
         moved = False
         for frame in self.reader.feed(data):
@@ -82,83 +79,82 @@ class Player(ABC):
         return moved
 
     def lost(self, why: str) -> None:
-        """The socket is of no more use."""
+        """Report that the socket is no longer usable."""
         if not self.closed and self.over is None:
             self.over = why
         self.closed = True
 
     def play(self) -> None:
-        """Send the next step, or leave it out if it means nothing any more."""
+        """Send the next step, or omit it if it has become meaningless."""
         step = self.next_step
         assert step is not None
         self.place += 1
         self.say(step)
 
     def write(self, data: bytes) -> None:
-        """Have bytes written."""
         self.unsent += data
         self.sent_bytes += len(data)
 
     def ends(self) -> Iterator[Difference]:
-        """How the connection came to an end otherwise than it was recorded."""
+        """Yield the differences in how the connection ended."""
         if self.over is not None:
             left = sum(step.sent for step in self.part.steps[self.place :])
             rest = f"; {left} frames of the client were left" if left else ""
             yield self.difference(Kind.ERROR, "", f"{self.over}{rest}")
 
     def difference(self, kind: Kind, where: object, said: str) -> Difference:
-        """One of this connection."""
+        """Return a difference of this connection."""
         return Difference(kind, self.part.number, str(where), said)
 
     @property
     @abstractmethod
     def answers(self) -> int:
-        """Frames of the broker so far that begin or end something."""
+        """Return how many frames of the broker so far begin or end something."""
 
     def broker_closes(self, close: type[Close | ConnectionClose]) -> bool:
-        """Whether it was the recorded broker that closed the connection."""
+        """Return whether the recorded broker closed the connection."""
         return next((not step.sent for step in self.part.steps if isinstance(step.frame.body, close)), False)
 
     @property
     def says_close(self) -> bool:
-        """Whether the recorded connection was closed in words, by either side."""
+        """Return whether the recorded connection was closed by a close frame, by either side."""
         return any(isinstance(step.frame.body, Close | ConnectionClose) for step in self.part.steps)
 
     @abstractmethod
     def start(self) -> None:
-        """The socket is there: begin to log in."""
+        """Begin the login on a new socket."""
 
     @abstractmethod
     def hear(self, step: Step) -> None:
-        """The recorded broker says something."""
+        """Process a step of the recorded broker."""
 
     @abstractmethod
     def take(self, frame: Frame) -> None:
-        """The broker says something now."""
+        """Process a frame of this broker."""
 
     @abstractmethod
     def waits_for(self, step: Step) -> str | None:
-        """What has to come before a step can be played; None if nothing."""
+        """Return the condition that a step waits for; None if it can be played."""
 
     @abstractmethod
     def give_up(self, step: Step) -> None:
-        """What a step waits for has not come; it is not waited for again."""
+        """Stop waiting for the condition of a step."""
 
     @abstractmethod
     def say(self, step: Step) -> None:
-        """Play a step."""
+        """Send the frame of a step."""
 
     @abstractmethod
     def still_owed(self) -> str | None:
-        """What the recorded broker has said, and this one has not; None if nothing."""
+        """Return an answer that the recorded broker sent and this one has not; None if none is missing."""
 
     @abstractmethod
     def close(self) -> None:
-        """Say the last word, where the recorded client did not."""
+        """Send the closing frame if the recorded client did not."""
 
     @abstractmethod
     def heartbeat_s(self) -> float:
-        """After so many seconds of silence something is to be sent; 0 for never."""
+        """Return the interval of heartbeats in seconds; 0 for none."""
 
     @abstractmethod
     def beat(self) -> None:
@@ -166,4 +162,4 @@ class Player(ABC):
 
     @abstractmethod
     def differences(self) -> Iterator[Difference]:
-        """What came otherwise."""
+        """Yield the differences between the recording and the replay."""

@@ -1,4 +1,4 @@
-"""Plays the client of a connection of AMQP 0-9-1."""
+"""Plays the client of an AMQP 0-9-1 connection."""
 
 from __future__ import annotations
 
@@ -45,6 +45,7 @@ from amqp10broker.replay.script import Part, Step
 
 _ACCESS_REFUSED: Final = 403
 _MESSAGES: Final = (BasicPublish, BasicAck, BasicNack, BasicReject, BasicGet)
+# Answers that depend on this broker, and secrets.
 _MADE_HERE: Final = (
     ConnectionSecureOk,
     ConnectionCloseOk,
@@ -52,11 +53,10 @@ _MADE_HERE: Final = (
     ChannelCloseOk,
     ChannelFlowOk,
 )
-"""Answers that are given when they are due now, and what is a secret."""
 
 
 class Player091(Player):
-    """One connection."""
+    """The client of one recorded AMQP 0-9-1 connection."""
 
     def __init__(self, part: Part, login: Login) -> None:
         super().__init__(part, login)
@@ -240,7 +240,7 @@ class Player091(Player):
                 self._say(number, self._named(body))
 
     def _tune(self, body: ConnectionTuneOk) -> None:
-        """What the recorded client took, where this broker offers as much."""
+        # The recorded client's values, as far as this broker offers as much.
         offered = self._now.tuned
         assert offered is not None
         frame_max = min(each for each in (body.frame_max or 2**32 - 1, offered.frame_max or 2**32 - 1))
@@ -255,7 +255,7 @@ class Player091(Player):
         self._say(0, taken)
 
     def _named(self, method: Any) -> Any:
-        """A method with the names that the broker has chosen now for queues and consumers."""
+        # With the names that this broker has chosen for queues and consumers.
         chosen: dict[str, str] = {}
         tags: dict[str, str] = {}
         for was, now in self._channels.items():
@@ -272,7 +272,6 @@ class Player091(Player):
         return replace(method, **given) if given else method
 
     def _content(self, number: int, frame: Frame) -> None:
-        """A content header as it was, and zeros for a body."""
         if not self._publishing.get(number):
             return
         if frame.data[0] != FRAME_BODY:
@@ -286,7 +285,7 @@ class Player091(Player):
     def _settle(
         self, was: Channel, now: Channel, body: BasicAck | BasicNack | BasicReject, tags: list[int]
     ) -> None:
-        """The same deliveries, whatever their tags are now."""
+        # The same deliveries, with their current tags.
         mine: list[int] = []
         for tag in tags:
             consumer, place = was.tags[tag]
@@ -341,7 +340,7 @@ class Player091(Player):
                 said = f"{before} messages were returned with {reply} in the recording, {after} now"
                 yield self.difference(Kind.OUTCOME, was, said)
         if self.over is not None or now.error is not None:
-            return  # what did not come did not because of that
+            return  # the lost connection explains what is missing
         for reply in was.replies[len(now.replies) :]:
             yield self.difference(Kind.MISSING, was, f"{reply} did not come")
         if missing := len(was.outcomes.keys() - now.outcomes.keys()):
@@ -359,7 +358,6 @@ class Player091(Player):
 
 
 def _same(consumer: Consumer, was: Channel, now: Channel) -> Consumer:
-    """The consumer of now that plays one of the recording."""
     if consumer is was.got:
         return now.got
     place = was.consumers.index(consumer)
@@ -367,7 +365,8 @@ def _same(consumer: Consumer, was: Channel, now: Channel) -> Consumer:
 
 
 def _look_through(part: Part) -> list[tuple[int, bool]]:
-    """Places of what begins or ends something, and of answers; and whether the client sent it."""
+    # Returns the places of frames that begin or end something, and of answers, and whether the client sent
+    # each.
     ledger = Ledger091()
     controls: list[tuple[int, bool]] = []
     for step in part.steps:

@@ -1,4 +1,4 @@
-"""Plays the client of a connection of AMQP 1.0."""
+"""Plays the client of an AMQP 1.0 connection."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _SENT_WITHOUT: Final = "messages of transactions are sent without them"
 
 
 class Player10(Player):
-    """One connection."""
+    """The client of one recorded AMQP 1.0 connection."""
 
     def __init__(self, part: Part, login: Login) -> None:
         super().__init__(part, login)
@@ -104,7 +104,7 @@ class Player10(Player):
         self.write(encode_frame(0, init.encode(), TYPE_SASL))
 
     def _answer(self, channel: int, body: Any) -> None:
-        """What the broker ends is answered at once; the recorded answer is left out then."""
+        # A detach, end or close of the broker is answered at once; the recorded answer is omitted then.
         match body:
             case Close():
                 if not self._now.closing:
@@ -308,7 +308,7 @@ class Player10(Player):
                 pass
 
     def _addressed(self, body: Attach) -> Attach:
-        """An attach to an address that the broker had chosen: to the one that it has chosen now."""
+        # An attach to an address that the recorded broker chose must use the one chosen by this broker.
         chosen = {was.address: now.address for was, now in self._links.items() if was.dynamic and now.address}
         given: dict[str, Any] = {}
         for name in ("source", "target"):
@@ -319,14 +319,14 @@ class Player10(Player):
         return replace(body, **given) if given else body
 
     def _flow(self, was: Session, now: Session, body: Flow) -> None:
-        """With our own counts; credit and windows as they were."""
+        # With current counts; credit and windows as recorded.
         given: dict[str, Any] = {"next_outgoing_id": now.next_outgoing}
         if now.begun:
             given["next_incoming_id"] = now.next_incoming
         if body.handle is not None:
             link = was.links.get(body.handle)
             if link is None:
-                # It was detached by the broker while the flow was under way.
+                # The broker detached it while the flow was in flight.
                 return
             other = self._links.get(link)
             if other is None or other.gone:
@@ -438,7 +438,7 @@ class Player10(Player):
         for said in otherwise(was.outcomes, now.outcomes, "message"):
             yield self.difference(Kind.OUTCOME, was, said)
         if self.over is not None or now.error is not None:
-            return  # what did not come did not because of that
+            return  # the lost connection explains what is missing
         missing = sum(1 for each in was.outcomes if each not in now.outcomes and each not in unsent)
         if missing:
             yield self.difference(
@@ -453,12 +453,12 @@ class Player10(Player):
 
 
 def content(offset: int, size: int, whole: int) -> bytes:
-    """A part of the message that stands for one of a recorded length: a data section of zeros.
+    """Return a part of a message of a recorded length: a data section of zeros.
 
     Args:
         offset: where the part begins.
-        size: its length.
-        whole: that of the message; what has less than four bytes is no message.
+        size: length of the part.
+        whole: length of the message; less than four bytes cannot be a message.
     """
     if whole > 260:
         head = b"\x00\x53\x75\xb0" + (whole - 8).to_bytes(4, "big")
@@ -470,7 +470,8 @@ def content(offset: int, size: int, whole: int) -> bytes:
 
 
 def _look_through(part: Part) -> tuple[list[tuple[int, bool]], dict[int, tuple[int, int]]]:
-    """What begins or ends something; of each transfer: where it is in its message, and how long that is."""
+    # Returns the frames that begin or end something, and for each transfer its offset in its message and the
+    # length of the message.
     ledger = Ledger10()
     controls: list[tuple[int, bool]] = []
     lengths: dict[int, tuple[int, int]] = {}

@@ -1,8 +1,8 @@
-"""Plays a recording: whose turn it is, what is waited for, and when waiting ends.
+"""Plays a recording: the order of steps, their conditions, and the limits of waiting.
 
 Frames that begin or end something keep their order over all connections: a queue that one connection declared
-is there when another publishes to it. Everything else goes by what its own connection has to wait for, and
-by its time unless it is to go fast.
+exists when another publishes to it. All other frames depend on the conditions of their own connection, and on
+their time unless `fast` is set.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from amqp10broker.replay.player091 import Player091
 from amqp10broker.replay.player10 import Player10
 from amqp10broker.replay.script import Script
 
+# Bytes that may wait for a socket before a connection continues.
 _AHEAD_BYTES: Final = 262_144
-"""So much may wait for a socket before a connection goes on."""
 _CLOSING_S: Final = 5.0
 
 
 class _Order:
-    """Places in the recording up to which everything that begins or ends something is done."""
+    # The order of frames that begin or end something, over all connections.
 
     def __init__(self, players: list[Player]) -> None:
         all_of_them = [(index, player, sent) for player in players for index, sent in player.controls]
@@ -34,50 +34,40 @@ class _Order:
         self._answers = {player: [index for index, sent in player.controls if not sent] for player in players}
 
     def is_turn(self, index: int) -> bool:
-        """Whether everything of that sort before this place is done."""
         while self._next < len(self._places) and self._places[self._next][0] in self._done:
             self._done.discard(self._places[self._next][0])
             self._next += 1
         return self._next == len(self._places) or self._places[self._next][0] >= index
 
     def played(self, index: int) -> None:
-        """A frame of a client was played."""
         self._done.add(index)
 
     def answered(self, player: Player) -> None:
-        """A broker has said something: as many answers as there were in the recording are done."""
+        # As many answers as the recording had are complete.
         answers = self._answers[player]
         until = min(player.answers, len(answers))
         self._done.update(answers[self._answered[player] : until])
         self._answered[player] = max(until, self._answered[player])
 
     def give_up(self, index: int) -> None:
-        """What stands before a place is not waited for any more."""
+        # Frames before this place are no longer awaited.
         for place, _, _ in self._places[self._next :]:
             if place >= index:
                 break
             self._done.add(place)
 
     def leave(self, player: Player) -> None:
-        """Nothing more comes of a connection."""
         self._done.update(index for index, _ in player.controls)
 
 
 class Replay:
-    """All connections of a recording.
-
-    Attributes:
-        players: one for each.
-    """
+    """The replay of all connections of a recording; `players` has one for each."""
 
     def __init__(self, script: Script, login: Login, *, fast: bool = False, patience_s: float = 10.0) -> None:
-        """Play nothing yet.
-
-        Args:
-            script: what.
-            login: as whom.
-            fast: without the times of the recording.
-            patience_s: so long nothing may happen before what is waited for is given up.
+        """Args:
+        login: replaces the recorded users.
+        fast: ignore the times of the recording.
+        patience_s: duration without progress after which a wait is given up.
         """
         self._script = script
         self._fast = fast
@@ -96,16 +86,16 @@ class Replay:
 
     @property
     def done(self) -> bool:
-        """Whether all is over."""
+        """Return whether the replay is complete."""
         return all(player.closed for player in self.players)
 
     def wanted(self, now: float) -> list[Player]:
-        """Connections whose turn it is to have a socket; each is told once."""
+        """Return the connections that need a socket now; each is returned once."""
         found = []
         for player in self.players:
             if player in self._connected or player.closed:
                 continue
-            first = player.part.steps[0]  # of AMQP 0-9-1 it is the broker's
+            first = player.part.steps[0]  # in AMQP 0-9-1 it is the broker's
             if self._order.is_turn(first.index) and self._due(first.at_ns, now) <= now:
                 self._connected.add(player)
                 self._moved[player] = self._moved_at = now
@@ -113,17 +103,17 @@ class Replay:
         return found
 
     def connected(self, player: Player, now: float) -> None:
-        """The socket that it wanted is there."""
+        """Report that the requested socket is connected."""
         self._moved[player] = self._moved_at = now
         player.start()
 
     def lost(self, player: Player, why: str) -> None:
-        """It has no socket, or none any more."""
+        """Report that a connection has no socket, or has lost it."""
         player.lost(why)
         self._order.leave(player)
 
     def receive(self, player: Player, data: bytes, now: float) -> None:
-        """Bytes of the broker."""
+        """Process bytes of the broker."""
         if player.receive(data):
             self._moved[player] = self._moved_at = now
             self._order.answered(player)
@@ -131,13 +121,13 @@ class Replay:
             self._leave(player, now)
 
     def advance(self, now: float) -> float | None:
-        """Play all that can be played now.
+        """Play all steps that can be played now.
 
         Args:
             now: seconds, the same origin at every call.
 
         Returns:
-            When to call again at the latest, if nothing comes; None when all is over.
+            When to call again at the latest, if nothing arrives; None when the replay is complete.
         """
         wake = now + self._patience_s
         moved = True
@@ -158,11 +148,11 @@ class Replay:
         return None if self.done else max(wake, now)
 
     def is_full(self, player: Player) -> bool:
-        """Whether so much is to be written that no more is played before it is."""
+        """Return whether so many bytes wait that no more is played before they are written."""
         return len(player.unsent) >= _AHEAD_BYTES
 
     def differences(self) -> Iterator[Difference]:
-        """What came otherwise, connection by connection."""
+        """Yield the differences, connection by connection."""
         for player in self.players:
             yield from player.differences()
 
@@ -172,7 +162,7 @@ class Replay:
         return now if self._fast else self._began + (at_ns - self._script.start_ns) / 1e9
 
     def _go_on(self, player: Player, now: float) -> tuple[bool, float]:
-        """Play what can be played of one connection: whether there was anything, and when to look again."""
+        # Returns whether a step was played, and when to look again.
         played = False
         at = self._beat(player, now)
         if player in self._closing:
@@ -212,19 +202,18 @@ class Replay:
         return played, at
 
     def _push(self, player: Player, now: float) -> None:
-        """Have a connection begin if the others before it do not go on."""
+        # A connection begins if the others before it do not continue.
         if now >= self._moved_at + self._patience_s:
             self._order.give_up(player.part.steps[0].index)
             self._moved_at = now
 
     def _leave(self, player: Player, now: float, *, at_once: bool = False) -> None:
-        """Nothing more is played of a connection."""
         self._order.leave(player)
         if player.over is not None or at_once:
             player.closed = True
         elif not player.closed and player not in self._closing:
             if player.part.ended and not player.says_close:
-                player.closed = True  # so did the recorded client: it was gone without a word
+                player.closed = True  # as the recorded client, which closed the socket without a close frame
             else:
                 player.close()
                 self._closing[player] = now + min(self._patience_s, _CLOSING_S)

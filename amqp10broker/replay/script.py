@@ -1,4 +1,4 @@
-"""A recording of frames as something to be played: the connections of which all frames are there."""
+"""The playable part of a recording of frames: connections whose frames are complete."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from amqp10broker.greeting import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A frame of a recording.
+    """A frame of a recording, without the content of messages.
 
     Attributes:
         index: its place among the frames of all connections.
         at_ns: nanoseconds since 1970.
         sent: by the client.
-        frame: it, without the content of messages.
     """
 
     index: int
@@ -36,12 +35,11 @@ class Part:
 
     Attributes:
         number: of the connection, at the broker that recorded.
-        protocol: what it speaks.
-        steps: its frames in order, without protocol headers, SASL frames and heartbeats: whoever plays makes
-            them.
-        ended: the recording goes to the connection's end.
+        steps: its frames in order, without protocol headers, SASL frames and heartbeats, which the player
+            creates.
+        ended: the recording includes the connection's end.
         unreadable: frames of the client that could not be decoded; they are not played.
-        over: what carries it: ``TCP``, ``TLS``, ``WebSocket`` or ``WebSocket over TLS``.
+        over: the transport: ``TCP``, ``TLS``, ``WebSocket`` or ``WebSocket over TLS``.
     """
 
     number: int
@@ -54,36 +52,30 @@ class Part:
 
 @dataclass(slots=True)
 class Script:
-    """What can be played of a recording, and what cannot.
-
-    Attributes:
-        parts: connections, in the order in which they began.
-        left_out: why others are not played, one sentence each.
-    """
+    """The playable connections, in the order of their beginnings, and sentences on the others."""
 
     parts: list[Part] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
 
     @property
     def start_ns(self) -> int:
-        """When the first frame of a client came."""
+        """Return when the first frame of a client was received."""
         return min((part.steps[0].at_ns for part in self.parts), default=0)
 
     @property
     def end_ns(self) -> int:
-        """When the last frame came or went."""
+        """Return when the last frame was received or sent."""
         return max((part.steps[-1].at_ns for part in self.parts), default=0)
 
 
 def read_script(records: Iterable[Record], connection: int | None = None) -> Script:
-    """What of a recording can be played.
+    """Collect the playable connections of a recording.
 
     Args:
-        records: of a file.
         connection: this one alone; None for all.
 
     Raises:
-        NoFrames: it is no recording.
+        NoFrames: it is not a recording.
     """
     parts: dict[int, Part] = {}
     script = Script()
@@ -109,7 +101,7 @@ def read_script(records: Iterable[Record], connection: int | None = None) -> Scr
                 if ended is not None:
                     ended.ended = True
             case Known():
-                pass  # of a connection that is left out
+                pass  # of a connection that is omitted
     script.left_out += [
         f"connection {part.number} did not come as far as open, or frames of one address alone were recorded"
         for part in script.parts
@@ -137,7 +129,7 @@ def _take(part: Part | None, index: int, record: Recorded) -> None:
 
 
 def _silent(part: Part, frame: Frame) -> bool:
-    """Whether a frame without body is an empty one, or a heartbeat; else it is a content header or body."""
+    # An empty frame or heartbeat; without a body it may also be a content header or body.
     return part.protocol is Protocol.AMQP_10 or frame.said == "heartbeat"
 
 

@@ -1,4 +1,4 @@
-"""The engines of both sides under a virtual clock: publishers of one session, a network, a broker."""
+"""Simulates the engines of both sides under a virtual clock: publishers of one session, a network, a broker."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from amqp10broker.replay.pace import Reason, rate_of
 
 @dataclass(frozen=True, slots=True)
 class Habits:
-    """A publisher as the simulation has it.
+    """The behaviour of a publisher in the simulation.
 
     Attributes:
-        own_s: seconds that it takes for a message.
+        own_s: seconds that it needs for a message.
         limit: of messages without outcome; None for none.
-        confirm_s: seconds from a message's arrival to its outcome, message by message, over and over.
+        confirm_s: seconds from a message's arrival to its outcome, by message, repeated in a cycle.
         frames: transfers of a message, likewise.
         sizes: bytes, likewise.
-        settled: it sends settled: nothing comes back.
+        settled: it sends settled, without outcomes.
     """
 
     own_s: float
@@ -37,13 +37,13 @@ class Habits:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What became of a publisher.
+    """The result of a simulation for one publisher or consumer.
 
     Attributes:
-        rate: messages a second that reach the broker.
-        waits: seconds by what it waited for.
-        held: most messages that had come and had no outcome yet.
-        held_bytes: of them.
+        rate: messages per second.
+        waits: seconds by reason.
+        held: maximum of messages that had arrived without an outcome.
+        held_bytes: maximum of their bytes.
     """
 
     rate: float
@@ -73,10 +73,9 @@ class _Link:
 def simulate(
     publishers: Sequence[Habits], *, max_link_credit: int, window: int, round_trip_s: float, messages: int
 ) -> list[Run]:
-    """Let the publishers of one session send until one of them has sent so many messages.
+    """Simulate the publishers of one session until one of them has sent `messages` messages.
 
-    The broker takes what comes at once, and an outcome is due a time after its message came that does not
-    depend on anything else.
+    The broker processes each message at once; the time to its outcome does not depend on anything else.
 
     Args:
         publishers: one for each link.
@@ -89,16 +88,13 @@ def simulate(
 
 
 class Simulation:
-    """One session. See `simulate`."""
+    """The simulation of one session, as `simulate` describes it."""
 
     def __init__(self, publishers: Sequence[Habits], credit: int, window: int, way_s: float) -> None:
-        """Begin with the first grants on their way.
-
-        Args:
-            publishers: one for each link.
-            credit: max_link_credit.
-            window: max_incoming_window.
-            way_s: seconds from one side to the other.
+        """Args:
+        credit: max_link_credit.
+        window: max_incoming_window.
+        way_s: seconds from one side to the other.
         """
         self._links = [
             _Link(each, SenderCredit(), ReceiverCredit(INITIAL_DELIVERY_COUNT, credit)) for each in publishers
@@ -112,18 +108,17 @@ class Simulation:
         self._numbers = count()
 
     def told(self, at: float, kind: str, number: int, content: tuple[int, int]) -> None:
-        """Something comes or goes at the broker; for who looks on, and nothing here.
+        """Observe a frame at the broker; a hook for subclasses.
 
         Args:
-            at: seconds.
-            kind: "transfer" comes; "credit", "window" or "confirm" goes.
+            kind: "transfer" is received; "credit", "window" or "confirm" is sent.
             number: of the link.
-            content: frames and bytes of a message; or delivery-count and link-credit; or next-incoming-id
-                and incoming-window.
+            content: frames and bytes of a message; or delivery-count and link-credit; or next-incoming-id and
+                incoming-window.
         """
 
     def run(self, messages: int) -> list[Run]:
-        """As `simulate` says."""
+        """Run the simulation and return the results by publisher."""
         for number, link in enumerate(self._links):
             link.granting.top_up()
             self._grant(0.0, number)
@@ -170,7 +165,6 @@ class Simulation:
                 self._send(now, number)
 
     def _send(self, now: float, number: int) -> None:
-        """Send the next message if nothing holds it up; else note what does."""
         link = self._links[number]
         if now < link.ready_at:
             return
