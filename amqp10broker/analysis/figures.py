@@ -217,7 +217,7 @@ class Sums:
         return sum(cell.n for cell in found) if found else None
 
     def rate(self, *kinds: Kind) -> float | None:
-        """Return messages per second of the first kind that was recorded; None without one, or without time."""
+        """Return messages per second of the first kind recorded; None if none was, or no time passed."""
         count = self.n(self.first(*kinds))
         return None if count is None or self._duration_s <= 0 else count / self._duration_s
 

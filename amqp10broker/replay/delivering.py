@@ -1,4 +1,4 @@
-"""Simulates the engines of both sides under a virtual clock: one consumer, a network, a broker with messages."""
+"""Simulates the engines of both sides under a virtual clock: a consumer, a network, a broker."""
 
 from __future__ import annotations
 
@@ -36,13 +36,14 @@ def deliver(habits: Consuming, *, credit: int, round_trip_s: float, messages: in
 
 
 class Delivering:
-    """The simulation of one link, as `deliver` describes it."""
+    """The simulation of one link, as `deliver` describes it.
 
-    def __init__(self, habits: Consuming, credit: int, way_s: float) -> None:
-        """Args:
+    Args:
         credit: granted by the consumer.
         way_s: seconds from one side to the other.
-        """
+    """
+
+    def __init__(self, habits: Consuming, credit: int, way_s: float) -> None:
         self._habits = habits
         self._credit = credit
         self._way_s = way_s

@@ -196,7 +196,7 @@ def publishers(part: Part) -> list[Recorded]:
 
 
 def round_trip_s(recorded: Sequence[Publisher]) -> float | None:
-    """Return the shortest time between a grant and the first message that needed it; None if there is none."""
+    """Return the shortest time from a grant to the first message that needed it; None if there is none."""
     times = [
         publisher.arrivals[needed] - at
         for publisher in recorded

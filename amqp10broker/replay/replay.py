@@ -61,14 +61,15 @@ class _Order:
 
 
 class Replay:
-    """The replay of all connections of a recording; `players` has one for each."""
+    """The replay of all connections of a recording; `players` has one for each.
 
-    def __init__(self, script: Script, login: Login, *, fast: bool = False, patience_s: float = 10.0) -> None:
-        """Args:
+    Args:
         login: replaces the recorded users.
         fast: ignore the times of the recording.
         patience_s: duration without progress after which a wait is given up.
-        """
+    """
+
+    def __init__(self, script: Script, login: Login, *, fast: bool = False, patience_s: float = 10.0) -> None:
         self._script = script
         self._fast = fast
         self._patience_s = patience_s

@@ -1,4 +1,4 @@
-"""Simulates the engines of both sides under a virtual clock: publishers of one session, a network, a broker."""
+"""Simulates the engines of both sides under a virtual clock: a session of publishers, a network, a broker."""
 
 from __future__ import annotations
 
@@ -88,14 +88,15 @@ def simulate(
 
 
 class Simulation:
-    """The simulation of one session, as `simulate` describes it."""
+    """The simulation of one session, as `simulate` describes it.
 
-    def __init__(self, publishers: Sequence[Habits], credit: int, window: int, way_s: float) -> None:
-        """Args:
+    Args:
         credit: max_link_credit.
         window: max_incoming_window.
         way_s: seconds from one side to the other.
-        """
+    """
+
+    def __init__(self, publishers: Sequence[Habits], credit: int, window: int, way_s: float) -> None:
         self._links = [
             _Link(each, SenderCredit(), ReceiverCredit(INITIAL_DELIVERY_COUNT, credit)) for each in publishers
         ]

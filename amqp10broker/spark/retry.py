@@ -15,12 +15,13 @@ PAUSE_MAX_S: Final = 2.0
 
 
 class RetryBudget:
-    """Counts failures in a row, and pauses between attempts."""
+    """Counts failures in a row, and pauses between attempts.
+
+    Args:
+        timeout_s: how long after the first failure of a row another attempt may begin.
+    """
 
     def __init__(self, timeout_s: float) -> None:
-        """Args:
-        timeout_s: how long after the first failure of a row another attempt may begin.
-        """
         self.failures = 0
         self._timeout_s = timeout_s
         self._until = 0.0

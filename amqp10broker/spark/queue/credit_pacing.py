@@ -26,13 +26,14 @@ MESSAGE_COST_BYTES: Final = 256
 
 
 class Grants:
-    """The credit of one link. `held_bytes` is the weight of the messages kept in this segment."""
+    """The credit of one link. `held_bytes` is the weight of the messages kept in this segment.
 
-    def __init__(self, credit_max: int, room_bytes: int = SEGMENT_BYTES_MAX) -> None:
-        """Args:
+    Args:
         credit_max: the option linkCredit.
         room_bytes: a segment ends with the message that reaches this weight.
-        """
+    """
+
+    def __init__(self, credit_max: int, room_bytes: int = SEGMENT_BYTES_MAX) -> None:
         self.held_bytes = 0
         self._credit_max = credit_max
         self._room_bytes = room_bytes

@@ -60,15 +60,16 @@ class MessageSource(Protocol):
 
 
 class SegmentFiller:
-    """Moves messages from a queue into a spool."""
+    """Moves messages from a queue into a spool.
+
+    Args:
+        seen: message-ids of messages that are not wanted again; None for no deduplication.
+        batch_rows: rows of a record batch in a segment.
+    """
 
     def __init__(
         self, source: MessageSource, spool: QueueSpool, decode: Decode, seen: SeenIds | None, batch_rows: int
     ) -> None:
-        """Args:
-        seen: message-ids of messages that are not wanted again; None for no deduplication.
-        batch_rows: rows of a record batch in a segment.
-        """
         self._source = source
         self._spool = spool
         self._decode = decode

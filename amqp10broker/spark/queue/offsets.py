@@ -30,7 +30,14 @@ Offset = dict[str, Any]
 
 
 class QueueOffsets:
-    """Maps a queue and its spool to offsets."""
+    """Maps a queue and its spool to offsets.
+
+    Args:
+        filler: puts messages into the spool.
+        seen: the message-ids that `filler` remembers; None without deduplication.
+        segment_rows: of a segment, without another limit.
+        parts: how many a batch is cut into; None for one per segment.
+    """
 
     def __init__(
         self,
@@ -40,12 +47,6 @@ class QueueOffsets:
         segment_rows: int,
         parts: int | None,
     ) -> None:
-        """Args:
-        filler: puts messages into the spool.
-        seen: the message-ids that `filler` remembers; None without deduplication.
-        segment_rows: of a segment, without another limit.
-        parts: how many a batch is cut into; None for one per segment.
-        """
         self.spool = spool
         self._filler = filler
         self._seen = seen

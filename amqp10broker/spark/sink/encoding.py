@@ -34,12 +34,13 @@ Column = Sequence[bytes]
 
 
 class Encoder:
-    """Encodes the messages of one task. `rows` counts the rows encoded so far."""
+    """Encodes the messages of one task. `rows` counts the rows encoded so far.
+
+    Args:
+        id_prefix: of generated message-ids; the number of the row in its partition follows.
+    """
 
     def __init__(self, plan: SinkPlan, id_prefix: str) -> None:
-        """Args:
-        id_prefix: of generated message-ids; the number of the row in its partition follows.
-        """
         self.rows = 0
         self._plan = plan
         self._prefix = id_prefix.encode()
