@@ -1,7 +1,8 @@
-"""Events and runs as Arrow columns, by `flowevents.schema`; the only place that imports pyarrow for them.
+"""Events and runs as Arrow columns, by `flowevents.schema`.
 
-Packed events become columns by the standard library's `array`, whose slices with a step run in C, so
-numpy is not needed; pyarrow alone is (the extra ``record``), and it is imported when first used.
+Only this module imports pyarrow for them (the extra ``record``), and only when it is first used. Packed
+events become columns by slices with a step of the standard library's `array`, which run in C, so that numpy
+is not needed.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from amqp10broker.flowevents.schema import FIELDS, PACK, RUN_FIELDS, SCHEMA_VERS
 from amqp10broker.recording.errors import ArrowMissing, OtherVersion
 
 METADATA: Final = {VERSION_KEY: str(SCHEMA_VERSION).encode()}
-"""Of every file's schema."""
+"""Metadata of every file's schema."""
 
+# The type that `struct` packs by each letter, before it is widened to the column's type.
 _SMALLER: Final = {"q": "int64", "b": "int8", "I": "uint32", "H": "uint16"}
-"""What `struct` packs by each letter, before it is widened to the column's type."""
 
 
 def load_arrow() -> Any:
-    """The module pyarrow.
+    """Import and return pyarrow.
 
     Raises:
         ArrowMissing: it is not installed.
@@ -34,7 +35,7 @@ def load_arrow() -> Any:
 
 
 def load_parquet() -> Any:
-    """The module pyarrow.parquet.
+    """Import and return pyarrow.parquet.
 
     Raises:
         ArrowMissing: it is not installed.
@@ -47,14 +48,14 @@ def load_parquet() -> Any:
 
 
 def event_schema() -> Any:
-    """The Arrow schema of a file of events, with the version in its metadata."""
+    """Return the Arrow schema of a file of events, with the version in its metadata."""
     pa = load_arrow()
     fields = [pa.field(field.name, pa.type_for_alias(field.parquet), nullable=False) for field in FIELDS]
     return pa.schema(fields, metadata=METADATA)
 
 
 def run_schema() -> Any:
-    """The Arrow schema of a run's row, with the version in its metadata."""
+    """Return the Arrow schema of a run's row, with the version in its metadata."""
     pa = load_arrow()
     return pa.schema(
         [pa.field(name, pa.type_for_alias(kind)) for name, kind in RUN_FIELDS], metadata=METADATA
@@ -62,13 +63,13 @@ def run_schema() -> Any:
 
 
 def event_table(events: bytes | bytearray | memoryview) -> Any:
-    """Packed events as an Arrow table with `event_schema`.
+    """Return packed events as an Arrow table with `event_schema`.
 
     Args:
-        events: whole events, one after another, as `schema.PACK` packs them.
+        events: whole events as packed by `schema.PACK`.
 
     Raises:
-        ValueError: it is not a whole number of events.
+        ValueError: the length is not a multiple of the event size.
         ArrowMissing: pyarrow is not installed.
     """
     count, rest = divmod(len(events), PACK.size)
@@ -88,14 +89,10 @@ def event_table(events: bytes | bytearray | memoryview) -> Any:
 
 
 def check_version(metadata: dict[bytes, bytes] | None, path: str) -> None:
-    """Refuse a file of another layout.
-
-    Args:
-        metadata: of the file's Arrow schema.
-        path: named in the error.
+    """Check the version in the metadata of a file's Arrow schema.
 
     Raises:
-        OtherVersion: it is not ours.
+        OtherVersion: the file has another layout.
     """
     text = (metadata or {}).get(VERSION_KEY)
     found = int(text) if text is not None and text.isdigit() else None
@@ -104,12 +101,9 @@ def check_version(metadata: dict[bytes, bytes] | None, path: str) -> None:
 
 
 def _column(view: memoryview, offset: int, code: str) -> array[int]:
-    """The values at one offset of every event.
-
-    The whole buffer is taken for an array of the column's type, moved so that the column stands at a
-    multiple of its size, and every n-th value is picked. An event's size is a multiple of every
-    column's (64 bytes), which a test holds fast.
-    """
+    # The whole buffer is viewed as an array of the column's type, shifted so that the column is at a multiple
+    # of its size, and every n-th value is taken. The size of an event (64 bytes) is a multiple of every
+    # column's, which a test checks.
     values: array[int] = array(code)
     size = values.itemsize
     shift = offset % size

@@ -1,12 +1,12 @@
-"""Errors of recordings; each says what to do.
+"""Errors of recordings; each contains a remedy.
 
 ::
 
     BrokerError
-    `-- RecordingError        the folder of a recording cannot be used; says which, and why
+    `-- RecordingError        the folder of a recording cannot be used; contains folder and reason
         |-- ArrowMissing      pyarrow is not installed
         |-- NotWritable       the folder or a file in it cannot be written; also when the disk is full
-        |-- NotARecording     there is nothing that looks like a recording, or a file is damaged
+        |-- NotARecording     the folder does not contain a recording, or a file is damaged
         `-- OtherVersion      it was written with another layout of events
 """
 
@@ -16,11 +16,11 @@ from amqp10broker.errors import BrokerError
 
 
 class RecordingError(BrokerError):
-    """A recording cannot be written or read; the message says what to do."""
+    """A recording cannot be written or read; the message contains the remedy."""
 
 
 class ArrowMissing(RecordingError):
-    """pyarrow is not installed, and Parquet is neither written nor read without it."""
+    """pyarrow is not installed, which reading and writing Parquet need."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -30,11 +30,9 @@ class ArrowMissing(RecordingError):
 
 
 class NotWritable(RecordingError):
-    """The system does not let us write there.
+    """The system does not allow writing there.
 
-    Args:
-        path: which folder or file.
-        problem: the system's words: "Permission denied".
+    `problem` is the system's text: "Permission denied".
     """
 
     def __init__(self, path: str, problem: str) -> None:
@@ -47,11 +45,9 @@ class NotWritable(RecordingError):
 
 
 class NotARecording(RecordingError):
-    """Nothing there looks like a recording.
+    """The path does not contain a valid recording.
 
-    Args:
-        path: which folder or file.
-        problem: what is missing or wrong, as a clause.
+    `problem` is a clause: what is missing or wrong.
     """
 
     def __init__(self, path: str, problem: str) -> None:
@@ -67,9 +63,8 @@ class OtherVersion(RecordingError):
     """The files have another layout than this program writes.
 
     Args:
-        path: which file.
-        found: its version, None if it has none.
-        known: ours.
+        found: the file's version, None if it has none.
+        known: the version of this program.
     """
 
     def __init__(self, path: str, found: int | None, known: int) -> None:

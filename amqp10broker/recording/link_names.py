@@ -1,11 +1,11 @@
-"""Who the links of a run were: a file of names beside its events.
+"""The names of the links of a run, in a file beside its events.
 
-An event has numbers only, so that recording costs no more than it must: connection, channel and handle. Whose
-they were stands in ``names/RUN_ID.jsonl``, a line of JSON (`LinkName`) for each link when it is first seen. A
-line is written at once and never again, so that a broker that is killed leaves the names of all that it
-recorded. Handles are used again: a name holds from its time until the next one of the same numbers.
+An event has only numbers (connection, channel and handle), to keep recording cheap. The names are in
+``names/RUN_ID.jsonl``, a line of JSON (`LinkName`) for each link when it is first seen. A line is written at
+once and never changed, so that a broker that is killed leaves the names of all that it recorded. Handles are
+reused: a name is valid from its time until the next one with the same numbers.
 
-Recordings before 2026-11-22 have no such file, and nothing else is different in them.
+Recordings before 2026-11-22 have no such file, and are otherwise the same.
 """
 
 from __future__ import annotations
@@ -22,25 +22,24 @@ from amqp10broker.flowevents.schema import NAMES
 from amqp10broker.recording.errors import NotARecording, NotWritable
 from amqp10broker.recording.names import check_run_id
 
+# How much later than the first event's beginning a name may be: the two clocks are read in turn.
 LATE_NS: Final = 1_000_000
-"""How much later than the first event's beginning a name may be: both clocks are read one after the other."""
-
 Place = tuple[int, int, int, int]
-"""Kind (`LINK_IN` or `LINK_OUT`), connection, channel and handle: the numbers of an event."""
+"""Kind (`LINK_IN` or `LINK_OUT`), connection, channel and handle of an event."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkName:
-    """One link; AMQP 0-9-1: what is published on a channel, or a consumer.
+    """One link; in AMQP 0-9-1 the publishing side of a channel, or a consumer.
 
     Attributes:
-        ts_ns: wall clock since 1970; before, the numbers were somebody else's.
+        ts_ns: wall clock since 1970; before, the numbers belonged to another link.
         kind: `LINK_IN` or `LINK_OUT`.
         connection, channel, handle: as in the events.
-        link: its name; the tag of a consumer of AMQP 0-9-1, "" for what is published on a channel.
-        address: where it publishes to or consumes from: the address of AMQP 1.0, or a queue's name; "" for an
-            anonymous terminus, and for what is published on a channel.
-        client: container-id, or the connection name that a client of AMQP 0-9-1 gives; "" if it gives none.
+        link: its name; the tag of a consumer of AMQP 0-9-1, "" for the publishing side of a channel.
+        address: of AMQP 1.0, or a queue's name; "" for an anonymous terminus, and for the publishing side of
+            a channel.
+        client: container-id, or the connection name of a client of AMQP 0-9-1; "" without one.
         user, vhost, peer: of its connection; peer is the client's address.
     """
 
@@ -58,34 +57,29 @@ class LinkName:
 
     @property
     def place(self) -> Place:
-        """The numbers that its events have."""
+        """Return the numbers of its events."""
         return self.kind, self.connection, self.channel, self.handle
 
     @classmethod
     def read(cls, line: str) -> Self:
-        """A line of the file.
+        """Parse a line of the file.
 
         Raises:
-            ValueError, TypeError: it is none.
+            ValueError: the line is not valid.
+            TypeError: the line is not valid.
         """
         return cls(**json.loads(line))
 
 
 class NamesFile:
-    """The names of one run, as they are written."""
+    """Writes the names of one run; a run without links has no file."""
 
     def __init__(self, recording: str | os.PathLike[str], run_id: str) -> None:
-        """Make nothing yet: a run without links has no file.
-
-        Args:
-            recording: its folder.
-            run_id: the run.
-        """
         self._path = path_of(recording, run_id)
         self._file: TextIO | None = None
 
     def write(self, names: Iterable[dict[str, Any]]) -> None:
-        """Add names, and hand them to the system.
+        """Add names, and pass them to the system.
 
         Raises:
             NotWritable: the disk is full, for instance.
@@ -100,20 +94,19 @@ class NamesFile:
             raise NotWritable(str(self._path), error.strerror or str(error)) from error
 
     def close(self) -> None:
-        """Close the file, if there is one. What could not be written has been told by `write`."""
+        # Errors of writing were raised by `write`.
         file, self._file = self._file, None
         if file is not None:
             try:
                 file.close()
             except OSError:
-                pass  # a line that a full disk did not take, which `write` has said
+                pass  # a line that did not fit on the disk, which `write` has reported
 
 
 class LinkNames:
-    """Finds the name of a link by the numbers and the time of an event."""
+    """Finds the name of a link by the numbers and the time of an event; takes names in any order."""
 
     def __init__(self, names: Iterable[LinkName]) -> None:
-        """Take the names of one run, in any order."""
         self._by_place: dict[Place, list[LinkName]] = {}
         for name in sorted(names, key=lambda name: name.ts_ns):
             self._by_place.setdefault(name.place, []).append(name)
@@ -122,25 +115,25 @@ class LinkNames:
         return sum(map(len, self._by_place.values()))
 
     def find(self, place: Place, began_ns: int) -> LinkName | None:
-        """Who had these numbers when something began; None if nobody wrote it down."""
+        """Return the link that had these numbers at this time; None if it was not recorded."""
         found = self._by_place.get(place, [])
         at = bisect_right(found, began_ns + LATE_NS, key=lambda name: name.ts_ns)
         return found[at - 1] if at else None
 
 
 def path_of(recording: str | os.PathLike[str], run_id: str) -> Path:
-    """Where the names of a run lie.
+    """Return the file with the names of a run.
 
     Raises:
-        ValueError: the run id is no safe name of a file.
+        ValueError: the run id is not a safe file name.
     """
     return Path(recording) / NAMES / f"{check_run_id(run_id)}.jsonl"
 
 
 def read_names(recording: str | os.PathLike[str], run_id: str) -> LinkNames:
-    """The names of a run; none if it was recorded before there were any.
+    """Return the names of a run; empty for recordings without names.
 
-    A last line that is not whole is left out: somebody writes it, or could not.
+    An incomplete last line is ignored: it is being written, or could not be.
 
     Raises:
         NotARecording: the file cannot be read, or is damaged.

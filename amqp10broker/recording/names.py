@@ -6,19 +6,19 @@ import re
 from typing import Final
 
 _SAFE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+# The length of a chosen run name, which leaves room for a number behind it.
 NAME_MAX: Final = 120
-"""Letters of a name that somebody chooses for a run: there is room for a number behind it."""
 
 
 def check_run_id(name: str, what: str = "run id") -> str:
-    """Return a name that can be a run id, or the prefix of files.
+    """Return a name that is valid as a run id, or as a prefix of files.
 
-    Letters, digits, ``.``, ``_`` and ``-``, at most 128, and a letter or digit first: readers leave out
-    files that begin with ``_`` or ``.``. Whoever reads the partition column has to say that it is text:
-    readers that guess take ``2026-01-01`` for a date.
+    Letters, digits, ``.``, ``_`` and ``-``, at most 128, and a letter or digit first: readers ignore files
+    that begin with ``_`` or ``.``. Readers must declare the partition column as text: those that infer types
+    take ``2026-01-01`` for a date.
 
     Raises:
-        ValueError: it is not such a name; the message says what is.
+        ValueError: the name is invalid; the message contains the rule.
     """
     if not _SAFE.fullmatch(name):
         raise ValueError(
@@ -29,10 +29,10 @@ def check_run_id(name: str, what: str = "run id") -> str:
 
 
 def check_run_name(name: str) -> str:
-    """Return a name that can be that of many runs, each but the first with a number behind it.
+    """Return a name that is valid for many runs, each but the first with a number behind it.
 
     Raises:
-        ValueError: it is no run id, or so long that there is no room for a number.
+        ValueError: it is not a run id, or too long for a number.
     """
     check_run_id(name)
     if len(name) > NAME_MAX:
@@ -44,5 +44,5 @@ def check_run_name(name: str) -> str:
 
 
 def numbered(name: str, number: int) -> str:
-    """The id of the n-th run of a name: ``prod``, ``prod-2``, ``prod-3``."""
+    """Return the id of the n-th run of a name: ``prod``, ``prod-2``, ``prod-3``."""
     return name if number == 1 else f"{name}-{number}"

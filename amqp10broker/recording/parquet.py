@@ -1,8 +1,8 @@
-"""Writes packed events to Parquet files, part by part; reads them back for tests and small recordings.
+"""Writes packed events to Parquet files, part by part, and reads them for tests and small recordings.
 
-A part is a file of its own. It grows under a name that begins with ``_``, a row group at a time, and gets
-its real name when it is complete, so a reader never sees half a file. Nothing is synced: a recording is
-no promise, and a sync would hold up those of the broker's journal.
+A part is a separate file. It grows under a name that begins with ``_``, a row group at a time, and is renamed
+when it is complete, so that readers see complete files only. Nothing is synced: a recording need not be
+durable, and a sync would delay those of the broker's journal.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from amqp10broker.recording.errors import NotARecording, NotWritable
 from amqp10broker.recording.names import check_run_id
 from amqp10broker.recording.sinks import Sink
 
+# Prefix of all event files, so that ``part-*.parquet`` finds those that are complete.
 PART: Final = "part"
-"""All names of files of events begin with it, so that ``part-*.parquet`` finds those that are complete."""
+# About 15 MB of Parquet: few files, and each small enough for one task of Spark.
 PART_EVENTS_MAX: Final = 2_000_000
-"""About 15 MB of Parquet: few files, and each small enough for one task of Spark."""
+# How long a reader that follows a recording waits at most.
 PART_SECONDS_MAX: Final = 10.0
-"""How long a reader that follows a recording waits at most for what has happened."""
+# 4 MB of packed events wait in memory for a row group, which takes 30 ms to make.
 ROW_GROUP_EVENTS: Final = 65_536
-"""4 MB of packed events wait in memory for a row group, which takes 30 ms to make."""
 
 
 class EventWriter:
     """Writes the events of one run.
 
+    Several writers may write one run at a time if their prefixes differ. A writer that is not closed leaves a
+    file whose name begins with ``_``, and loses its events.
+
     Attributes:
         folder: ``DIR/events/run_id=ID``.
-        events: that were given to `write`.
-        complete: those of them that are in complete files.
-        parts: complete files.
-
-    Several writers may write one run at a time if their prefixes differ. A writer that is not closed
-    leaves a file whose name begins with ``_``, and what it holds is lost.
+        events: number passed to `write`.
+        complete: number of them in complete files.
+        parts: number of complete files.
     """
 
     def __init__(
@@ -55,22 +55,20 @@ class EventWriter:
         row_group_events: int = ROW_GROUP_EVENTS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Make the folder; the first file is made with the first event.
+        """Create the folder; the first file is created with the first event.
 
         Args:
-            recording: its folder, made if it is not there.
-            run_id: of the run; see `recording.runs.check_run_id`.
-            prefix: says who writes: "broker", "loader-1"; files are named ``part-PREFIX-NUMBER.parquet``, and
-                ``part-NUMBER.parquet`` without one. Numbers go on behind files that are there.
+            prefix: the writer: "broker", "loader-1"; files are named ``part-PREFIX-NUMBER.parquet``, and
+                ``part-NUMBER.parquet`` without one. Numbers continue after those of existing files.
             part_events_max: events after which a part is complete.
-            part_seconds_max: age after which a part is complete, seen in `write` and `tick`.
-            row_group_events: events of a row group: so many wait in memory.
+            part_seconds_max: age after which a part is complete, checked in `write` and `tick`.
+            row_group_events: events that wait in memory for a row group.
             clock: seconds, of which only differences count.
 
         Raises:
             ArrowMissing: pyarrow is not installed.
-            NotWritable: the folder cannot be made.
-            ValueError: the run id or the prefix is no safe name of a file.
+            NotWritable: the folder cannot be created.
+            ValueError: the run id or the prefix is not a safe file name.
         """
         self._pq = load_parquet()
         self._schema = event_schema()
@@ -94,14 +92,12 @@ class EventWriter:
             self._number = self._first_number()
 
     def write(self, events: bytes) -> None:
-        """Take events; if `tick` is called, too, they can be read after `part_seconds_max` at the latest.
-
-        Args:
-            events: a whole number of them, packed by `schema.PACK`.
+        """Write events packed by `schema.PACK`; with calls of `tick` they are readable after
+        `part_seconds_max`.
 
         Raises:
-            NotWritable: the disk is full, for instance; the writer is of no use any more.
-            ValueError: it is no whole number of events.
+            NotWritable: the disk is full, for instance; the writer is unusable then.
+            ValueError: the length is not a multiple of the event size.
         """
         if not events:
             return
@@ -119,7 +115,7 @@ class EventWriter:
         self.tick()
 
     def tick(self) -> None:
-        """Complete the part if it is big or old enough; call it now and then when nothing is to be written.
+        """Complete the part if it is large or old enough; call it regularly while there are no events.
 
         Raises:
             NotWritable: as `write`.
@@ -132,7 +128,7 @@ class EventWriter:
             self.complete_part()
 
     def complete_part(self) -> None:
-        """Give the file its name; what was written until now can be read.
+        """Complete the part and rename its file, so that its events can be read.
 
         Raises:
             NotWritable: as `write`.
@@ -150,7 +146,7 @@ class EventWriter:
         self.complete = self.events
 
     def close(self) -> None:
-        """Complete the last part. Again is no harm.
+        """Complete the last part; safe to repeat.
 
         Raises:
             NotWritable: as `write`.
@@ -158,12 +154,12 @@ class EventWriter:
         self.complete_part()
 
     def abandon(self) -> int:
-        """Give up the part that is not complete, and its room on the disk; after an error of writing.
+        """Discard the incomplete part, and free its space on the disk, after an error of writing.
 
-        What is written next has that room: the row of the run has to say what is missing.
+        The space is needed by the run's row, which records the loss.
 
         Returns:
-            Events that are lost with it.
+            The number of events lost.
         """
         lost, self._part_events = self._part_events, 0
         self._waiting.clear()
@@ -207,20 +203,20 @@ class EventWriter:
 
 
 def events_folder(recording: str | os.PathLike[str], run_id: str) -> Path:
-    """Where the events of a run lie.
+    """Return the folder of the events of a run.
 
     Raises:
-        ValueError: the run id is no safe name of a file.
+        ValueError: the run id is not a safe file name.
     """
     return Path(recording) / EVENTS / f"{RUN_PARTITION}{check_run_id(run_id)}"
 
 
 def read_events(recording: str | os.PathLike[str], run_id: str) -> Any:
-    """All events of a run in one Arrow table, part by part and not sorted, for tests and small recordings.
+    """Return all events of a run as one unsorted Arrow table, for tests and small recordings.
 
     Raises:
         ArrowMissing: pyarrow is not installed.
-        NotARecording: there are no events of that run, or a file is damaged.
+        NotARecording: the run has no events, or a file is damaged.
         OtherVersion: a file has another layout.
     """
     pa, pq = load_arrow(), load_parquet()

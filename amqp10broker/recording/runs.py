@@ -1,8 +1,7 @@
-"""Rows of runs: what was measured with which settings, one small Parquet file a run.
+"""Rows of runs with their settings, one small Parquet file per run.
 
-``DIR/runs.parquet`` is a folder: each process writes the rows of its own runs, and nobody rewrites what
-another one wrote (`docs/adr/0021`). A row may be written again by whoever knows more, and replaces the
-one of the same run id as a whole.
+``DIR/runs.parquet`` is a folder, so that each process writes the rows of its own runs and rewrites no others.
+A row may be written again with more values, and replaces the one of the same run id as a whole.
 """
 
 from __future__ import annotations
@@ -34,16 +33,16 @@ __all__ = [
 ]
 
 
+# A row takes 7 kB, and some 20 bytes for each queue that it names.
 ROW_BYTES_MAX: Final = 64 * 1024
-"""A row takes 7 kB, and some 20 bytes for each queue that it names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One run: the columns of `schema.RUN_FIELDS`, which says what each means. None is null.
+    """One run: the columns of `schema.RUN_FIELDS`, where they are defined. None is null.
 
     Raises:
-        ValueError: the run id is no safe name of a file.
+        ValueError: the run id is not a safe file name.
     """
 
     run_id: str
@@ -51,7 +50,6 @@ class Run:
     case: str = ""
     repetition: int = 0
     began_ns: int
-    """Since 1970; events before are warm-up."""
     ended_ns: int | None = None
     max_link_credit: int | None = None
     max_incoming_window: int | None = None
@@ -69,30 +67,22 @@ class Run:
     python_version: str | None = None
     machine: str | None = None
     settings: str = "{}"
-    """A JSON object."""
 
     def __post_init__(self) -> None:
         check_run_id(self.run_id)
 
 
 def write_run(recording: str | os.PathLike[str], run: Run) -> Path:
-    """Write a run's row, or write it again.
-
-    Args:
-        recording: its folder, made if it is not there.
-        run: the row. It replaces the row of the same run id, if there is one, in one step.
-
-    Returns:
-        The file.
+    """Write a run's row, atomically replacing an existing one, and return its file.
 
     Raises:
         ArrowMissing: pyarrow is not installed.
-        NotWritable: the system does not let us.
+        NotWritable: the system does not allow it.
     """
     pa, pq = load_arrow(), load_parquet()
     path = _row_of(recording, run.run_id)
     folder = path.parent
-    # Of this process: two that write the same run do not write into one file.
+    # With the process id: two processes that write the same run use different files.
     growing = folder / f"_{run.run_id}-{os.getpid()}.parquet"
     table = pa.Table.from_pylist([asdict(run)], schema=run_schema())
     try:
@@ -110,14 +100,12 @@ def write_run(recording: str | os.PathLike[str], run: Run) -> Path:
 
 
 def claim_run(recording: str | os.PathLike[str], run: Run, number: int = 1) -> tuple[Run, int]:
-    """Begin a run of a name that may have runs already: take the next free number, and write the row.
+    """Take the next free number of a run name, and write the run's row.
 
-    Nobody else can get the same run id, at whatever moment he asks: the folder of its events is made by one
-    process only, because a system makes a folder once.
+    No other process can get the same run id: only one creates the folder of its events.
 
     Args:
-        recording: its folder, made if it is not there.
-        run: the row, whose run id is the name: the first run of a name has it as its id.
+        run: the row, with the name as run id: the first run of a name has it as its id.
         number: to begin with: 2 for ``NAME-2``.
 
     Returns:
@@ -125,8 +113,8 @@ def claim_run(recording: str | os.PathLike[str], run: Run, number: int = 1) -> t
 
     Raises:
         ArrowMissing: pyarrow is not installed.
-        NotWritable: the system does not let us.
-        ValueError: the name has no room for the number.
+        NotWritable: the system does not allow it.
+        ValueError: the name is too long for a number behind it.
     """
     load_parquet()
     while True:
@@ -144,10 +132,9 @@ def claim_run(recording: str | os.PathLike[str], run: Run, number: int = 1) -> t
 
 
 def _taken(folder: Path, row: Path) -> bool:
-    """Take a run id by its folder of events; False if somebody has it."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        if os.path.lexists(row):  # its events were removed: a reader must not take ours for those
+        if os.path.lexists(row):  # its events were removed: a reader must not attribute ours to that row
             return False
         folder.mkdir()
     except FileExistsError as error:
@@ -160,24 +147,21 @@ def _taken(folder: Path, row: Path) -> bool:
 
 
 def keep_room(recording: str | os.PathLike[str]) -> Sink:
-    """Keep room on the disk for a row that must be written even if the disk is full then.
-
-    Args:
-        recording: its folder, made if it is not there.
+    """Reserve space for a row that must be written even if the disk is full then.
 
     Returns:
-        A file without a name that has the room: give it up before the row is written. The system does so when
-        the process ends.
+        A file without a name that occupies the space: discard it before writing the row. The system does so
+            when the process ends.
 
     Raises:
-        NotWritable: there is no room.
+        NotWritable: the disk is full.
     """
     path = Path(recording) / RUNS / f"_room-{os.getpid()}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         sink = Sink(path)
         try:
-            sink.write(os.urandom(ROW_BYTES_MAX))  # what a file system cannot pack
+            sink.write(os.urandom(ROW_BYTES_MAX))  # incompressible for file systems
             path.unlink()
         except BaseException:
             sink.give_up()
@@ -188,11 +172,11 @@ def keep_room(recording: str | os.PathLike[str]) -> Sink:
 
 
 def read_runs(recording: str | os.PathLike[str]) -> list[Run]:
-    """All runs of a recording, by the time they began.
+    """Return all runs of a recording, in the order of their beginnings.
 
     Raises:
         ArrowMissing: pyarrow is not installed.
-        NotARecording: there is no folder of runs, none in it, or one that is damaged.
+        NotARecording: the folder of runs is missing, empty, or has a damaged file.
         OtherVersion: it has another layout.
     """
     folder = Path(recording) / RUNS
@@ -204,10 +188,12 @@ def read_runs(recording: str | os.PathLike[str]) -> list[Run]:
 
 
 def read_run(recording: str | os.PathLike[str], run_id: str) -> Run:
-    """One run.
+    """Return one run.
 
     Raises:
-        ArrowMissing, NotARecording, OtherVersion: as `read_runs`.
+        ArrowMissing: as `read_runs`.
+        NotARecording: as `read_runs`.
+        OtherVersion: as `read_runs`.
     """
     path = _row_of(recording, check_run_id(run_id))
     if not path.exists():
@@ -216,11 +202,9 @@ def read_run(recording: str | os.PathLike[str], run_id: str) -> Run:
 
 
 def new_run_id(benchmark: str, *, now: float | None = None) -> str:
-    """A run id that nobody else takes: ``broker-20260102T030405-1f2e3d``.
+    """Return a unique run id: ``broker-20260102T030405-1f2e3d``.
 
-    Args:
-        benchmark: the name it begins with.
-        now: seconds since 1970, None for the present.
+    `now` is in seconds since 1970, None for the present.
     """
     at = time.strftime("%Y%m%dT%H%M%S", time.gmtime(time.time() if now is None else now))
     return check_run_id(f"{benchmark}-{at}-{secrets.token_hex(3)}")

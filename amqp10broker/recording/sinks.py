@@ -1,8 +1,8 @@
-"""The file that a Parquet writer writes into: ours, so that it can be given up when the disk is full.
+"""Files for Parquet writers that can be discarded when the disk is full.
 
-Closing a Parquet writer writes, also when it is forgotten, and a file that is unlinked keeps its room as long
-as it is open. So the file belongs to us: giving it up frees its room at once, and what its writer still has
-to say goes nowhere.
+Closing a Parquet writer writes, as does its finalizer, and an unlinked file occupies its space as long as it
+is open. Therefore this package owns the file: discarding it frees its space at once, and later output of its
+writer is dropped.
 """
 
 from __future__ import annotations
@@ -16,39 +16,37 @@ from typing import Protocol
 
 
 class Raw(Protocol):
-    """What a `Sink` needs of an unbuffered file."""
+    """The methods that a `Sink` needs of an unbuffered file."""
 
     def write(self, data: memoryview, /) -> int | None:
-        """Write some of it, and return how much."""
+        """Write some of the data, and return how many bytes."""
 
     def truncate(self, size: int, /) -> int:
-        """Give up what is behind so many bytes."""
+        """Cut the file off at this size."""
 
     def close(self) -> None:
-        """Close it."""
+        """Close the file, which ends its use."""
 
 
 def open_raw(path: Path) -> Raw:
-    """Make a file, or empty the one that is there.
+    """Create or truncate a file.
 
     Raises:
-        OSError: the system does not let us.
+        OSError: the system does not allow it.
     """
     return io.FileIO(path, "wb")
 
 
 class Sink:
-    """A file that is written from its beginning to its end; what pyarrow wants of one."""
+    """A file that is written from beginning to end, with the interface that pyarrow needs.
+
+    The file at `path` is created or truncated; it is renamed by `publish`.
+
+    Raises:
+        OSError: the system does not allow it.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Make the file, or empty the one that is there.
-
-        Args:
-            path: its name while it grows.
-
-        Raises:
-            OSError: the system does not let us.
-        """
         self._path = path
         self._raw = open_raw(path)
         self._at = 0
@@ -56,7 +54,7 @@ class Sink:
         self.closed = False
 
     def write(self, data: bytes) -> int:
-        """Write all of it; nothing if the file was given up.
+        """Write all of the data; nothing if the file was discarded.
 
         Raises:
             OSError: the disk is full, for instance.
@@ -73,37 +71,37 @@ class Sink:
         return size
 
     def tell(self) -> int:
-        """Bytes so far."""
+        """Return the number of bytes so far."""
         return self._at
 
     def flush(self) -> None:
-        """Do nothing: nothing waits here."""
+        """Do nothing, because the file is unbuffered."""
 
     def close(self) -> None:
-        """Close the file; again is no harm.
+        """Close the file; safe to repeat.
 
         Raises:
-            OSError: the system could not keep what was written.
+            OSError: the system could not store the data.
         """
         if not self.closed:
             self.closed = True
             self._raw.close()
 
     def publish(self, path: Path) -> None:
-        """Close the file, and give it its real name; it replaces one of that name in one step.
+        """Close the file and rename it, atomically replacing a file of that name.
 
         Raises:
-            OSError: it cannot be.
+            OSError: the system does not allow it.
         """
         self.close()
         os.replace(self._path, path)
 
     def give_up(self) -> None:
-        """Remove the file and free its room on the disk, whoever still wants to write into it."""
+        """Remove the file and free its space on the disk; later writes are dropped."""
         if self._given_up:
             return
         self._given_up = True
-        # What is no disk cannot be cut off; a folder that is gone has taken the file with it.
+        # A file that is not on a disk cannot be truncated; if its folder was removed, so was the file.
         if not self.closed:
             with suppress(OSError):
                 self._raw.truncate(0)
