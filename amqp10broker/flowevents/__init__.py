@@ -1,7 +1,7 @@
-"""Flow events: what they are, and where they wait until somebody writes them. Pure.
+"""Flow events and the buffer that holds them until they are written.
 
 ===========  ============================================================================================
-`schema`     the one definition of an event and of a run; every other form is derived from it
-`ring`       a bounded buffer of packed events that drops, and counts, rather than wait
+`schema`     the definition of an event and of a run; every other form is derived from it
+`ring`       a bounded buffer of packed events that drops and counts events instead of blocking
 ===========  ============================================================================================
 """

@@ -1,7 +1,7 @@
-"""Where packed events wait until somebody writes them: a buffer of fixed size that never waits. Pure.
+"""A bounded buffer of packed events that never blocks.
 
-When it is full, events are lost and counted. As soon as there is room again, the first thing in it is an
-event of the kind `DROPPED` with the count, so that a reader sees where the gap is, and how big.
+When it is full, events are lost and counted. As soon as there is room again, an event of the kind `DROPPED`
+with the count comes first, so that a reader finds the position and size of the gap.
 """
 
 from __future__ import annotations
@@ -11,31 +11,29 @@ from typing import Final
 from amqp10broker.flowevents.schema import FIELDS, PACK, Kind
 
 _SIZE: Final = PACK.size
+# The kind is one byte behind `ts_ns` in a packed event.
 _KIND_AT: Final = 8
-"""Where the kind stands in a packed event: one byte behind `ts_ns`."""
 _N: Final = [field.name for field in FIELDS].index("n")
 
+# 4 MB: seconds of a busy broker in which few links are probed.
 EVENTS_MAX: Final = 65_536
-"""4 MB: seconds of a busy broker, of which few links are probed."""
 
 
 class Ring:
-    """See the module.
+    """The buffer that this module describes.
+
+    Args:
+        events_max: capacity in events, 2 or more.
 
     Attributes:
-        offered: events that were given to `add`, in all.
-        dropped: those of them that were lost, in all.
-        waiting: events in the buffer, those of the kind `DROPPED` included.
+        offered: events passed to `add`, in all.
+        dropped: events lost, in all.
+        waiting: events in the buffer, including those of the kind `DROPPED`.
     """
 
     __slots__ = ("_buffer", "_capacity", "_pack", "_untold", "dropped", "offered", "waiting")
 
     def __init__(self, events_max: int = EVENTS_MAX) -> None:
-        """Begin empty.
-
-        Args:
-            events_max: events that may wait, 2 or more.
-        """
         assert events_max >= 2, "one event, and one that says what was lost"
         self._buffer = bytearray(events_max * PACK.size)
         self._capacity = events_max
@@ -61,10 +59,10 @@ class Ring:
         value_ns: int,
         queue_depth: int,
     ) -> None:
-        """Take an event, or count it as lost; the arguments are the columns of `schema.FIELDS`.
+        """Add an event, or count it as lost; the arguments are the columns of `schema.FIELDS`.
 
         Raises:
-            struct.error: a value does not fit its column; nothing was taken.
+            struct.error: a value does not fit its column; nothing was added.
         """
         if self._untold and self.waiting < self._capacity - 1:
             self._tell(ts_ns)
@@ -95,11 +93,7 @@ class Ring:
         self.waiting = at + 1
 
     def lose(self, events: bytes) -> None:
-        """Count events as lost that had been taken, and could not be handed on.
-
-        Args:
-            events: as `take_all` gave them. What those of the kind `DROPPED` told is told again.
-        """
+        """Count events from `take_all` as lost, including the counts of their `DROPPED` events."""
         kinds = events[_KIND_AT :: PACK.size]
         again = 0
         at = kinds.find(Kind.DROPPED)
@@ -111,16 +105,15 @@ class Ring:
         self._untold += lost + again
 
     def take_all(self) -> bytes:
-        """All events that wait, packed one after another; the buffer is empty then."""
+        """Remove and return all events, packed."""
         taken = bytes(memoryview(self._buffer)[: self.waiting * PACK.size])
         self.waiting = 0
         return taken
 
     def settle(self, ts_ns: int) -> None:
-        """Tell of what was lost, if there is room: called when no event may follow.
+        """Add an event for those lost, if there is room; call it when no event may follow.
 
-        Args:
-            ts_ns: the time, as in `add`.
+        `ts_ns` is as in `add`.
         """
         if self._untold and self.waiting < self._capacity:
             self._tell(ts_ns)
