@@ -1,4 +1,4 @@
-"""Frames of a connection as they were on the wire: read a second time, in words, and kept in a file.
+"""Frames of a connection as on the wire: parsed a second time, shown as text, and stored in files.
 
-No socket, no clock and no broker: bytes of one direction go in, frames come out.
+No socket, no clock and no broker: the input is the bytes of one direction, the output is frames.
 """

@@ -1,6 +1,6 @@
-"""Reads the frames of one direction of a connection, for those who look on: `trace`, recordings, lint.
+"""Reads the frames of one direction of a connection for observers: `trace`, recordings, lint.
 
-It reads the bytes a second time; the engine that serves the connection pays nothing.
+It parses the bytes a second time, so that the engine of the connection has no cost.
 """
 
 from __future__ import annotations
@@ -21,17 +21,16 @@ PAYLOAD_SHOWN_BYTES: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One frame, or what stood in place of one.
+    """One frame, or a part of the stream that is not a frame.
 
     Attributes:
-        channel: of the frame; -1 if it is none.
-        body: the performative or method; None if there is none in it, or none that can be read.
-        data: the bytes up to the payload of a transfer or the content of a body frame, without what lets
-            somebody in; empty of SASL frames, and of what is no frame or cannot be read: nobody knows then
-            which of its bytes are a password.
-        payload: that payload or content; empty if it was not kept.
+        channel: -1 if it is not a frame.
+        body: the performative or method; None if there is none, or none that can be read.
+        data: the bytes up to the payload of a transfer or the content of a body frame, without secrets; empty
+            for SASL frames, and for unreadable bytes, since any of them may be a password.
+        payload: that payload or content; empty if it was not recorded.
         payload_bytes: its length.
-        said: what is shown instead of the body, if that is not there or `data` is not all of it.
+        said: text shown instead of the body, if there is none or `data` is incomplete.
     """
 
     channel: int = -1
@@ -43,7 +42,7 @@ class Frame:
 
     @property
     def text(self) -> str:
-        """It, readable, in one line, without what lets somebody in."""
+        """Return the frame as one readable line, without secrets."""
         if self.said is not None:
             return self.said
         if self.body is None:
@@ -62,29 +61,24 @@ class Frame:
 
 
 class FrameReader:
-    """Finds the frames in one direction's bytes.
+    """Finds the frames in one direction's bytes, beginning between two frames.
 
-    Attributes:
-        protocol: what is spoken; a protocol header among the bytes tells.
+    Args:
+        protocol: replaced when a protocol header is read.
+        rest: bytes already received that belong to the first frame.
+        logged_in: no password follows.
     """
 
     def __init__(
         self, protocol: Protocol = Protocol.AMQP_10, rest: bytes = b"", *, logged_in: bool = False
     ) -> None:
-        """Begin between two frames.
-
-        Args:
-            protocol: what is spoken.
-            rest: bytes that have come already and belong to the first frame.
-            logged_in: no password comes any more.
-        """
         self._rest = rest
         self._lost = False
         self._logged_in = logged_in
         self.protocol = protocol
 
     def feed(self, data: bytes) -> list[Frame]:
-        """The frames that are now whole."""
+        """Return the frames that are now complete."""
         if self._lost:
             return []
         self._rest += data
@@ -127,7 +121,7 @@ class FrameReader:
         return frames
 
     def _lose(self, why: str, rest: bytes) -> Frame:
-        """Where frames begin is not known any more; nor is, before login, which bytes are a password."""
+        # The boundaries of frames are unknown from here on, and before login, which bytes are a password.
         self._lost = True
         shown = rest[:FRAME_HEADER_BYTES].hex(" ") if self._logged_in else f"{len(rest)} bytes"
         return Frame(said=f"{why}: {shown}; what follows is not shown")
@@ -139,7 +133,7 @@ def _frame(frame: bytes, start: int, channel: int, kind: int) -> Frame:
     try:
         performative, end = decode_composite(frame, start)
     except DecodeError as error:
-        # The reason may repeat what stands there.
+        # The reason may repeat the bytes.
         size = len(frame) - start
         why = f"a SASL frame of {size} bytes" if kind == TYPE_SASL else error.description
         return Frame(channel, said=f"ch {channel} undecodable: {why}")

@@ -1,9 +1,8 @@
-"""Frames in a file: one JSON document a line, so that ``grep``, pandas and Spark read it as we do.
+"""Recordings of frames: one JSON document per line, so that ``grep``, pandas and Spark can read them.
 
-The first line of a file, and of a stream of lines, says what it is. Then each line is about one connection:
-that it is listened to from here on; a link or consumer that was there already; a frame; or its end. Contents
-of messages are not kept, only their sizes, and nothing that lets somebody in.
-`docs/frames.md` describes the fields.
+The first line of a file, and of a stream of lines, identifies the format. Each further line is about one
+connection: recording begins; a link or consumer that existed by then; a frame; or its end. Contents of
+messages are omitted except for their sizes, and so are all secrets. `docs/frames.md` describes the fields.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ FORMAT: Final = "amqp10broker frames"
 VERSION: Final = 1
 
 Direction = Literal["in", "out"]
-"""To the broker, or from it."""
+"""Direction of a frame: to the broker, or from it."""
 Role = Literal["sender", "receiver"]
-"""Of the client."""
+"""The client's role on a link."""
 ARROWS: Final[dict[Direction, str]] = {"in": "<-", "out": "->"}
 
 
 class NoFrames(BrokerError):
-    """A text is no recording of frames."""
+    """The text is not a recording of frames."""
 
     def __init__(self, line: int, reason: str) -> None:
         super().__init__(f"line {line} of the recording of frames: {reason}")
@@ -38,15 +37,14 @@ class NoFrames(BrokerError):
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """A connection is listened to from here on.
+    """The recording of a connection begins.
 
     Attributes:
         at_ns: nanoseconds since 1970.
         connection: its number at the broker.
-        peer: its address.
-        protocol: what is spoken, as far as it is known.
-        begins: nothing has come yet; otherwise what was before is not known.
-        tls: it is encrypted.
+        protocol: as far as it is known.
+        begins: no byte has been received so far; otherwise the state before is unknown.
+        tls: the connection is encrypted.
         transport: ``tcp``, ``tls`` or ``websocket``.
     """
 
@@ -61,17 +59,16 @@ class Listening:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A link, or a consumer of AMQP 0-9-1, that was there when listening began.
+    """A link, or a consumer of AMQP 0-9-1, that existed when the recording began.
 
     Attributes:
         at_ns: nanoseconds since 1970.
-        connection: of which connection.
         channel: of its session, or the channel.
         role: of the client.
         name: the link's name, or the consumer's tag.
         address: its address, or the queue.
-        handle: by which the broker calls it; None in AMQP 0-9-1.
-        remote_handle: by which the client does.
+        handle: the broker's; None in AMQP 0-9-1.
+        remote_handle: the client's.
     """
 
     at_ns: int
@@ -86,13 +83,9 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A frame.
+    """A recorded frame, without the content of messages.
 
-    Attributes:
-        at_ns: nanoseconds since 1970: when its last byte was read, or it was given to the writer.
-        connection: of which connection.
-        direction: which way it went.
-        frame: without the content of messages.
+    `at_ns` is in nanoseconds since 1970: when its last byte was read, or when it was passed to the writer.
     """
 
     at_ns: int
@@ -102,7 +95,7 @@ class Recorded:
 
     @property
     def text(self) -> str:
-        """It, readable, in one line."""
+        """Return the frame as one readable line."""
         return f"{ARROWS[self.direction]} {self.frame.text}"
 
 
@@ -112,13 +105,7 @@ _PROTOCOLS: Final = {name: protocol for protocol, name in _NAMES.items()}
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A connection is over.
-
-    Attributes:
-        at_ns: nanoseconds since 1970.
-        connection: which.
-        reason: why, as the log says it.
-    """
+    """The end of a connection; `reason` is as in the log."""
 
     at_ns: int
     connection: int
@@ -129,12 +116,12 @@ Record = Listening | Known | Recorded | Ended
 
 
 def first_line() -> str:
-    """What a recording begins with."""
+    """Return the line that a recording begins with."""
     return json.dumps({"format": FORMAT, "version": VERSION})
 
 
 def listening_line(record: Listening) -> str:
-    """A line of a recording."""
+    """Return the line for a `Listening`."""
     return _line(
         record.connection,
         record.at_ns,
@@ -147,7 +134,7 @@ def listening_line(record: Listening) -> str:
 
 
 def known_line(record: Known) -> str:
-    """A line of a recording."""
+    """Return the line for a `Known`."""
     return _line(
         record.connection,
         record.at_ns,
@@ -161,12 +148,12 @@ def known_line(record: Known) -> str:
 
 
 def ended_line(record: Ended) -> str:
-    """A line of a recording."""
+    """Return the line for an `Ended`."""
     return _line(record.connection, record.at_ns, ended=record.reason)
 
 
 def frame_line(connection: int, at_ns: int, direction: Direction, frame: Frame) -> str:
-    """A line of a recording."""
+    """Return the line for a frame."""
     fields: dict[str, Any] = {"direction": direction}
     if frame.data:
         fields["frame"] = frame.data.hex()
@@ -182,12 +169,12 @@ def _line(connection: int, at_ns: int, **fields: Any) -> str:
 
 
 def read_lines(lines: Iterable[str]) -> Iterator[Record]:
-    """The records of a recording, in order.
+    """Yield the records of a recording, in order.
 
-    A last line that is not whole is left out: the broker was ended while it wrote.
+    An incomplete last line is ignored: the broker ended while it wrote.
 
     Raises:
-        NoFrames: it is none, or of another version, or a line of it is broken.
+        NoFrames: the lines are not a recording, or of another version, or one is damaged.
     """
     reading = _Reading()
     broken: NoFrames | None = None
@@ -220,8 +207,6 @@ def _check_first(fields: dict[str, Any]) -> None:
 
 
 class _Reading:
-    """Frames of all connections, read again."""
-
     def __init__(self) -> None:
         self._readers: dict[tuple[int, str], FrameReader] = {}
 
@@ -242,7 +227,7 @@ class _Reading:
                 str(fields["peer"]),
                 protocol,
                 bool(fields["begins"]),
-                # Neither is in recordings of before they were written.
+                # Both fields are missing in older recordings.
                 bool(fields.get("tls", False)),
                 str(fields.get("transport", "tcp")),
             )

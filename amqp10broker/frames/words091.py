@@ -1,6 +1,6 @@
-"""Frames of AMQP 0-9-1 as readable lines, by the specification's names.
+"""AMQP 0-9-1 frames as readable lines, with the specification's names and without secrets.
 
-What lets somebody in is left out: responses, challenges and new secrets.
+Secrets are responses, challenges and new secrets.
 """
 
 from __future__ import annotations
@@ -34,21 +34,20 @@ SECRETS: Final = {
     (ConnectionSecureOk, "response"),
     (ConnectionUpdateSecret, "new_secret"),
 }
+# Methods with secrets.
 SECRET: Final = frozenset(kind for kind, _ in SECRETS)
-"""Methods that have them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A frame among bytes.
+    """A frame in a buffer.
 
     Attributes:
-        channel: its channel.
-        end: where the next one begins.
-        method: of a frame that has one which can be read.
-        content: where the content of a body frame begins; None of other frames.
-        said: what is shown of a frame with neither.
-        readable: it means something.
+        end: where the next frame begins.
+        method: None if there is none, or none that can be read.
+        content: where the content of a body frame begins; None for other frames.
+        said: text shown for a frame with neither.
+        readable: whether the frame is valid.
     """
 
     channel: int
@@ -60,10 +59,10 @@ class Found:
 
 
 def next_frame(buf: bytes, pos: int) -> Found | None:
-    """The frame that begins here; None if it is not whole yet.
+    """Return the frame that begins here; None if it is incomplete.
 
     Raises:
-        ValueError: these bytes are no frame.
+        ValueError: the bytes are not a frame.
     """
     if len(buf) - pos < _HEADER.size:
         return None
@@ -79,7 +78,7 @@ def next_frame(buf: bytes, pos: int) -> Found | None:
         try:
             return Found(channel, end + 1, decode_method(buf[start:end]))
         except AmqpHardError as error:
-            # The reason may repeat what stands there, and before the client is in that may be a password.
+            # The reason may repeat the bytes, and before login they may be a password.
             why = error.text if channel else f"a method of {size} bytes"
             return Found(channel, end + 1, said=f"ch {channel} undecodable: {why}", readable=False)
     if kind == FRAME_HEARTBEAT:
@@ -96,12 +95,12 @@ def next_frame(buf: bytes, pos: int) -> Found | None:
 
 
 def describe(method: Method) -> str:
-    """A method with the fields that are set, by the specification's names."""
+    """Return a method with the fields that are set, by the specification's names."""
     return f"{method.NAME} {' '.join(_fields(method))}".rstrip()
 
 
 def without_secrets(method: Method) -> Method:
-    """A method whose secrets are empty."""
+    """Return a method with empty secrets."""
     given: dict[str, Any] = {name: b"" for kind, name in SECRETS if kind is type(method)}
     return replace(method, **given)
 

@@ -1,6 +1,5 @@
-"""Performatives of AMQP 1.0 as readable lines, by the specification's names.
-
-What lets somebody in is left out: SASL responses and challenges.
+"""AMQP 1.0 performatives as readable lines, with the specification's names and without SASL responses and
+challenges.
 """
 
 from __future__ import annotations
@@ -19,30 +18,29 @@ from amqp10broker.amqp10.performatives import (
     SenderSettleMode,
 )
 
+# Fields whose numbers have names.
 _CHOICES: Final[dict[str, dict[Any, str]]] = {
     "role": {False: "sender", True: "receiver"},
     "snd_settle_mode": {mode.value: mode.name.lower() for mode in SenderSettleMode},
     "rcv_settle_mode": {mode.value: mode.name.lower() for mode in ReceiverSettleMode},
     "code": {code.value: code.name.lower() for code in SaslCode},
 }
-"""Fields whose numbers have names."""
-
 SECRETS: Final = {
     (SaslInit, "initial_response"),
     (SaslResponse, "response"),
-    # Of SCRAM: with the response it is what a password can be guessed from at leisure.
+    # Of SCRAM: with the response it allows guessing of the password offline.
     (SaslChallenge, "challenge"),
     (SaslOutcome, "additional_data"),
 }
 
 
 def header_text(header: bytes) -> str:
-    """A protocol header: ``AMQP 0 1 0 0``."""
+    """Return a protocol header as text: ``AMQP 0 1 0 0``."""
     return f"AMQP {' '.join(str(number) for number in header[4:8])}"
 
 
 def describe(performative: Any) -> str:
-    """A performative with the fields that are set, by the specification's names."""
+    """Return a performative with the fields that are set, by the specification's names."""
     name = re.sub("(?<=[a-z])(?=[A-Z])", "-", type(performative).__name__).upper()
     return f"{name} {' '.join(_fields(performative))}".rstrip()
 
@@ -65,7 +63,7 @@ def _fields(composite: Any) -> list[str]:
 
 
 def show(value: Any) -> str:
-    """Any value inside a performative."""
+    """Return any value inside a performative as text."""
     if is_dataclass(value) and hasattr(value, "DESCRIPTOR"):
         inside = " ".join(_fields(value))
         return f"{type(value).__name__.lower()}({inside})" if inside else type(value).__name__.lower()
