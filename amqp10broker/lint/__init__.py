@@ -1,5 +1,5 @@
-"""What the frames of a peer say of its habits: what hurts it, or others, and what to do.
+"""Finds habits in recorded frames that harm a client or others, with remedies.
 
-A recording of frames goes in, findings come out. Nothing here is of the broker: a recording of any broker's
-client would do.
+A recording of frames is the input, findings are the output. It does not depend on this broker: recordings
+from any AMQP broker would do.
 """

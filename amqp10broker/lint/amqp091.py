@@ -1,4 +1,4 @@
-"""What one client of AMQP 0-9-1 does, watched frame by frame."""
+"""Watches one AMQP 0-9-1 client frame by frame."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from amqp10broker.lint import rules
 from amqp10broker.lint.findings import Book, Evidence, Rule, evidence_of
 from amqp10broker.lint.habits import Settling
 
+# Not caused by the client: the broker stops, or an operator has closed the connection.
 CONNECTION_FORCED: Final = 320
-"""Not of the client's doing: the broker stops, or an operator has closed it."""
 _PERSISTENT: Final = 2
 _FRAME_BYTES: Final = 7
 _PROPERTIES_AT: Final = _FRAME_BYTES + 12
@@ -45,14 +45,12 @@ _PROPERTIES_AT: Final = _FRAME_BYTES + 12
 
 @dataclass(slots=True, eq=False)
 class _Consumer:
-    """One consumer, or what a channel gets by basic.get.
+    """One consumer, or the basic.get of a channel.
 
     Attributes:
-        tag, queue: its own.
-        no_ack: it does not acknowledge.
-        known: its consume was seen.
-        settling: of what it got.
-        persistent: persistent messages that it got.
+        known: its consume was recorded.
+        settling: of its deliveries.
+        persistent: number of persistent messages delivered.
         last: the last frame about it.
     """
 
@@ -81,7 +79,7 @@ class _Channel:
 
 
 class Client091:
-    """One connection."""
+    """The state and the findings of one AMQP 0-9-1 connection."""
 
     def __init__(self, number: int, book: Book) -> None:
         self._number = number
@@ -91,13 +89,12 @@ class Client091:
         self._now_ns = 0
 
     def know(self, known: Known) -> None:
-        """A consumer that was there already."""
+        """Add a consumer that existed before the recording."""
         evidence = Evidence(known.at_ns, f"the consumer '{known.name}' was there already")
         consumer = _Consumer(known.name, known.address or "", False, evidence, known=False)
         self._channel(known.channel).consumers[known.name] = consumer
 
     def take(self, record: Recorded) -> None:
-        """Look at a frame."""
         self._now_ns = record.at_ns
         body, number = record.frame.body, record.frame.channel
         channel = self._channel(number)
@@ -109,7 +106,7 @@ class Client091:
             self._sent(channel, body, record)
 
     def finish(self, now_ns: int) -> None:
-        """The connection has ended, or the recording."""
+        """Check the state at the end of the connection, or of the recording."""
         self._now_ns = max(now_ns, self._now_ns)
         for channel in list(self._channels.values()):
             self._end_channel(channel)
@@ -231,14 +228,14 @@ class Client091:
     # --- contents ---------------------------------------------------------------------------------
 
     def _content(self, channel: _Channel, record: Recorded) -> None:
-        """A header or a body; only the properties of a header say something."""
+        # A header or a body; only the properties of a header matter.
         data = record.frame.data
         if data[:1] != bytes((FRAME_HEADER,)):
             return
         try:
             properties = decode_properties(data[_PROPERTIES_AT:-1])
         except AmqpHardError:
-            return  # its frame says so itself
+            return  # its frame contains that
         if properties.delivery_mode != _PERSISTENT:
             return
         if record.direction == "in":

@@ -1,4 +1,4 @@
-"""What one client of AMQP 1.0 does, watched frame by frame."""
+"""Watches one AMQP 1.0 client frame by frame."""
 
 from __future__ import annotations
 
@@ -36,22 +36,16 @@ _CONDITIONS: Final = {
     "amqp:link:transfer-limit-exceeded": rules.BEYOND_CREDIT,
     "amqp:session:window-violation": rules.BEYOND_WINDOW,
 }
+# Not caused by the client: the broker stops, or an operator has closed the connection.
 _FORCED: Final = "amqp:connection:forced"
-"""Not of the client's doing: the broker stops, or an operator has closed it."""
 _MANAGEMENT: Final = "/management"
 _BACK: Final = (Released, Modified, Rejected)
 
 
 @dataclass(slots=True, eq=False)
 class _Link:
-    """What both kinds of link have.
-
-    Attributes:
-        name, address: its own.
-        last: the last frame that was about it.
-        carried: messages.
-        known: its attach was seen, so all of its frames were.
-    """
+    # `last` is the last frame about the link; `carried` counts messages; `known`: its attach was recorded,
+    # and so were all its frames.
 
     name: str
     address: str
@@ -66,11 +60,11 @@ class _Receiver(_Link):
 
     Attributes:
         attached: the broker's attach was sent.
-        delivery_count: the broker's; counts what it sent.
-        granted: delivery-count and link-credit of the last flow; None: there was none.
-        grants: flows that gave credit.
-        settling: of what it got.
-        idle_ns: when it had used its credit and settled all; None: it has not.
+        delivery_count: the broker's; counts its deliveries.
+        granted: delivery-count and link-credit of the last flow; None without one.
+        grants: number of flows with credit.
+        settling: of its deliveries.
+        idle_ns: when it had used its credit and settled all; None otherwise.
     """
 
     attached: bool = False
@@ -87,9 +81,9 @@ class _Sender(_Link):
 
     Attributes:
         tags: of unsettled deliveries.
-        settled: messages that were sent settled.
-        refused: messages in a row that no queue took.
-        whole: no delivery is under way.
+        settled: number of messages that were sent settled.
+        refused: number of consecutive messages that no queue took.
+        whole: no delivery is incomplete.
         of_transactions: its target is a coordinator.
     """
 
@@ -102,7 +96,7 @@ class _Sender(_Link):
 
 @dataclass(slots=True, eq=False)
 class _Session:
-    """One session; `incoming`: links by the client's handle, `outgoing`: by the broker's."""
+    # `incoming`: links by the client's handle; `outgoing`: by the broker's.
 
     channel: int
     incoming: dict[int, _Link] = field(default_factory=dict)
@@ -118,7 +112,7 @@ class _Session:
 
 
 class Client10:
-    """One connection."""
+    """The state and the findings of one AMQP 1.0 connection."""
 
     def __init__(self, number: int, book: Book) -> None:
         self._number = number
@@ -128,7 +122,7 @@ class Client10:
         self._now_ns = 0
 
     def know(self, known: Known) -> None:
-        """A link that was there already."""
+        """Add a link that existed before the recording."""
         session = self._sessions.setdefault(known.channel, _Session(known.channel))
         self._answered.setdefault(known.channel, session)
         evidence = Evidence(known.at_ns, f"the {known.role} '{known.name}' was there already")
@@ -142,7 +136,6 @@ class Client10:
             session.incoming[known.remote_handle] = link
 
     def take(self, record: Recorded) -> None:
-        """Look at a frame."""
         self._now_ns = record.at_ns
         frame = record.frame
         if record.direction == "in":
@@ -151,7 +144,7 @@ class Client10:
             self._sent(frame.channel, frame.body, record)
 
     def finish(self, now_ns: int) -> None:
-        """The connection has ended, or the recording."""
+        """Check the state at the end of the connection, or of the recording."""
         self._now_ns = max(now_ns, self._now_ns)
         for session in list(self._sessions.values()):
             self._end_session(session)
@@ -250,12 +243,11 @@ class Client10:
             session.came[number] = link, tag or b""
 
     def _settle(self, session: _Session, disposition: Disposition, record: Recorded) -> None:
-        """A disposition about what the client received."""
         last = disposition.first if disposition.last is None else disposition.last
         count = diff(last, disposition.first) + 1
         touched: set[_Receiver] = set()
         numbers: Iterator[int] = (add(disposition.first, step) for step in range(count))
-        if count > len(session.sent):  # of a range nearly all may be settled long since
+        if count > len(session.sent):  # nearly all of a large range may have been settled before
             numbers = (each for each in list(session.sent) if 0 <= diff(each, disposition.first) < count)
         outcome = type(disposition.state)
         for number in numbers:
@@ -352,7 +344,6 @@ class Client10:
             link.delivery_count = flow.delivery_count
 
     def _confirmed(self, session: _Session, disposition: Disposition) -> None:
-        """A disposition about what the client sent."""
         last = disposition.first if disposition.last is None else disposition.last
         refused = isinstance(disposition.state, Rejected | Released)
         for step in range(diff(last, disposition.first) + 1):
@@ -413,14 +404,14 @@ class Client10:
 
     @staticmethod
     def _left(link: _Receiver) -> int:
-        """Its credit; of a link whose flows are not known some is taken for granted."""
+        # Positive for a link whose flows are unknown.
         if link.granted is None:
             return 0 if link.known else 1
         return limit_left(*link.granted, link.delivery_count)
 
     @staticmethod
     def _window_left(session: _Session) -> int:
-        """Transfers that the client takes; where that is not known some are taken for granted."""
+        # Positive if the window is unknown.
         if session.window is None or session.next_outgoing is None:
             return 1
         return limit_left(*session.window, session.next_outgoing)

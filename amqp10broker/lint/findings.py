@@ -1,4 +1,4 @@
-"""What a lint says: its rules, and findings with their evidence."""
+"""The rules of a lint, and findings with their evidence."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from typing import Final
 from amqp10broker.dataclass import dataclass
 from amqp10broker.frames.records import Recorded
 
+# The first frames of a finding, which are shown.
 EVIDENCE_MAX: Final = 3
-"""Frames that are shown for a finding: its first ones."""
 
 
 class Sort(Enum):
-    """What a finding is about."""
+    """The categories of a lint's findings."""
 
+    # Violates the protocol, or requests something impossible.
     FAULT = "fault"
-    """It breaks the protocol, or what was asked for cannot happen."""
+    # Something can be lost, or wait for ever, unnoticed.
     RISK = "risk"
-    """Something can be lost, or wait for ever, without anybody noticing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One habit.
+    """A rule of the lint.
 
     Attributes:
-        id: its name, which stays.
-        sort: what it is about.
-        finds: what is looked for, with its bounds.
-        why: what it does to the client or to others.
-        to_do: what to change.
+        id: stable name.
+        sort: category.
+        finds: the pattern, with its bounds.
+        why: effect on the client or on others.
+        to_do: the remedy.
     """
 
     id: str
@@ -44,31 +44,25 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A frame.
-
-    Attributes:
-        at_ns: nanoseconds since 1970.
-        text: the frame in words.
-    """
+    """A frame as text; `at_ns` is nanoseconds since 1970."""
 
     at_ns: int
     text: str
 
 
 def evidence_of(record: Recorded) -> Evidence:
-    """A frame as evidence."""
+    """Convert a recorded frame to evidence."""
     return Evidence(record.at_ns, record.text)
 
 
 @dataclass(slots=True)
 class Finding:
-    """A rule that something breaks.
+    """A violation of a rule.
 
     Attributes:
-        rule: which.
-        connection: whose; 0: of several connections.
-        where: what of it: a link, a session, a channel; empty: all of it.
-        said: what was seen, with figures.
+        connection: number of the connection; 0: several connections.
+        where: a link, a session, a channel; empty: the connection.
+        said: the observation, with figures.
         evidence: the first frames of it.
     """
 
@@ -86,14 +80,14 @@ class Book:
         self._findings: dict[tuple[str, int, str], Finding] = {}
 
     def note(self, rule: Rule, connection: int, where: str, said: str, *evidence: Evidence) -> None:
-        """Find something, perhaps again: the last words stay, and the first frames."""
+        """Add a finding; a repeated one replaces the text and keeps the first frames."""
         key = (rule.id, connection, where)
         found = self._findings.setdefault(key, Finding(rule, connection, where))
         found.said = said
         found.evidence += evidence[: EVIDENCE_MAX - len(found.evidence)]
 
     def findings(self) -> Iterator[Finding]:
-        """All of them: faults first, then by connection and place."""
+        """Yield all findings: faults first, then by connection and place."""
         order = list(Sort)
         yield from sorted(
             self._findings.values(),

@@ -10,10 +10,9 @@ from amqp10broker.lint.rules import SECOND_NS
 
 
 class Settling:
-    """How a consumer settles.
+    """How one consumer settles.
 
-    Attributes:
-        held: deliveries that are not settled, by number, and when they were sent; oldest first.
+    `held` has the unsettled deliveries, oldest first: number and time of sending.
     """
 
     def __init__(self) -> None:
@@ -23,23 +22,21 @@ class Settling:
         self._given_back = 0
 
     def delivered(self, number: int, at_ns: int) -> None:
-        """A message was sent to it."""
         self.held[number] = at_ns
         self._got += 1
 
     def settled(self, number: int, *, gives_back: bool) -> None:
-        """It has settled one."""
         self.held.pop(number, None)
         self._settled += 1
         self._given_back += gives_back
 
     def faults(self) -> Iterator[tuple[Rule, str]]:
-        """What can be said while it goes on."""
+        """Yield violations that are certain during the recording."""
         if self._given_back >= rules.OFTEN and self._given_back == self._settled:
             yield rules.RETURNS_EVERYTHING, f"{self._given_back} messages were given back, none was accepted"
 
     def at_the_end(self, now_ns: int) -> Iterator[tuple[Rule, str]]:
-        """What can be said when nothing more comes."""
+        """Yield violations that are certain only at the end."""
         if not self.held:
             return
         count, age_ns = len(self.held), now_ns - next(iter(self.held.values()))
@@ -53,5 +50,4 @@ class Settling:
 
 
 def seconds(duration_ns: int) -> str:
-    """A time for people."""
     return f"{duration_ns / SECOND_NS:.0f} s"

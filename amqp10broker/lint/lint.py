@@ -1,4 +1,4 @@
-"""A recording in, findings out."""
+"""Applies the lint to a recording of frames."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from amqp10broker.lint.findings import Book, Finding
 
 
 class Lint:
-    """Looks at the frames of any number of connections.
+    """Processes the frames of any number of connections.
 
-    It keeps what is attached and unsettled, and nothing of what is over but findings.
-
-    Attributes:
-        connections, frames: looked at so far.
+    It stores attached links and unsettled deliveries; of ended objects only findings. `connections` and
+    `frames` count the processed ones.
     """
 
     def __init__(self) -> None:
@@ -26,7 +24,6 @@ class Lint:
         self.frames = 0
 
     def take(self, record: Record) -> None:
-        """Look at the next record."""
         self._now_ns = max(self._now_ns, record.at_ns)
         if isinstance(record, Listening):
             self._begin(record)
@@ -43,10 +40,10 @@ class Lint:
             client.take(record)
 
     def finish(self, now_ns: int = 0) -> list[Finding]:
-        """Nothing more comes; what was found.
+        """Finish the recording and return the findings.
 
         Args:
-            now_ns: the time of it, nanoseconds since 1970; that of the last record if that is later.
+            now_ns: time of the end, nanoseconds since 1970; that of the last record if that is later.
         """
         self._now_ns = max(self._now_ns, now_ns)
         for connection in list(self._clients):

@@ -7,12 +7,12 @@ from typing import Final
 from amqp10broker.lint.findings import Rule, Sort
 
 SECOND_NS: Final = 1_000_000_000
+# Seconds for which a link without obstacle may be idle before that is a finding.
 LONG_S: Final = 5
-"""Seconds for which a link that has all it needs may be idle before that is a finding."""
+# Unsettled deliveries of one consumer.
 HELD_MANY: Final = 100
-"""Unsettled deliveries of one consumer."""
+# Repetitions that are a habit rather than an accident.
 OFTEN: Final = 50
-"""Repetitions that are a habit rather than an accident."""
 FEW: Final = 10
 
 FLOW_BEFORE_ATTACH: Final = Rule(
