@@ -1,8 +1,8 @@
-"""What a test can demand of its links: each failure says which link, since when, and by which frame.
+"""Assertions about the links of a test; each failure contains the link, the time and the frame.
 
 Frames come from the timeline of each link (`service.timeline`), which is recorded from its attach on.
-Assertions that something comes to be wait for it, as settlements and frames are on their way when a client's
-call returns; they look again every ten milliseconds, and say what is still wrong when the time is over.
+Assertions about a future state wait for it, since settlements and frames may be in flight when a client's
+call returns; they check again every ten milliseconds, and fail with the last state.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from amqp10broker.testing.server import Server
 WITHIN_S: Final = 2.0
 _LOOK_S: Final = 0.01
 _STEPS: Final = 5_000
+# The value of a timeline that counts open deliveries: of a link; of a channel, in both directions.
 _UNSETTLED: Final = ("unsettled", "channel_unacknowledged", "unconfirmed")
-"""What of a timeline's values counts open deliveries: of a link; of a channel, in both directions."""
 
 
 class Assertions:
-    """Of one virtual host."""
+    """The assertions about one virtual host."""
 
     vhost: str
     _began_ns: int
@@ -37,21 +37,21 @@ class Assertions:
     @property
     @abstractmethod
     def connections(self) -> list[dict[str, Any]]:
-        """Clients' connections."""
+        """Return the connections of clients."""
 
     @property
     @abstractmethod
     def waiting(self) -> list[dict[str, Any]]:
-        """What waits."""
+        """Return the links, channels and consumers that wait."""
 
     @property
     def links(self) -> list[dict[str, Any]]:
-        """Links of AMQP 1.0 and channels of AMQP 0-9-1 since the test began, in the order of their beginning.
+        """Return links and channels since the test began, in the order of their beginnings, as `WatchView`.
 
-        They are those of `WatchView`; those that have ended are among them.
+        Those that have ended are included.
 
         Raises:
-            AssertionError: there were so many that not all could be watched.
+            AssertionError: there were too many to watch.
         """
         followed = self.ask("follow-links")
         assert not followed["left_out"], (
@@ -61,7 +61,7 @@ class Assertions:
         return [each for each in followed["watches"] if not each["client"].startswith(OWN)]
 
     def timeline(self, link: dict[str, Any]) -> dict[str, Any]:
-        """All that one of `links` has done, frame by frame: `docs/timeline.md` says how to read it."""
+        """Return the timeline of one of `links`, frame by frame, in the format of `docs/timeline.md`."""
         whole: dict[str, Any] = self.ask("timeline", watch=link["watch"], limit=_STEPS)
         part = whole
         while part["more"]:
@@ -73,15 +73,15 @@ class Assertions:
     # --- assertions -------------------------------------------------------------------------------
 
     def assert_no_stall(self, within_s: float = WITHIN_S) -> None:
-        """No link, channel or consumer waits for anything that is somebody's fault: credit, a window, ...
+        """Check that no link, channel or consumer is held up: by credit, a window, ...
 
-        Who has nothing to do, as an empty queue's consumer, is no stall.
+        A consumer of an empty queue is not held up.
 
         Args:
-            within_s: so long what waits may still go on.
+            within_s: how long waits may last.
 
         Raises:
-            AssertionError: something waits; says what, why, since when and behind which frame.
+            AssertionError: something waits; contains what, why, since when and after which frame.
         """
         __tracebackhide__ = True
 
@@ -92,26 +92,25 @@ class Assertions:
         self._eventually(problems, within_s, "these wait")
 
     def assert_all_settled(self, within_s: float = WITHIN_S) -> None:
-        """No delivery of any link or channel that is there is unsettled, in either direction.
+        """Check that no open link or channel has an unsettled delivery, in either direction.
 
         Args:
-            within_s: so long settlements may be on their way.
+            within_s: how long settlements may be in flight.
 
         Raises:
-            AssertionError: says which link has how many, and with which frame the last one came.
+            AssertionError: contains the links with their counts and last frames.
         """
         __tracebackhide__ = True
         self._eventually(lambda: list(self._unsettled()), within_s, "these have unsettled deliveries")
 
     def assert_drained(self, queue: str, within_s: float = WITHIN_S) -> None:
-        """A queue has no message any more, neither ready nor held by a consumer.
+        """Check that a queue has no message, neither ready nor unsettled.
 
         Args:
-            queue: its name.
-            within_s: so long its consumers may take.
+            within_s: how long its consumers may take.
 
         Raises:
-            AssertionError: says how many there are, who holds them, and what its consumers wait for.
+            AssertionError: contains the messages, their holders, and the waits of the consumers.
         """
         __tracebackhide__ = True
 
@@ -127,13 +126,13 @@ class Assertions:
                 for each in self.waiting
                 if each["queue"] == queue
             ]
-            # Of a channel only its consumers say their queue: what is held by basic.get has none.
+            # Of a channel only its consumers have a queue: deliveries by basic.get have none.
             return [*lines, *(list(self._unsettled(queue)) or (self._unsettled() if held else ()))]
 
         self._eventually(problems, within_s, f"queue '{queue}' has messages")
 
     def assert_credit_never_below(self, n: int, address: str) -> None:
-        """The credit of each link of an address was never below `n`, from its first grant until now.
+        """Check that the credit of each link of an address was at least `n` since its first grant.
 
         For a receiving client that is its own credit, for a sending one the broker's grants to it.
 
@@ -142,7 +141,7 @@ class Assertions:
             address: as the client attached it, or the name of the queue that it means.
 
         Raises:
-            AssertionError: it was; says of which link, when, and by which frame. Or there was no such link.
+            AssertionError: it was lower; contains link, time and frame. Or there was no such link.
         """
         __tracebackhide__ = True
         links = [
@@ -158,17 +157,16 @@ class Assertions:
             raise AssertionError(f"credit was below {n}:\n" + "\n".join(found))
 
     def assert_lint_clean(self, *, ignore: Collection[str] = ()) -> None:
-        """No client breaks the protocol, risks messages or costs more than it needs to (`docs/lint.md`).
+        """Check that no client breaks a rule of the lint (`docs/lint.md`).
 
-        It looks at the frames of all connections that have begun since the test did, those that have ended
-        among them.
+        The frames of all connections since the beginning of the test count, including those that have ended.
 
         Args:
             ignore: ids of rules that do not count: `"no-heartbeat"`.
 
         Raises:
-            AssertionError: says which rule, whose link, why it hurts, what to do, and which frames show it.
-            BrokerError: there is no such rule, or no frames are kept.
+            AssertionError: contains rule, link, effect, remedy, and frames.
+            BrokerError: a rule does not exist, or frames are not recorded.
         """
         __tracebackhide__ = True
         from amqp10broker.testing.linting import finding_text, findings
@@ -209,7 +207,6 @@ class Assertions:
         return None
 
     def _unsettled(self, queue: str | None = None) -> Iterator[str]:
-        """Of what is there now: how many deliveries are open, and with which frame the last came."""
         watches = {(each["connection"], each["channel"], each["link"]): each for each in self.links}
         for connection in self.connections:
             for session in connection["sessions"]:
@@ -238,7 +235,6 @@ class Assertions:
         return text if last is None else f"{text}, the last {self._step_text(watch, last)}"
 
     def _last_frame(self, waiting: dict[str, Any]) -> str:
-        """The last frame of what waits: the one behind which nothing came."""
         for watch in reversed(self.links):
             where = watch["connection"], watch["channel"]
             if where == (waiting["connection"], waiting["channel"]) and watch["link"] in (
@@ -258,7 +254,7 @@ class Assertions:
 
 
 def link_text(link: dict[str, Any]) -> str:
-    """A link or channel of `WatchView`, for people."""
+    """Describe a link or channel of `WatchView`."""
     if link["link"] is None:
         return f"channel {link['channel']} of connection {link['connection']}"
     return (
@@ -268,7 +264,7 @@ def link_text(link: dict[str, Any]) -> str:
 
 
 def wait_text(waiting: dict[str, Any]) -> str:
-    """What waits and why, for people: a document of `WaitingView`."""
+    """Describe a document of `WaitingView`."""
     name = f"{waiting['kind']} '{waiting['name']}'" if waiting["name"] else f"channel {waiting['channel']}"
     role = f"the client is {waiting['role']}, " if waiting["role"] else ""
     queue = f"queue '{waiting['queue']}'" if waiting["queue"] else "no queue"

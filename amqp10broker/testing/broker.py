@@ -1,8 +1,8 @@
-"""What a fixture gives a test: an address for its clients, and eyes and hands in the broker.
+"""The objects that fixtures pass to tests: an address for clients, and access to the broker.
 
-Every call asks the broker and waits for its answer, some hundred microseconds, and may come from any thread
-and any event loop. All is done by operations of `management.table` and by a client of AMQP 1.0, as anybody
-could.
+Every call requests the broker's current state or an operation, which takes some hundred microseconds, and may
+come from any thread and any event loop. All calls use operations of `management.table` and a client of AMQP
+1.0.
 """
 
 from __future__ import annotations
@@ -32,21 +32,17 @@ CLIENT_TIMEOUT_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A queue by its name; each attribute asks the broker.
-
-    Attributes:
-        name: of the queue, which need not be there yet.
-    """
+    """A queue by its name, which need not exist; each attribute reads the broker's current state."""
 
     broker: AmqpBroker
     name: str
 
     @property
     def status(self) -> dict[str, Any]:
-        """What ``amqp10broker list-queues`` knows of it.
+        """Return the values of ``amqp10broker list-queues``.
 
         Raises:
-            BrokerError: there is no such queue.
+            BrokerError: the queue does not exist.
         """
         found: list[dict[str, Any]] = self.broker.ask("list-queues", names=[self.name])
         if not found:
@@ -58,51 +54,50 @@ class Queue:
 
     @property
     def exists(self) -> bool:
-        """Whether it is declared."""
+        """Whether the queue is declared."""
         return self.name in self.broker.queues
 
     @property
     def ready(self) -> int:
-        """Messages that wait for a consumer; of a stream, those that it keeps."""
+        """Number of messages that wait for a consumer; in a stream, of all messages."""
         count: int = self.status["message_count"]
         return count
 
     @property
     def unsettled(self) -> int:
-        """Messages that consumers hold."""
+        """Number of messages delivered to consumers and not settled."""
         count: int = self.status["messages_unsettled"] or 0
         return count
 
     @property
     def messages(self) -> int:
-        """All of them: ready and unsettled."""
+        """Number of ready and unsettled messages."""
         status = self.status
         count: int = status["message_count"] + (status["messages_unsettled"] or 0)
         return count
 
     @property
     def consumers(self) -> int:
-        """How many may get messages."""
+        """Number of consumers that may get messages."""
         count: int = self.status["consumer_count"]
         return count
 
     def purge(self) -> None:
-        """Drop its ready messages."""
+        """Drop the queue's ready messages."""
         self.broker.ask("purge-queue", name=self.name)
 
     def delete(self) -> None:
-        """Delete it with its messages."""
+        """Delete the queue with its messages."""
         self.broker.ask("delete-queue", name=self.name)
 
 
 class AmqpBroker(Assertions):
-    """The broker of one test, as far as its virtual host goes.
+    """The broker of one test, limited to its virtual host.
 
     Attributes:
-        vhost: the virtual host, the test's own.
-        user: who may do everything there.
-        password: of that user.
-        faults: that the broker commits when the test asks for them.
+        vhost: the test's own virtual host.
+        user: has all permissions there.
+        faults: faults that the test can inject.
     """
 
     user = USER
@@ -115,14 +110,14 @@ class AmqpBroker(Assertions):
         self._began_ns = time.time_ns()
 
     def begin(self) -> None:
-        """Make the virtual host, and watch its links."""
+        """Create the virtual host, and watch its links."""
         self._server.ask("add-vhost", {"name": self.vhost}, None)
         everything = dict.fromkeys(("configure", "write", "read"), ".*")
         self._server.ask("set-permissions", {"user": self.user, "vhost": self.vhost, **everything}, None)
         self.ask("follow-links")
 
     def end(self) -> None:
-        """Delete the virtual host; clients that are there are closed."""
+        """Delete the virtual host; its clients are disconnected."""
         if self._server.alive:
             self.ask("follow-links", on=False)
             self._server.ask("delete-vhost", {"name": self.vhost}, None)
@@ -131,53 +126,55 @@ class AmqpBroker(Assertions):
 
     @property
     def host(self) -> str:
-        """Where it listens."""
+        """The address that the broker listens on."""
         return self._server.host
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port that the broker listens on."""
         return self._server.port
 
     @property
     def url(self) -> str:
-        """``amqp://user:password@host:port/vhost``, for clients whose URL says the virtual host."""
+        """``amqp://user:password@host:port/vhost``, for clients that support a virtual host in the URL."""
         return f"amqp://{self.user}:{self.password}@{self.host}:{self.port}/{quote(self.vhost, safe='')}"
 
     @property
     def hostname(self) -> str:
-        """``vhost:NAME``: what clients of AMQP 1.0 say in their open to come into the virtual host."""
+        """``vhost:NAME``, the hostname in the open of AMQP 1.0 clients that selects the virtual host."""
         return f"vhost:{self.vhost}"
 
     # --- what is there ----------------------------------------------------------------------------
 
     def ask(self, operation: str, **arguments: Any) -> Any:
-        """Run an operation of the broker, in this virtual host: ``ask("bind", source=..., ...)``.
+        """Run an operation of the broker in this virtual host: ``ask("bind", source=..., ...)``.
 
         Args:
-            operation: one of those that ``amqp10broker --help`` has as commands.
+            operation: one of the commands in ``amqp10broker --help``.
             arguments: by the names of its table (`management.table`).
 
         Returns:
             The result as plain values.
 
         Raises:
-            BrokerError: it was refused; says why.
+            BrokerError: it was refused; contains the reason.
         """
         return self._server.ask(operation, arguments, self.vhost)
 
     def queue(self, name: str) -> Queue:
-        """A queue by its name."""
+        """Return a queue by its name, which need not exist."""
         return Queue(self, name)
 
     @property
     def queues(self) -> list[str]:
-        """Names of all queues."""
+        """Return the names of all queues."""
         return [each["name"] for each in self.ask("list-queues", counts=False)]
 
     @property
     def connections(self) -> list[dict[str, Any]]:
-        """Clients' connections with their sessions, links, channels and consumers, as `status` shows them."""
+        """Return clients' connections with sessions, links, channels and consumers, in the format of
+        `status`.
+        """
         return [
             each
             for each in self.ask("connections")
@@ -186,12 +183,14 @@ class AmqpBroker(Assertions):
 
     @property
     def waiting(self) -> list[dict[str, Any]]:
-        """Links, channels and consumers that wait, the longest first: why, for how long, and what helps."""
+        """Return links, channels and consumers that wait, the longest first, with reason, duration and
+        remedy.
+        """
         found = self.ask("waiting", idle=True)["waiting"]
         return [each for each in found if each["vhost"] == self.vhost]
 
     def report(self) -> str:
-        """What a failed test's report says of the broker."""
+        """Return the report for a failed test."""
         return report(self, self._server, self._began_ns)
 
     # --- what can be done -------------------------------------------------------------------------
@@ -208,21 +207,19 @@ class AmqpBroker(Assertions):
         """Declare a queue.
 
         Args:
-            queue: its name.
             type: ``classic``, ``quorum`` or ``stream``; None: the default.
             durable: it survives a restart of a broker with a data folder.
-            auto_delete: it goes with its last consumer.
+            auto_delete: it is deleted with its last consumer.
             arguments: x-arguments.
 
         Raises:
-            BrokerError: it is there and another one, or cannot be.
+            BrokerError: it exists with other properties, or cannot be declared.
         """
         given = {**({} if type is None else {"x-queue-type": type}), **(arguments or {})}
         self.ask("declare-queue", name=queue, durable=durable, auto_delete=auto_delete, arguments=given)
         return self.queue(queue)
 
     def declare_exchange(self, exchange: str, type: str = "direct") -> None:
-        """Declare a durable exchange."""
         self.ask("declare-exchange", name=exchange, type=type)
 
     def bind(self, exchange: str, queue: str, key: str = "") -> None:
@@ -230,7 +227,7 @@ class AmqpBroker(Assertions):
         self.ask("bind", source=exchange, destination_queue=queue, binding_key=key)
 
     def client(self) -> blocking.Client:
-        """A client of AMQP 1.0 in this virtual host; a context manager."""
+        """Return a client of AMQP 1.0 in this virtual host; a context manager."""
         return self._connect(made_up_container_id())
 
     def _connect(self, container_id: str) -> blocking.Client:
@@ -250,13 +247,13 @@ class AmqpBroker(Assertions):
         """Publish messages and wait until they are accepted.
 
         Args:
-            queue: to which; empty if there is an exchange.
-            messages: whole ones, or bodies, text in UTF-8, of durable ones.
+            queue: empty if there is an exchange.
+            messages: whole ones, or bodies of durable ones, text in UTF-8.
             exchange: instead of a queue.
-            key: the routing key for it.
+            key: the routing key.
 
         Raises:
-            BrokerError: one was not accepted, as when an exchange has no queue for it.
+            BrokerError: one was not accepted, for example because an exchange has no queue for it.
         """
         address = queue_address(queue) if exchange is None else exchange_address(exchange, key)
         with self._connect(f"{OWN}-{made_up_container_id()}") as client:
@@ -265,20 +262,19 @@ class AmqpBroker(Assertions):
                 sender.send(_message(message))
 
     def get(self, queue: str, *, within_s: float = 0.0) -> Message | None:
-        """Take a message and accept it.
+        """Receive a message and accept it.
 
         Args:
-            queue: from which.
-            within_s: how long to wait for one; 0 takes what is there.
+            within_s: how long to wait for one; 0 takes only what is there.
 
         Returns:
-            The message, its body bytes or what the publisher has put there; None: there was none.
+            The message, with its body as bytes or as the publisher's value; None if there was none.
         """
         found = self.get_many(queue, 1, within_s=within_s)
         return found[0] if found else None
 
     def get_many(self, queue: str, most: int, *, within_s: float = 0.0) -> Sequence[Message]:
-        """Take up to so many messages and accept them; see `get`."""
+        """Receive up to `most` messages and accept them; arguments as for `get`."""
         with self._connect(f"{OWN}-{made_up_container_id()}") as client:
             receiver = client.receiver(queue_address(queue), credit=0)
             deliveries = receiver.fetch(most, timeout_s=within_s)
@@ -289,7 +285,7 @@ class AmqpBroker(Assertions):
 
 
 class AmqpBrokerProcess(AmqpBroker):
-    """A broker of a test's own, in a process with a data folder: it can be stopped, killed, started again.
+    """A broker for one test, in a process with a data folder: it can be stopped, killed and started again.
 
     Its port stays the same.
     """
@@ -299,7 +295,6 @@ class AmqpBrokerProcess(AmqpBroker):
         self._process = process
 
     def begin(self) -> None:
-        """Watch its links."""
         self.ask("follow-links")
 
     @property
@@ -309,29 +304,28 @@ class AmqpBrokerProcess(AmqpBroker):
 
     @property
     def pid(self) -> int:
-        """The process's number."""
         return self._process.pid
 
     @property
     def log(self) -> list[str]:
-        """The last lines of its log, as JSON."""
+        """The last lines of the log, as JSON."""
         return list(self._process.log)
 
     def stop(self) -> None:
-        """Stop it in order; clients are told."""
+        """Stop the broker in order, with notice to clients."""
         self._process.end()
 
     def kill(self) -> None:
-        """Kill it, as ``kill -9`` does."""
+        """Kill the broker as ``kill -9`` does."""
         self._process.kill()
 
     def start(self) -> None:
-        """Start it again, after `stop` or `kill`: with what is durable."""
+        """Start the broker again after `stop` or `kill`, with its durable state."""
         self._process.start()
         self.begin()
 
     def restart(self) -> None:
-        """Stop it in order and start it again."""
+        """Stop the broker in order and start it again."""
         self.stop()
         self.start()
 

@@ -1,7 +1,7 @@
-"""``python -m amqp10broker.testing.child serve ...``: the command line, which ends with who has started it.
+"""``python -m amqp10broker.testing.child serve ...``: the command line, which ends with its parent process.
 
-Standard input is a pipe that only the parent holds open: at its end, for whatever reason, the broker is told
-to stop. So a run of tests that was killed leaves no broker behind.
+Standard input is a pipe that only the parent holds open: at its end, for whatever reason, the broker stops.
+So a killed run of tests leaves no broker running.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from amqp10broker.cli.main import main
 
 def _end_with_parent() -> None:
     while os.read(0, 1024):
-        pass  # it has nothing to say
+        pass  # the pipe carries no data
     os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -1,7 +1,7 @@
-"""Faults that a test has its broker commit: each is a context manager, and leaves nothing behind its block.
+"""Faults that a test can inject into its broker: context managers that are undone at the end of their blocks.
 
-Within a virtual host a fault is for all clients, or only for a queue (or the address of links), a client (its
-container-id or connection name) or a link, each a name with ``*`` and ``?`` for any.
+Within a virtual host a fault applies to all clients, or only to a queue (or the address of links), a client
+(its container-id or connection name) or a link, each a name with ``*`` and ``?`` as wildcards.
 """
 
 from __future__ import annotations
@@ -19,11 +19,7 @@ _LOOK_S: Final = 0.005
 
 @dataclass(slots=True)
 class Fault:
-    """One that is on, within its block.
-
-    Attributes:
-        number: of the fault, for `ask("lift-fault")`.
-    """
+    """A fault that is active within its block; `number` is for `ask("lift-fault")`."""
 
     number: int
     _ask: Callable[..., Any]
@@ -31,7 +27,7 @@ class Fault:
 
     @property
     def view(self) -> dict[str, Any]:
-        """What `list-faults` shows of it; when it is lifted, what it was then."""
+        """The entry in `list-faults`; after the fault is lifted, its last state."""
         if self._lifted is not None:
             return self._lifted
         found: dict[str, Any] = next(
@@ -41,32 +37,33 @@ class Fault:
 
     @property
     def hits(self) -> int:
-        """How often it was committed so far."""
+        """How often the fault has been committed."""
         hits: int = self.view["hits"]
         return hits
 
     @property
     def held(self) -> int:
-        """Messages, confirms and flows that it keeps back."""
+        """Number of messages, confirms and flows that the fault holds back."""
         held: int = self.view["held"]
         return held
 
     def lift(self) -> None:
-        """Commit it no more: what it has kept back goes on its way."""
+        """End the fault, and release everything it holds back."""
         if self._lifted is None:
             self._lifted = self._ask("lift-fault", fault=self.number)
 
 
 class Faults:
-    """Of one virtual host. Options of each: `queue`, `client` and `link`, see the module."""
+    """The faults of one virtual host, with the options `queue`, `client` and `link` as described in this
+    module.
+    """
 
     def __init__(self, ask: Callable[..., Any]) -> None:
-        """Commit none yet; `ask` runs operations."""
         self._ask = ask
 
     @contextmanager
     def inject(self, kind: str, **options: Any) -> Iterator[Fault]:
-        """Any fault of the operation ``inject-fault``, with its arguments."""
+        """Inject any fault of the operation ``inject-fault``, with its arguments."""
         fault = Fault(self._ask("inject-fault", kind=kind, **options)["fault"], self._ask)
         try:
             yield fault
@@ -90,73 +87,74 @@ class Faults:
         return self.inject("return-publishes", count=count, **whom)
 
     def hold_publishes(self, count: int | None = None, **whom: Any) -> Any:
-        """Let the next `count` messages, or all, reach their queues when the fault is lifted."""
+        """Hold back the next `count` messages, or all, from their queues until the fault is lifted."""
         return self.inject("hold-publishes", count=count, **whom)
 
     def hold_confirms(self, count: int | None = None, **whom: Any) -> Any:
-        """Keep the outcomes of the next `count` messages, or all, until the fault is lifted."""
+        """Hold back the outcomes of the next `count` messages, or all, until the fault is lifted."""
         return self.inject("hold-confirms", count=count, **whom)
 
     def redeliver(self, count: int | None = None, **whom: Any) -> Any:
-        """Lose the word of the next `count` messages, or all, that clients accept: they come again."""
+        """Lose the accepts of the next `count` messages, or all, so that they are delivered again."""
         return self.inject("redeliver", count=count, **whom)
 
     def pause_queue(self, queue: str = "*", **whom: Any) -> Any:
-        """Let queues hear nothing of clients until the fault is lifted, as while a leader is elected."""
+        """Suspend commands of clients to queues until the fault is lifted, as during a leader election."""
         return self.inject("pause-queue", queue=queue, **whom)
 
     def limit_credit(self, count: int = 0, **whom: Any) -> Any:
-        """Grant each publishing link `count` messages from its next grant on, and no more."""
+        """Limit the grants of each publishing link to `count` messages from its next grant on."""
         return self.inject("limit-credit", count=count, **whom)
 
     def ignore_drains(self, **whom: Any) -> Any:
-        """Answer no drain until the fault is lifted."""
+        """Leave drains unanswered until the fault is lifted."""
         return self.inject("ignore-drains", **whom)
 
     def hold_echoes(self, **whom: Any) -> Any:
-        """Answer flows with echo when the fault is lifted."""
+        """Delay answers to flows with echo until the fault is lifted."""
         return self.inject("hold-echoes", **whom)
 
     def wrong_delivery_count(self, by: int = 1, **whom: Any) -> Any:
-        """Say in the flows of links a delivery-count that is too large; the right one comes afterwards."""
+        """Send a delivery-count that is too large in flows of links; the right one follows."""
         return self.inject("wrong-delivery-count", count=by, **whom)
 
     def close_window(self, **whom: Any) -> Any:
-        """Hold the incoming windows of sessions closed; of these, only `client` can be said."""
+        """Hold the incoming windows of sessions closed; only `client` is supported."""
         return self.inject("close-window", **whom)
 
     def stop_publishers(self, **whom: Any) -> Any:
-        """Send channel.flow to channels, and another that they may go on; only `client` can be said."""
+        """Send channel.flow to channels, and another to resume at the end; only `client` is supported."""
         return self.inject("stop-publishers", **whom)
 
     def frame_size(self, size: int = 512, **whom: Any) -> Any:
-        """Send frames of at most so many bytes on sessions and channels that begin meanwhile.
+        """Send frames of at most `size` bytes on sessions and channels that begin meanwhile.
 
-        Performatives and methods stay whole, however large. Only `client` can be said.
+        Performatives and methods stay whole, however large. Only `client` is supported.
         """
         return self.inject("frame-size", count=size, **whom)
 
     def hold_bytes(self, **whom: Any) -> Any:
-        """Read nothing of connections, and send them nothing, as a network that has gone silent.
-
-        Of this and the next ones only `client` can be said.
+        """Read from and write to connections nothing, as on a network without connectivity; only `client` is
+        supported.
         """
         return self.inject("hold-bytes", **whom)
 
     def slow_socket(self, bytes_per_s: int = 10_000, **whom: Any) -> Any:
-        """Read and send so many bytes a second, at least 100."""
+        """Read and send this many bytes per second, at least 100; only `client` is supported."""
         return self.inject("slow-socket", count=bytes_per_s, **whom)
 
     def cut_frames(self, at: int = 1, **whom: Any) -> Any:
-        """Send each frame in two parts, a millisecond apart: the first has so many bytes."""
+        """Send each frame in two parts, a millisecond apart, the first of `at` bytes; only `client` is
+        supported.
+        """
         return self.inject("cut-frames", count=at, **whom)
 
     def reset_after(self, frames: int = 1, **whom: Any) -> Any:
-        """Reset connections when so many more frames were sent to them."""
+        """Reset connections after this many more frames to them; only `client` is supported."""
         return self.inject("reset-after", count=frames, **whom)
 
     def stop_heartbeats(self, **whom: Any) -> Any:
-        """Send no heartbeats."""
+        """Send no heartbeats; only `client` is supported."""
         return self.inject("stop-heartbeats", **whom)
 
     def refuse_attaches(
@@ -167,10 +165,10 @@ class Faults:
 
     @contextmanager
     def alarm(self, name: str = "memory") -> Iterator[None]:
-        """Raise the alarm of ``memory`` or ``disk``: publishers wait.
+        """Raise the alarm of ``memory`` or ``disk``, which blocks publishers.
 
-        Clients of AMQP 0-9-1 hear connection.blocked, then unblocked; those of 1.0 have no window. It is for
-        all clients of the broker, not those of the virtual host alone.
+        Clients of AMQP 0-9-1 get connection.blocked, then unblocked; those of 1.0 have no window. It applies
+        to all clients of the broker, not to those of the virtual host alone.
         """
         self._ask("alarm", name=name, on=True)
         try:
@@ -179,23 +177,23 @@ class Faults:
             self._ask("alarm", name=name, on=False)
 
     def detach(self, condition: str = "amqp:link:detach-forced", **whom: Any) -> int:
-        """Detach links with a condition; of AMQP 0-9-1, cancel consumers. Returns how many there were.
+        """Detach links with a condition, cancel consumers of AMQP 0-9-1, and return their number.
 
         Raises:
-            AssertionError: there was none.
+            AssertionError: there were none.
         """
         return self._once("detach", condition=condition, **whom)
 
     def steal_links(self, **whom: Any) -> int:
-        """Detach links as if another session had attached their names; see `detach`."""
+        """Detach links as if another session had attached their names; like `detach`."""
         return self.detach("amqp:link:stolen", **whom)
 
     def end(self, condition: str = "amqp:internal-error", code: int = 406, **whom: Any) -> int:
-        """End sessions with a condition, and channels with a code; see `detach`."""
+        """End sessions with a condition, and channels with a code; like `detach`."""
         return self._once("end", condition=condition, code=code, **whom)
 
     def close(self, condition: str = "amqp:connection:forced", code: int = 320, **whom: Any) -> int:
-        """Close connections with a condition or a code; see `detach`."""
+        """Close connections with a condition or a code; like `detach`."""
         return self._once("close", condition=condition, code=code, **whom)
 
     def _once(self, kind: str, **options: Any) -> int:

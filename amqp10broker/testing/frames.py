@@ -1,8 +1,8 @@
-"""The last frames of each connection of a broker, and what its links waited for when it was about to close.
+"""The last frames of each connection of a broker, and the waits of its links before it closed.
 
-It is the sink of a trace of everything (`tasks.tracing`). A client that fails closes its connection on the
-way out of its test, and nothing waits any more when the test's report is made. So what waits is looked at
-when a frame has come that ends something, before the broker acts on it.
+`Frames` is the sink of a trace of all connections (`tasks.tracing`). A client that fails closes its
+connection before the test's report is made, and by then nothing waits any more. So waits are read when a
+frame arrives that ends something, before the broker processes it.
 """
 
 from __future__ import annotations
@@ -15,23 +15,22 @@ from typing import Any, Final
 
 from amqp10broker.dataclass import dataclass
 
+# Connections with stored frames; the oldest are dropped.
 CONNECTIONS_MAX: Final = 100
-"""Of which frames are kept; the oldest go."""
 LINE_CHARACTERS_MAX: Final = 400
+# Prefix of container ids of the fixtures' own connections, which are omitted.
 OWN: Final = "amqp10broker-testing"
-"""How container ids of connections begin that a fixture makes for itself: they are left out."""
-
 _ENDS: Final = ("CLOSE", "END", "DETACH", "connection.close", "channel.close", "basic.cancel")
 
 
 @dataclass(slots=True)
 class Kept:
-    """What is kept of one connection.
+    """The stored frames of one connection.
 
     Attributes:
         peer: the client's address.
         lines: time in nanoseconds since 1970, and a frame as text, the last ones.
-        waited: what waited when the last frame came that ends something: documents of `WaitingView`.
+        waited: documents of `WaitingView` at the last frame that ended something.
         own: the connection is the fixture's.
         total: frames so far.
     """
@@ -44,27 +43,21 @@ class Kept:
 
 
 class Frames:
-    """See the module.
+    """The sink that this module describes.
 
-    Attributes:
-        ended: see `management.node.Sink`.
+    Args:
+        most: frames of each connection.
+        waiting: returns the waits of a connection.
     """
 
     ended: str | None = None
 
     def __init__(self, most: int, waiting: Callable[[int], list[dict[str, Any]]]) -> None:
-        """Keep nothing yet.
-
-        Args:
-            most: frames of each connection.
-            waiting: tells what waits of a connection.
-        """
         self._most = most
         self._waiting = waiting
         self._kept: OrderedDict[int, Kept] = OrderedDict()
 
     def write(self, number: int, peer: str, lines: Sequence[str]) -> None:
-        """Take lines of a connection (see `Sink`)."""
         kept = self._kept.get(number)
         if kept is None:
             kept = self._kept[number] = Kept(peer, deque(maxlen=self._most))
@@ -80,13 +73,14 @@ class Frames:
         kept.total += len(lines)
 
     def put(self, lines: Sequence[str]) -> None:
-        """See `Sink`: a trace in words has no such lines."""
+        # A trace as text has no such lines.
+        pass
 
     def close(self, reason: str) -> None:
-        """See `Sink`."""
+        pass
 
     def since(self, began_ns: int) -> dict[int, Kept]:
-        """Clients' connections that had a frame since then, by number."""
+        """Return clients' connections with a frame since then, by number."""
         return {
             number: kept
             for number, kept in self._kept.items()
@@ -95,6 +89,6 @@ class Frames:
 
 
 def ends_something(line: str) -> bool:
-    """Whether a line of a trace is a frame that ends a link, a session, a channel or a connection."""
+    """Return whether a line of a trace is a frame that ends a link, a session, a channel or a connection."""
     words = line.split(" ", 4)
     return len(words) > 3 and words[3] in _ENDS

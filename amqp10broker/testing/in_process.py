@@ -1,4 +1,4 @@
-"""A broker in a thread of this process, with a Trio loop of its own.
+"""A broker in a thread of this process, with its own Trio loop.
 
 Calls come from any thread, whatever loop runs there: the test's may be asyncio's or Trio's.
 """
@@ -25,26 +25,21 @@ from amqp10broker.testing.server import NOT_KEPT
 
 START_S: Final = 30.0
 STOP_S: Final = 10.0
+# More than any operation takes before its own timeout.
 ASK_S: Final = 60.0
-"""More than any operation takes before it gives up by itself."""
 
 
 class InProcess:
-    """A broker that runs until `stop` (see `server.Server`).
-
-    Attributes:
-        host: where it listens.
-        port: likewise.
-    """
+    """A broker that runs until `stop`, a `server.Server`."""
 
     is_shared = False
 
     def __init__(self, config: Config, frames: int) -> None:
-        """Start it, and wait until clients can connect.
+        """Start the broker, and wait until clients can connect.
 
         Args:
             config: its port is 0.
-            frames: of each connection that are kept; 0: none.
+            frames: kept per connection; 0: none.
 
         Raises:
             BrokerError: it did not start.
@@ -60,15 +55,9 @@ class InProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether it runs."""
         return self._thread.is_alive()
 
     def ask(self, operation: str, arguments: Mapping[str, Any], vhost: str | None) -> Any:
-        """Run an operation of `management.table`.
-
-        Raises:
-            BrokerError: it was refused, or the broker has ended; says why.
-        """
         answer: Future[Any] = Future()
         given = operation, arguments, vhost
         try:
@@ -78,11 +67,9 @@ class InProcess:
         return answer.result(ASK_S)
 
     def frames(self, began_ns: int) -> dict[int, Kept]:
-        """The last frames of connections that had any since then, by number."""
         return {} if self._frames is None else self._frames.since(began_ns)
 
     def recorded(self, began_ns: int) -> list[list[str]]:
-        """See `Server`."""
         if self._frames is None:
             raise BrokerError(NOT_KEPT)
         kept: Future[list[str]] = Future()
@@ -93,7 +80,6 @@ class InProcess:
         return [lines_since(kept.result(ASK_S), began_ns)]
 
     def stop(self) -> None:
-        """End it in order."""
         try:
             self._token.run_sync_soon(self._broker.stop)
         except trio.RunFinishedError:

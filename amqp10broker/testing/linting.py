@@ -1,4 +1,4 @@
-"""The lint of a test's clients: frames that were recorded since it began in, what it says of them out."""
+"""Applies the lint to the clients of a test, by the frames recorded since it began."""
 
 from __future__ import annotations
 
@@ -19,19 +19,15 @@ from amqp10broker.lint.lint import Lint
 from amqp10broker.tasks.trace_sinks import FILE_BYTES_MAX
 from amqp10broker.testing.frames import OWN
 
+# Frames kept for the lint of a broker in a thread, some hundred bytes each; the oldest are dropped.
 LINES_MAX: Final = 50_000
-"""Frames of a broker in a thread that are kept for a lint, some hundred bytes each; the oldest go."""
+# More than a broker writes at one time: a file with less space left may have ended before the test.
 _LINES_BYTES: Final = 1024 * 1024
-"""More than a broker writes at one time: a file that has no room for them may have ended before the test."""
 _RULES: Final = {each.id: each for each in vars(rules).values() if isinstance(each, Rule)}
 
 
 class Lines:
-    """A recording of frames in memory: the sink of a trace (see `management.node.Sink`).
-
-    Attributes:
-        ended: see `Sink`.
-    """
+    """A recording of frames in memory, a `management.node.Sink`."""
 
     ended: str | None = None
 
@@ -39,22 +35,22 @@ class Lines:
         self._lines: deque[str] = deque(maxlen=LINES_MAX)
 
     def write(self, number: int, peer: str, lines: Sequence[str]) -> None:
-        """See `Sink`: a recording has no such lines."""
+        # A recording contains no lines of text.
+        pass
 
     def put(self, lines: Sequence[str]) -> None:
-        """See `Sink`."""
         self._lines.extend(lines)
 
     def close(self, reason: str) -> None:
-        """See `Sink`."""
+        pass
 
     def all(self) -> list[str]:
-        """Those that are kept; to be asked by the thread that puts them."""
+        """Return the stored lines; call it in the thread that calls `put`."""
         return list(self._lines)
 
 
 def lines_since(kept: Sequence[str], began_ns: int) -> list[str]:
-    """A recording that begins then, of lines that were kept in memory.
+    """Return a recording of lines in memory that begins at this time.
 
     Raises:
         AssertionError: there were more than are kept.
@@ -66,7 +62,7 @@ def lines_since(kept: Sequence[str], began_ns: int) -> list[str]:
 
 
 def lines_in(folder: str, began_ns: int) -> Iterator[list[str]]:
-    """The same of the recordings in a folder, one for each life of a broker.
+    """Yield the recordings in a folder from this time on, one for each start of a broker.
 
     Raises:
         AssertionError: one is full.
@@ -80,7 +76,7 @@ def lines_in(folder: str, began_ns: int) -> Iterator[list[str]]:
 
 
 def _known_since(lines: Iterable[str], began_ns: int) -> Iterator[str]:
-    """Lines of connections that have begun since then: of others, a lint must not guess what was before."""
+    # Only connections that have begun since then: of others the lint lacks the earlier state.
     known: set[int] = set()
     for line in lines:
         if line.endswith("\n"):
@@ -95,22 +91,20 @@ def _known_since(lines: Iterable[str], began_ns: int) -> Iterator[str]:
 
 
 def _time_of(line: str) -> int:
-    """Nanoseconds since 1970; 0: it is the first line."""
     return int(line.partition('"at_ns": ')[2].partition(",")[0].rstrip("}") or 0)
 
 
 def findings(
     recordings: Iterable[Iterable[str]], among: Collection[int] | None, ignore: Collection[str]
 ) -> list[Finding]:
-    """What is found in the frames of a test's clients.
+    """Return the findings in the recordings of a test's clients.
 
     Args:
-        recordings: their lines.
         among: connections that are the test's; None: all are.
         ignore: rules that do not count.
 
     Raises:
-        BrokerError: there is no such rule; says which there are.
+        BrokerError: a rule does not exist; contains the existing ones.
     """
     unknown = set(ignore) - set(_RULES)
     if unknown:
@@ -128,13 +122,12 @@ def findings(
 
 
 def _is_own(record: Record) -> bool:
-    """Whether a connection says here that it is the fixture's own."""
     opened = record.frame.body if isinstance(record, Recorded) and record.direction == "in" else None
     return isinstance(opened, Open) and opened.container_id.startswith(OWN)
 
 
 def finding_text(finding: Finding, began_ns: int) -> str:
-    """A finding, for people: which rule, whose, why it hurts, what to do, and the frames that show it."""
+    """Describe a finding: rule, connection, effect, remedy, and frames."""
     rule = finding.rule
     whose = f"connection {finding.connection}" if finding.connection else ""
     where = ", ".join(each for each in (whose, finding.where) if each)

@@ -1,7 +1,7 @@
-"""What pytest loads: options, fixtures, and what is said of a test that failed.
+"""The pytest plugin: options, fixtures, and the report of a failed test.
 
 Every run of pytest imports this module, wherever the package is installed, so it imports pytest alone; the
-broker is imported by the first test that asks for one.
+broker is imported by the first test that needs one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ _USED: Final = pytest.StashKey[list["AmqpBroker"]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Options of the configuration file."""
     parser.addini(
         "amqp_broker_settings",
         "settings of the brokers of tests, NAME=VALUE: as in the broker's configuration",
@@ -42,7 +41,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Name the marker."""
     config.addinivalue_line(
         "markers", f"{MARKER}(**settings): the test's broker has these settings, max_link_credit=10"
     )
@@ -50,13 +48,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """A worker of pytest-xdist begins: it hears where the broker is that all workers share."""
+    # Workers of pytest-xdist share the controller's broker.
     if node.config.getini("amqp_broker_shared"):
         node.workerinput[MARKER] = _servers(node.config).shared_place()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Stop the brokers."""
     servers = config.stash.get(_SERVERS, None)
     if servers is not None:
         servers.close()
@@ -64,7 +61,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def amqp_broker(request: pytest.FixtureRequest) -> Iterator[AmqpBroker]:
-    """A virtual host for this test alone, on a broker that runs as long as the tests do."""
+    """A virtual host for this test alone, on a broker that all tests share."""
     with _servers(request.config).host(request.node.name, _marked(request.node)) as broker:
         request.node.stash.setdefault(_USED, []).append(broker)
         yield broker
@@ -74,7 +71,7 @@ def amqp_broker(request: pytest.FixtureRequest) -> Iterator[AmqpBroker]:
 def amqp_broker_process(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[AmqpBrokerProcess]:
-    """A broker for this test alone, in a process of its own, with a data folder."""
+    """A broker for this test alone, in a separate process with a data folder."""
     folder = tmp_path_factory.mktemp("amqp-broker")
     with _servers(request.config).process(_marked(request.node), folder) as broker:
         request.node.stash.setdefault(_USED, []).append(broker)
@@ -85,7 +82,7 @@ def amqp_broker_process(
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Say of a test that failed what its clients waited for, and which frames came last."""
+    # Adds waits and last frames of clients to the report of a failed test.
     report = yield
     if report.failed:
         for broker in item.stash.get(_USED, []):
@@ -107,7 +104,7 @@ def _servers(config: pytest.Config) -> Servers:
 
 
 def _marked(node: pytest.Item) -> dict[str, Any]:
-    """Settings of a test's markers; the nearest counts."""
+    # The nearest marker takes precedence.
     settings: dict[str, Any] = {}
     for marker in node.iter_markers(MARKER):
         if marker.args:

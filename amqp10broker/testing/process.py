@@ -1,4 +1,4 @@
-"""A broker in a process of its own: started, asked, stopped, killed, started again on the same port."""
+"""A broker in a separate process that can be stopped, killed, and started again on the same port."""
 
 from __future__ import annotations
 
@@ -24,41 +24,39 @@ from amqp10broker.testing.server import NOT_KEPT
 
 START_S: Final = 30.0
 STOP_S: Final = 20.0
+# Lines of the log in the error when the broker has ended by itself.
 LOG_LINES: Final = 40
-"""Of the broker's log that are told when it has ended by itself."""
+# The part of the file with frames that a report reads.
 TAIL_BYTES: Final = 4 * 1024 * 1024
-"""Of the file with frames that a report looks at."""
 
 
 class Process:
     """A broker that runs until `stop` or `kill`, and again after `start`.
 
     Attributes:
-        host: where it listens.
-        port: likewise; the same one in each of its lives.
-        admin_socket: where operations are asked for.
-        frames_file: where a report finds them; empty: nowhere.
-        record_folder: likewise a lint.
+        port: the same one after each start.
+        frames_file: for reports; empty: none.
+        record_folder: for the lint; empty: none.
         log: the last lines of its log.
     """
 
     is_shared = False
 
     def __init__(self, settings: Mapping[str, Any], frames: int, folder: Path | None) -> None:
-        """Start it, and wait until clients can connect.
+        """Start the broker, and wait until clients can connect.
 
         Args:
             settings: by name, as in its configuration.
-            frames: of each connection that are shown; 0: none are recorded.
-            folder: its data folder; None: everything is in memory.
+            frames: shown per connection; 0: none are recorded.
+            folder: its data folder; None: all state is in memory.
 
         Raises:
-            BrokerError: it did not start; says what its log said.
+            BrokerError: it did not start; contains its log.
         """
         self.host = "127.0.0.1"
         self.port = 0
         self.log: deque[str] = deque(maxlen=LOG_LINES)
-        # Not in the tests' folder: the path of a socket has a hundred characters at most.
+        # Not in the tests' folder: the path of a socket is limited to a hundred characters.
         self._place = Path(tempfile.mkdtemp(prefix="amqp10broker-"))
         self.admin_socket = str(self._place / "admin.sock")
         self.frames_file = str(self._place / "frames") if frames else ""
@@ -69,7 +67,7 @@ class Process:
         self._folder = folder
         self._environment = {
             **{name: text for name, text in environment().items() if not name.startswith("AMQP10BROKER_")},
-            # No port of HTTP but one that is asked for.
+            # HTTP ports are off unless requested.
             **dict.fromkeys((SETTINGS["http"].variable, SETTINGS["prometheus"].variable), "false"),
             **{SETTINGS[name].variable: _written(value) for name, value in settings.items()},
         }
@@ -83,7 +81,6 @@ class Process:
 
     @property
     def alive(self) -> bool:
-        """Whether it runs."""
         return self._runs()
 
     def _runs(self) -> bool:
@@ -91,17 +88,17 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Of the process that runs, or ran last."""
+        """The id of the current or last process."""
         assert self._process is not None
         return self._process.pid
 
     # --- its lives --------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin a life, and wait until clients can connect.
+        """Start the process, and wait until clients can connect.
 
         Raises:
-            BrokerError: it runs, or did not start.
+            BrokerError: it is running, or did not start.
         """
         if self.alive:
             raise BrokerError("the test's broker runs already: stop() or kill() it first")
@@ -116,7 +113,7 @@ class Process:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            start_new_session=True,  # ctrl-C belongs to the tests, which then stop it in order
+            start_new_session=True,  # ctrl-C is for the tests, which then stop it in order
         )
         up = threading.Event()
         self._reader = threading.Thread(target=self._read_log, args=(self._process, up), daemon=True)
@@ -129,19 +126,19 @@ class Process:
             self.ask("trace", {"what": "everything", "on": True, "file": self.frames_file}, None)
 
     def end(self) -> None:
-        """End it in order; what is durable is kept for its next life."""
+        """Stop the process in order; durable state remains for the next start."""
         if self._process is not None:
             self._process.terminate()
             self._gone(STOP_S)
 
     def kill(self) -> None:
-        """End it at once, as ``kill -9`` does."""
+        """Kill the process as ``kill -9`` does."""
         if self._process is not None:
             self._process.kill()
             self._gone(STOP_S)
 
     def stop(self) -> None:
-        """End it for good; what it wrote beside its data folder is removed."""
+        """Stop the process for good, and remove its files outside the data folder."""
         self.end()
         shutil.rmtree(self._place, ignore_errors=True)
 
@@ -158,7 +155,6 @@ class Process:
             self._reader.join(within_s)
 
     def _read_log(self, process: subprocess.Popen[bytes], up: threading.Event) -> None:
-        """Read what the process says until it has ended."""
         assert process.stderr is not None
         with process.stderr as lines:
             for line in lines:
@@ -173,30 +169,22 @@ class Process:
     # --- asking -----------------------------------------------------------------------------------
 
     def ask(self, operation: str, arguments: Mapping[str, Any], vhost: str | None) -> Any:
-        """Run an operation of `management.table`, by the admin socket.
-
-        Raises:
-            BrokerError: it was refused, or the broker does not run; says why.
-        """
         return ask(self.port, self.admin_socket, operation, arguments, vhost)
 
     def frames(self, began_ns: int) -> dict[int, Kept]:
-        """The last frames of connections that had any since then, by number."""
         return frames_in(self.frames_file, self._frames, began_ns)
 
     def recorded(self, began_ns: int) -> Iterable[Sequence[str]]:
-        """See `Server`."""
         return recorded_in(self.record_folder, began_ns)
 
 
 class SharedProcess:
-    """A broker that the controller of pytest-xdist has started: a worker can ask it, and no more."""
+    """A broker that the controller of pytest-xdist has started, for its workers."""
 
     alive = True
     is_shared = True
 
     def __init__(self, place: Mapping[str, Any]) -> None:
-        """Take it as `place` of a `Process` said."""
         self.host: str = place["host"]
         self.port: int = place["port"]
         self._admin_socket: str = place["admin_socket"]
@@ -205,23 +193,21 @@ class SharedProcess:
         self._frames: int = place["frames"]
 
     def ask(self, operation: str, arguments: Mapping[str, Any], vhost: str | None) -> Any:
-        """See `Process`."""
         return ask(self.port, self._admin_socket, operation, arguments, vhost)
 
     def frames(self, began_ns: int) -> dict[int, Kept]:
-        """See `Process`."""
         return frames_in(self._frames_file, self._frames, began_ns)
 
     def recorded(self, began_ns: int) -> Iterable[Sequence[str]]:
-        """See `Server`."""
         return recorded_in(self._record_folder, began_ns)
 
     def stop(self) -> None:
-        """It is the controller's."""
+        # The controller stops it.
+        pass
 
 
 def place(process: Process, frames: int) -> dict[str, Any]:
-    """Where a process is, for `SharedProcess` in another one."""
+    """Return the location of a process, for `SharedProcess` in another one."""
     return {
         "host": process.host,
         "port": process.port,
@@ -233,10 +219,10 @@ def place(process: Process, frames: int) -> dict[str, Any]:
 
 
 def ask(port: int, socket: str, operation: str, arguments: Mapping[str, Any], vhost: str | None) -> Any:
-    """One operation, by the admin socket of a broker.
+    """Run one operation by the admin socket of a broker.
 
     Raises:
-        BrokerError: see `Process.ask`.
+        BrokerError: it was refused, or the broker is not running.
     """
     request: dict[str, Any] = {"op": operation, "arguments": dict(arguments)}
     if vhost is not None:
@@ -245,14 +231,14 @@ def ask(port: int, socket: str, operation: str, arguments: Mapping[str, Any], vh
 
 
 def recorded_in(folder: str, began_ns: int) -> Iterable[Sequence[str]]:
-    """See `Server.recorded`."""
+    """Return recordings in a folder, as `Server.recorded`."""
     if not folder:
         raise BrokerError(NOT_KEPT)
     return lines_in(folder, began_ns)
 
 
 def frames_in(file: str, most: int, began_ns: int) -> dict[int, Kept]:
-    """What the end of a trace's file has of connections that had a frame since then, by number.
+    """Read the end of a trace's file, for connections with a frame since `began_ns`, by number.
 
     A line is ``2026-11-23T15:04:05.678901Z connection 3 <- ch 0 OPEN ...``.
     """
@@ -263,7 +249,7 @@ def frames_in(file: str, most: int, began_ns: int) -> dict[int, Kept]:
         size = lines.seek(0, os.SEEK_END)
         lines.seek(max(0, size - TAIL_BYTES))
         if size > TAIL_BYTES:
-            lines.readline()  # the rest of one
+            lines.readline()  # an incomplete line
         for line in lines:
             when, _, number, text = line.decode(errors="replace").rstrip("\n").split(" ", 3)
             found = kept.setdefault(int(number), Kept("", deque(maxlen=most)))

@@ -1,4 +1,4 @@
-"""What is said of a test that failed: its queues, what waits and why, the last frames of its connections."""
+"""The report of a failed test: its queues, waits with reasons, and the last frames of its connections."""
 
 from __future__ import annotations
 
@@ -11,12 +11,9 @@ from amqp10broker.testing.server import Server
 
 
 def report(broker: Assertions, server: Server, began_ns: int) -> str:
-    """The text, also of a broker that has ended.
+    """Return the report as text, also for a broker that has ended.
 
-    Args:
-        broker: as the test sees it.
-        server: where it runs.
-        began_ns: when the test began, since 1970.
+    `began_ns` is the beginning of the test, since 1970.
     """
     lines: list[str] = []
     numbers: set[int] | None = None

@@ -1,4 +1,4 @@
-"""What a broker is to tests, wherever it runs: `in_process.InProcess`, `process.Process`, `SharedProcess`."""
+"""The interface of a broker for tests: `in_process.InProcess`, `process.Process`, `process.SharedProcess`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ NOT_KEPT: Final = "frames are not kept: set amqp_broker_frames to more than 0 in
 
 
 class Server(Protocol):
-    """A broker that runs.
+    """A running broker.
 
     Attributes:
-        host: where it listens.
-        port: likewise.
-        is_shared: with other processes that run tests, so that not all connections are this one's.
+        is_shared: with other test processes, so that not all connections are this one's.
     """
 
     host: str
@@ -25,20 +23,24 @@ class Server(Protocol):
 
     @property
     def alive(self) -> bool:
-        """Whether it runs."""
+        """Return whether the broker is running."""
 
     def ask(self, operation: str, arguments: Mapping[str, Any], vhost: str | None) -> Any:
-        """Run an operation of `management.table`."""
-
-    def frames(self, began_ns: int) -> dict[int, Kept]:
-        """The last frames of connections that had any since then."""
-
-    def recorded(self, began_ns: int) -> Iterable[Sequence[str]]:
-        """Recordings of the frames of connections that have begun since then, as lines.
+        """Run an operation of `management.table`.
 
         Raises:
-            BrokerError: frames are not kept.
+            BrokerError: it was refused, or the broker is not running; contains the reason.
+        """
+
+    def frames(self, began_ns: int) -> dict[int, Kept]:
+        """Return the last frames of connections with any since then, by number."""
+
+    def recorded(self, began_ns: int) -> Iterable[Sequence[str]]:
+        """Return recordings of the frames of connections that have begun since then, as lines.
+
+        Raises:
+            BrokerError: frames are not recorded.
         """
 
     def stop(self) -> None:
-        """End it."""
+        """Stop the broker for good."""

@@ -1,4 +1,4 @@
-"""The brokers of one run of pytest: started when a test first needs one, stopped when the run is over."""
+"""The brokers of one run of pytest: started when a test first needs one, stopped at the end of the run."""
 
 from __future__ import annotations
 
@@ -16,28 +16,27 @@ from amqp10broker.testing.in_process import InProcess
 from amqp10broker.testing.process import Process, SharedProcess, place
 from amqp10broker.testing.server import Server
 
+# A client that a test has left open may not answer the broker's close.
 SHUTDOWN_MS: Final = 2_000
-"""A client that a test has left behind may not answer our close."""
+# Without this setting no fault can be injected.
 FAULTS: Final = {"test_mode": True}
-"""Without it no fault can be asked for."""
 NAME_CHARACTERS_MAX: Final = 60
 _NO_NAME: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
 class Servers:
-    """See the module."""
+    """The brokers of one run, started on demand.
+
+    Args:
+        settings: of all brokers, ``NAME=VALUE``.
+        frames: per connection in a report; a number as text.
+        shared: location of the broker that the workers of a run share; None: there is none.
+
+    Raises:
+        ConfigError: an option is invalid; contains the allowed values.
+    """
 
     def __init__(self, settings: Sequence[str], frames: str, shared: Mapping[str, Any] | None) -> None:
-        """Start nothing yet.
-
-        Args:
-            settings: of all brokers, ``NAME=VALUE``.
-            frames: of each connection, that a report shows; a number as text.
-            shared: where the broker is that the workers of a run share; None: there is none.
-
-        Raises:
-            ConfigError: an option cannot be read; says which, and what it may be.
-        """
         self._settings = dict(map(_pair, settings))
         Config.load(flags=self._settings)
         if not frames.isdecimal():
@@ -48,13 +47,12 @@ class Servers:
         self._of_workers: Process | None = None
 
     def shared_place(self) -> dict[str, Any]:
-        """Where workers find the broker that they share; it is started for the first of them."""
+        """Return the location of the broker that workers share, and start it at the first call."""
         if self._of_workers is None:
             self._of_workers = Process({**FAULTS, **self._settings}, self._frames, None)
         return place(self._of_workers, self._frames)
 
     def close(self) -> None:
-        """Stop what runs."""
         for server in self._running.values():
             server.stop()
         if self._of_workers is not None:
@@ -62,7 +60,7 @@ class Servers:
 
     @contextmanager
     def host(self, test: str, settings: Mapping[str, Any]) -> Iterator[AmqpBroker]:
-        """A virtual host of a test's own, on a broker with these settings beside those of the run."""
+        """Provide a new virtual host for a test, on a broker with these settings in addition to the run's."""
         server = self._server(settings)
         name = f"{_NO_NAME.sub('-', test)[:NAME_CHARACTERS_MAX].strip('-')}-{secrets.token_hex(4)}"
         broker = AmqpBroker(server, name)
@@ -74,7 +72,7 @@ class Servers:
 
     @contextmanager
     def process(self, settings: Mapping[str, Any], folder: Path) -> Iterator[AmqpBrokerProcess]:
-        """A broker of a test's own in a process, with this data folder."""
+        """Provide a new broker in a process, with this data folder."""
         given = {**FAULTS, **self._settings, **settings}
         Config.load(flags=given)
         process = Process(given, self._frames, folder)
@@ -86,7 +84,7 @@ class Servers:
             process.stop()
 
     def _server(self, settings: Mapping[str, Any]) -> Server:
-        """The broker with these settings; tests with the same ones share it."""
+        # Tests with the same settings share a broker.
         key = tuple(sorted(settings.items()))
         server = self._running.get(key)
         if server is not None and not server.alive:
