@@ -1,1 +1,1 @@
-"""What OpenTelemetry is told: traces of messages, and metrics. Needs the extra ``otel``; see ADR 0071."""
+"""OpenTelemetry: traces of messages, and metrics. Needs the extra ``otel``."""

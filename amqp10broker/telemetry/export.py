@@ -1,7 +1,7 @@
-"""Spans on their way out: a bounded queue, and a thread that hands them to an exporter.
+"""A bounded queue of spans, and a thread that passes them to an exporter.
 
-The SDK's own processor drops what is too much without counting it, and its shutdown waits for an exporter
-that hangs; a broker's loop must not.
+The SDK's own processor drops surplus spans without counting them, and its shutdown waits for an exporter that
+hangs, which the broker's loop must not do.
 """
 
 from __future__ import annotations
@@ -16,33 +16,31 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 
+# Limit of spans that have ended and are not sent; more are lost.
 WAITING_MAX: Final = 4_096
-"""Spans that have ended and are not sent; more are lost."""
 BATCH_MAX: Final = 512
+# Between two batches that are not full.
 PAUSE_S: Final = 2.0
-"""Between two batches that are not full."""
-
 Tell = Callable[[str, int], None]
-"""Told that spans are lost, or that they are sent again (an empty reason), and how many were lost in all;
-from any thread."""
+"""Called from any thread with a reason and the total of lost spans; an empty reason reports that sending
+works again.
+"""
 
 
 class SpanQueue(SpanProcessor):
-    """See the module.
+    """The queue that this module describes.
+
+    Args:
+        exporter: called in the queue's thread alone, where it may block.
+        tell: called once for a series of losses.
 
     Attributes:
         lost: spans that were not sent, and will not be.
-        sent: spans that were.
-        taken: spans that have come in time to be sent; some of them wait, or are with the exporter.
+        sent: spans that were sent.
+        taken: spans accepted in time; some of them wait, or are being exported.
     """
 
     def __init__(self, exporter: SpanExporter, tell: Tell) -> None:
-        """Begin to send.
-
-        Args:
-            exporter: sends; what it takes, or waits for, is nobody's concern but its thread's.
-            tell: see `Tell`; called once for a spell of losses.
-        """
         self._exporter = exporter
         self._tell = tell
         self._waiting: deque[ReadableSpan] = deque()
@@ -54,12 +52,12 @@ class SpanQueue(SpanProcessor):
         self.sent = 0
         self.taken = 0
         self._failed = 0
-        # It ends with the process, whatever the exporter does.
+        # A daemon ends with the process, whatever the exporter does.
         self._thread = threading.Thread(target=self._work, name="traces", daemon=True)
         self._thread.start()
 
     def on_end(self, span: ReadableSpan) -> None:
-        """A span has ended; never waits."""
+        """Add a span that has ended; never blocks."""
         with self._lock:
             full = len(self._waiting) >= WAITING_MAX
             if not full:
@@ -71,7 +69,7 @@ class SpanQueue(SpanProcessor):
             self.lose(1, "they end faster than they are sent")
 
     def lose(self, count: int, why: str) -> None:
-        """So many were not sent."""
+        """Count spans that were not sent."""
         with self._lock:
             self.lost += count
             first, self._losing = not self._losing, True
@@ -80,21 +78,21 @@ class SpanQueue(SpanProcessor):
 
     @property
     def lost_at_last(self) -> int:
-        """Spans that are lost if nothing more is sent."""
+        """Return how many spans are lost if no more are sent."""
         return self.lost + self.taken - self.sent - self._failed
 
     def shutdown(self) -> None:
-        """Send what waits, and end; returns at once."""
+        """Request that the remaining spans are sent and the thread ends; returns at once."""
         self._ended = True
         self._more.set()
 
     def join(self, within_s: float) -> bool:
-        """Wait for the end, in a thread of the caller's; whether it came."""
+        """Wait for the end of the thread; return whether it has ended. Blocks the calling thread."""
         self._thread.join(within_s)
         return not self._thread.is_alive()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Nothing waits for long; see `shutdown`."""
+        """Do nothing, because no span waits for long."""
         return True
 
     def _work(self) -> None:
@@ -123,7 +121,7 @@ class SpanQueue(SpanProcessor):
             return
         self.sent += len(batch)
         with self._lock:
-            # While some wait in full, others may still be lost.
+            # While the queue is nearly full, more may be lost.
             again = self._losing and len(self._waiting) < WAITING_MAX // 2
             self._losing = self._losing and not again
         if again:
@@ -131,12 +129,11 @@ class SpanQueue(SpanProcessor):
 
 
 def provider(resource: Resource, ratio: float, queue: SpanQueue) -> TracerProvider:
-    """What makes tracers.
+    """Return the provider of tracers.
 
     Args:
-        resource: who tells.
-        ratio: share of the traces that begin here which are recorded; others are as their parent says.
-        queue: where spans go that have ended.
+        ratio: share of new traces that are recorded; others follow their parent.
+        queue: receives the spans that have ended.
     """
     made = TracerProvider(
         sampler=ParentBased(TraceIdRatioBased(ratio)), resource=resource, shutdown_on_exit=False
@@ -146,6 +143,6 @@ def provider(resource: Resource, ratio: float, queue: SpanQueue) -> TracerProvid
 
 
 def resource(service: str, version: str, instance: str) -> Resource:
-    """Who tells; what ``OTEL_RESOURCE_ATTRIBUTES`` says is added."""
+    """Return the resource of this broker, with the attributes of ``OTEL_RESOURCE_ATTRIBUTES``."""
     who = {"service.name": service, "service.version": version, "service.instance.id": instance}
     return Resource.create(who)

@@ -1,4 +1,4 @@
-"""Metrics as OTLP has them, of the samples that Prometheus is told, with the same names and labels."""
+"""Metrics for OTLP, from the samples for Prometheus, with the same names and labels."""
 
 from __future__ import annotations
 
@@ -32,14 +32,12 @@ _CUMULATIVE: Final = AggregationTemporality.CUMULATIVE
 def data_of(
     found: Iterable[Samples], resource: Resource, version: str, began_ns: int, now_ns: int
 ) -> Iterator[MetricsData | None]:
-    """All metrics, step by step: only the last step gives something.
+    """Convert all metrics step by step; only the last step yields data.
 
     Args:
         found: samples, metric by metric.
-        resource: who tells.
-        version: of the broker.
-        began_ns: since when counters count, since 1970.
-        now_ns: when the samples were taken.
+        began_ns: beginning of the counters, since 1970.
+        now_ns: time of the samples.
     """
     metrics: dict[str, Metric] = {}
     for samples in found:
@@ -77,7 +75,7 @@ def _numbers(
 def _histograms(
     labels: tuple[str, ...], rows: Iterable[Row], began_ns: int, now_ns: int
 ) -> list[HistogramDataPoint]:
-    """Buckets that count what is below their end, as buckets that count what is in them."""
+    # Converts cumulative buckets to single ones.
     ends: defaultdict[tuple[str, ...], list[tuple[float, int]]] = defaultdict(list)
     sums: dict[tuple[str, ...], float] = {}
     for suffix, values, value in rows:
@@ -91,7 +89,7 @@ def _histograms(
         counts = [after - before for before, after in pairwise(below)]
         bounds = [end for end, _ in buckets if end != float("inf")]
         total = below[-1]
-        # The least and the greatest are not known, only their buckets.
+        # Minimum and maximum are unknown, only their buckets.
         unknown: Any = None
         attributes = dict(zip(labels, values, strict=True))
         points.append(

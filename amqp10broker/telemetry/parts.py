@@ -1,6 +1,6 @@
-"""Sessions and channels that are traced: they show their letters to `spans`, and are like others otherwise.
+"""Sessions and channels that are traced: commands and effects are reported to `spans`.
 
-Which kind a connection has is chosen when it begins, so that one which is not traced pays nothing.
+The class is chosen when a connection begins, so that a connection without tracing has no cost.
 """
 
 from __future__ import annotations

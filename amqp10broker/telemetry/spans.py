@@ -1,15 +1,15 @@
-"""Spans of what one session or channel does with messages, made of its letters to and from queues.
+"""Spans of the messages of one session or channel, made of its commands to and effects from queues.
 
 A publish, its routing, a delivery and its settlement all cross the boundary between a session or channel and
-its queues, as commands and effects. So what traces looks at these, and at nothing else (ADR 0071).
+its queues, so tracing needs to observe only these commands and effects.
 
 ===========  ========  ======================================================================================
 span         kind      from, to
 ===========  ========  ======================================================================================
-``publish``  server    the wake in which the message was handled; the last of its queues has answered
+``publish``  server    the iteration that processed the message; the last of its queues has answered
 ``route``    internal  the same beginning; its queues are known. Child of ``publish``
-``deliver``  server    the queue's delivery has come; the client has settled it, or it went back
-``settle``   server    the wake in which the client's decision was handled; it goes to the queue. Child of
+``deliver``  server    the queue's delivery has come; the client has settled it, or it was returned
+``settle``   server    the iteration that processed the client's outcome; it goes to the queue. Child of
                        ``deliver``
 ===========  ========  ======================================================================================
 """
@@ -57,19 +57,22 @@ from amqp10broker.queues.effects import (
 )
 
 SYSTEM: Final = "amqp10broker"
+# Limit of spans that have begun and not ended, in the whole broker. Others are not begun, and count as lost.
 OPEN_MAX: Final = 10_000
-"""Spans that have begun and not ended, of the whole broker. Others are not begun, and count as lost."""
-
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 
 Attributes = dict[str, Any]
 
 
 class Traces:
-    """What all sessions and channels of a broker share.
+    """The state shared by all sessions and channels of a broker. `open` counts spans that have not ended.
 
-    Attributes:
-        open: spans that have begun and not ended.
+    Args:
+        tracer: its sampler decides about spans without a parent.
+        roots: messages without a trace may begin one.
+        now_ns: returns the time since 1970.
+        queue_name: returns the name of a queue.
+        lost: called for each span that could not be begun.
     """
 
     def __init__(
@@ -81,15 +84,6 @@ class Traces:
         queue_name: Callable[[QueueHandle], str],
         lost: Callable[[], None],
     ) -> None:
-        """Begin with nothing.
-
-        Args:
-            tracer: makes spans; its sampler decides about those without a parent.
-            roots: messages without a trace may begin one.
-            now_ns: the time, since 1970.
-            queue_name: the name of a queue.
-            lost: told of each span that could not be begun.
-        """
         self.tracer = tracer
         self.now_ns = now_ns
         self.queue_name = queue_name
@@ -98,11 +92,9 @@ class Traces:
         self._lost = lost
 
     def context_of(self, message: Message, *, may_begin: bool) -> Context | None:
-        """The trace of a message; None: nothing is to be traced.
+        """Return the trace context of a message; None if it is not traced.
 
-        Args:
-            message: looked at.
-            may_begin: without a trace of its own it may get one.
+        `may_begin` allows a new trace for a message without one.
         """
         fields = trace_fields(message)
         if fields is None:
@@ -124,7 +116,7 @@ class Traces:
         kind: SpanKind = SpanKind.SERVER,
         links: Sequence[Link] = (),
     ) -> Any:
-        """A span; None: it is not sampled, or there are too many."""
+        """Begin a span; return None if it is not sampled, or there are too many."""
         if self.open >= OPEN_MAX:
             self._lost()
             return None
@@ -135,13 +127,7 @@ class Traces:
         return span
 
     def end(self, span: Any, at_ns: int, error: str = "") -> None:
-        """End a span.
-
-        Args:
-            span: that has begun.
-            at_ns: when.
-            error: what went wrong, in a word or two.
-        """
+        """End a span; `error` is a short reason, empty for success."""
         if error:
             span.set_attribute("error.type", error)
             span.set_status(Status(StatusCode.ERROR))
@@ -150,14 +136,7 @@ class Traces:
 
 
 class _Publish:
-    """A message on its way into queues.
-
-    Attributes:
-        span: of it.
-        left: queues that have not answered.
-        keys: under which they will.
-        error: of those that have.
-    """
+    # A message being routed. `left` counts queues that have not answered, under one of `keys`.
 
     __slots__ = ("error", "keys", "left", "span")
 
@@ -169,13 +148,13 @@ class _Publish:
 
 
 class _Consumer:
-    """A consumer's deliveries.
+    """The deliveries of a consumer.
 
     Attributes:
         queue: its name.
-        settled: the client settles nothing.
-        epoch: of its last `GiveBack`; deliveries of an older one do not count.
-        cancelled: nor does any more.
+        settled: all deliveries are sent settled.
+        epoch: of its last `GiveBack`; older deliveries do not count.
+        cancelled: no further deliveries count.
         held: spans by the queue's number of the delivery.
     """
 
@@ -190,16 +169,14 @@ class _Consumer:
 
 
 class PartSpans:
-    """Those of one session or channel."""
+    """The spans of one session or channel.
+
+    Args:
+        version: of AMQP.
+        vhost: the client's virtual host.
+    """
 
     def __init__(self, traces: Traces, version: str, vhost: str) -> None:
-        """Begin with nothing.
-
-        Args:
-            traces: of the broker.
-            version: of AMQP.
-            vhost: the client's virtual host.
-        """
         self._traces = traces
         self._common: Attributes = {
             "messaging.system": SYSTEM,
@@ -210,13 +187,13 @@ class PartSpans:
         self._began_ns: int | None = None
         self._publishes: dict[tuple[PublisherRef, int], _Publish] = {}
         self._consumers: dict[ConsumerRef, _Consumer] = {}
-        # Deliveries of this wake that nobody will settle.
+        # Deliveries of this iteration that are not settled by the client.
         self._sent: list[Any] = []
 
     # --- letters ------------------------------------------------------------------------------------
 
     def heard(self, letter: object) -> None:
-        """A letter is about to be handled."""
+        """Observe an effect from a queue before it is processed."""
         if self._began_ns is None:
             self._began_ns = self._traces.now_ns()
         if isinstance(letter, list):
@@ -243,11 +220,11 @@ class PartSpans:
                 return
 
     def posted(self, mail: Sequence[tuple[QueueHandle, Command]]) -> None:
-        """A wake is over: letters go to queues, and what could be written is written."""
+        """Observe the commands of an iteration after it, when they go to queues."""
         now_ns = self._traces.now_ns()
         began_ns = now_ns if self._began_ns is None else self._began_ns
         self._began_ns = None
-        # A message that goes to several queues is in one list, which all of them get.
+        # A message that goes to several queues is in one list, shared by them.
         batches: dict[int, list[tuple[QueueHandle, Publish]]] = {}
         for handle, command in mail:
             match command:
@@ -277,7 +254,7 @@ class PartSpans:
         self._sent.clear()
 
     def unroutable(self, messages: Sequence[Message]) -> None:
-        """There is no queue for messages of the client."""
+        """Record messages of the client without a queue."""
         now_ns = self._traces.now_ns()
         began_ns = now_ns if self._began_ns is None else self._began_ns
         for message in messages:
@@ -286,7 +263,6 @@ class PartSpans:
                 self._traces.end(span, now_ns, "unroutable")
 
     def close(self) -> None:
-        """It is over: what has begun ends."""
         now_ns = self._traces.now_ns()
         for publish in {id(each): each for each in self._publishes.values()}.values():
             self._traces.end(publish.span, now_ns, "connection ended")
@@ -314,7 +290,7 @@ class PartSpans:
             )
             if route is not None:
                 self._traces.end(route, now_ns)
-            # Of AMQP 1.0 all queues answer under one reference, of 0-9-1 each under another.
+            # In AMQP 1.0 all queues answer under one reference, in 0-9-1 each under another.
             keys = {(command.publisher, number) for _, command in batch}
             publish = _Publish(span, len(batch), keys)
             self._publishes.update(dict.fromkeys(keys, publish))
@@ -350,7 +326,7 @@ class PartSpans:
     def _deliver(self, effect: Deliver) -> None:
         consumer = self._consumers.get(effect.consumer)
         if consumer is None or consumer.cancelled or effect.epoch != consumer.epoch:
-            return  # the session does not take them either
+            return  # the session rejects them, too
         traces = self._traces
         for key, message in zip(effect.keys, effect.messages, strict=True):
             context = traces.context_of(message, may_begin=False)
@@ -358,7 +334,7 @@ class PartSpans:
                 continue
             attributes = self._of_message(message, "deliver", "receive")
             attributes["messaging.destination.name"] = consumer.queue
-            # The consumer's side links to where the message was made, whoever is its parent there.
+            # The consumer's span links to the span that created the message, whatever its parent there is.
             links = [Link(get_current_span(context).get_span_context())]
             name = f"deliver {consumer.queue}"
             span = traces.begin(name, context, attributes, traces.now_ns(), links=links)
@@ -393,18 +369,16 @@ class PartSpans:
         self._forget_if_idle(command.consumer, consumer)
 
     def _forget_if_idle(self, ref: ConsumerRef, consumer: _Consumer) -> None:
-        """A channel says no more of a consumer that was cancelled than what becomes of its deliveries."""
+        # After a consumer was cancelled, a channel observes only the settlement of its deliveries.
         if consumer.cancelled and not consumer.held:
             del self._consumers[ref]
 
     def _back(self, ref: ConsumerRef, keys: Iterable[int], error: str) -> None:
-        """Deliveries went back to the queue."""
         for span in self._taken(ref, keys):
             span.add_event("given back", timestamp=self._traces.now_ns())
             self._traces.end(span, self._traces.now_ns(), error)
 
     def _gone(self, ref: ConsumerRef, error: str) -> None:
-        """The consumer is gone, and what it held goes back."""
         consumer = self._consumers.get(ref)
         if consumer is not None:
             self._back(ref, list(consumer.held), error)
