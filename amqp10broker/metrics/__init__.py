@@ -1,1 +1,1 @@
-"""Metrics in Prometheus' formats: what there is, gathered in small steps, written as text. Pure."""
+"""Metrics in Prometheus' formats: definitions, gathering in small steps, and text."""

@@ -1,4 +1,4 @@
-"""Samples as text, by prometheus-client: the only file that knows it."""
+"""Samples as text, by prometheus-client, which only this module imports."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from amqp10broker.metrics.gather import Gathering, Samples, Source
 from amqp10broker.metrics.table import Family, Kind
 from amqp10broker.metrics.wanted import Wanted
 
+# A step writes this many, in a few milliseconds.
 SAMPLES_AT_ONCE: Final = 250
-"""A step writes so many: a few thousandths of a second."""
 CLIENT_VERSION: Final = version("prometheus-client")
 
 _END: Final = b"# EOF\n"
 
 
 class _One(Collector):
-    """What the library takes a metric from."""
+    # The library collects a metric from this object.
 
     def __init__(self, metric: Metric) -> None:
         self._metric = metric
@@ -34,12 +34,7 @@ class _One(Collector):
 
 
 def scrape(source: Source, wanted: Wanted) -> Iterator[bytes]:
-    """The whole answer, step by step; most steps only look, and give nothing.
-
-    Args:
-        source: the broker.
-        wanted: what is asked for.
-    """
+    """Yield the response step by step; most steps only gather, and yield no bytes."""
     gathering = Gathering(source, wanted)
     for _ in gathering.steps():
         yield b""
@@ -50,7 +45,7 @@ def scrape(source: Source, wanted: Wanted) -> Iterator[bytes]:
 
 
 def _texts(samples: Samples, *, openmetrics: bool) -> Iterator[bytes]:
-    """A metric in pieces of which only the first has its meaning and its kind."""
+    # The first piece of a metric has its meaning and its kind.
     rows = iter(samples.samples)
     first = not samples.goes_on
     while some := list(islice(rows, SAMPLES_AT_ONCE)):
@@ -68,7 +63,7 @@ def _text(
 ) -> bytes:
     is_counter = family.kind is Kind.COUNTER
     total = is_counter and family.name.endswith("_total")
-    # RabbitMQ has counters whose names have no such end; OpenMetrics, and the library, have none.
+    # RabbitMQ has counters without this suffix; OpenMetrics, and the library, do not allow them.
     kind = "unknown" if family.kind is Kind.UNTYPED or (is_counter and not total) else family.kind.value
     name = family.name.removesuffix("_total") if total else family.name
     metric = Metric(name, family.help, kind)

@@ -1,7 +1,7 @@
-"""From what runs to samples, in small steps: between two of them others may run.
+"""Gathers samples from the running broker in small steps, between which other tasks may run.
 
-What is counted of connections is taken from one list of them and what those before them left, both of one
-moment: a counter never goes back because a connection ends while it is counted.
+Counters of connections are computed from one list of connections and the totals of those that have ended,
+both of one moment: a counter never decreases because a connection ends during the scrape.
 """
 
 from __future__ import annotations
@@ -26,31 +26,27 @@ from amqp10broker.service.counters import ClientCounters
 from amqp10broker.service.measures import Histogram, Measures
 from amqp10broker.service.waits import Wait
 
+# As in RabbitMQ's labels.
 PROTOCOLS: Final = {"AMQP 0-9-1": "amqp091", "AMQP 1.0": "amqp10"}
-"""As RabbitMQ's labels name them."""
 TRANSPORTS: Final = ("tcp", "tls", "websocket")
+# Of transactions.
 ENDS: Final = ("committed", "rolled-back", "timed-out")
-"""Of transactions."""
-
 Row = tuple[tuple[str, ...], tuple[float | None, ...]]
-"""Values of labels, and of families; None: there is none."""
+"""Values of labels and of families; None for a missing value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """The process; what is not known is None.
+    """The state of the process; unknown values are None.
 
     Attributes:
-        name: of the node.
-        cluster: name of the cluster.
-        cluster_id: that stays the same.
-        version: of the broker.
-        client_version: of the library that writes the text.
+        cluster_id: stable id of the cluster.
+        client_version: of prometheus-client.
         now_s: seconds since the epoch.
         uptime_s: since the start.
         open_fds, max_fds: file descriptors.
         memory, memory_limit, disk_free, disk_limit: bytes.
-        alarms: names of those that are on.
+        alarms: names of the active ones.
         peers_lost: nodes of the cluster that cannot be reached.
         commits: of the journal; None without one.
     """
@@ -74,46 +70,46 @@ class Node:
 
 
 class Connected(Protocol):
-    """A connection, as far as it is counted."""
+    """The interface of a connection for metrics."""
 
     @property
     def protocol(self) -> str:
-        """Name and version."""
+        """Return name and version of the protocol."""
 
     @property
     def begun(self) -> int:
-        """How many sessions or channels there have been."""
+        """Return how many sessions or channels have ever begun."""
 
     @property
     def working(self) -> int:
-        """How many sessions or channels are at work."""
+        """Return how many sessions or channels are active."""
 
     @property
     def measures(self) -> Measures:
-        """Histograms of it."""
+        """Return the histograms of the connection."""
 
     @property
     def blocked_s(self) -> float:
-        """For how long bytes have waited for its socket."""
+        """Return for how many seconds bytes have waited for its socket."""
 
     def counted(self) -> ClientCounters:
-        """What its client did and got."""
+        """Return the counters of its client."""
 
     def view(self) -> ConnectionView:
-        """What it is doing."""
+        """Return the state of the connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What connections that have ended leave to be counted.
+    """The totals of connections that have ended.
 
     Attributes:
-        connections: how many.
-        parts: sessions or channels that they had, by protocol.
-        measures: of them, by protocol.
-        blocked_s: for how long bytes waited for their sockets.
+        connections: number.
+        parts: number of sessions or channels, by protocol.
+        measures: histograms, by protocol.
+        blocked_s: seconds in which bytes waited for their sockets.
         bytes_in, bytes_out: from and to their clients.
-        counters: what their clients did and got, by protocol.
+        counters: by protocol.
     """
 
     connections: int
@@ -126,42 +122,41 @@ class Past:
 
 
 class Source(Protocol):
-    """The broker, as metrics ask it."""
+    """The interface of the broker for metrics."""
 
     @property
     def catalog(self) -> Catalog:
-        """What is declared."""
+        """Return the catalog of declared objects."""
 
     @property
     def coordination(self) -> MemberState | None:
-        """This node's member of the group of the metadata; None: it is in no cluster."""
+        """Return this node's member of the metadata group; None without a cluster."""
 
     @property
     def attempts(self) -> Mapping[str, tuple[int, int]]:
-        """Logins that succeeded, and that failed, by protocol, as labels name it."""
+        """Return logins that succeeded, and that failed, by protocol as in labels."""
 
     def node(self) -> Node:
-        """The process."""
+        """Return the state of the process."""
 
     def clients(self) -> tuple[Past, Sequence[Connected]]:
-        """Connections that there were, and that there are, both as of now."""
+        """Return the totals of ended connections, and the open ones, both as of now."""
 
     def member(self, queue: DeclaredQueue) -> MemberState | None:
-        """How this node's member of a queue stands; None: there is none."""
+        """Return the state of this node's member of a queue; None if it has none."""
 
     def is_here(self, queue: DeclaredQueue) -> bool:
-        """Whether this node has the queue, or leads it."""
+        """Return whether this node has the queue, or leads it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Of one metric.
+    """The samples of one metric.
 
     Attributes:
-        family: which.
         labels: names.
-        samples: suffix of the name, values of the labels, and the value; to be taken once.
-        goes_on: others of this metric were before these.
+        samples: suffix of the name, values of the labels, and the value; an iterator, to be used once.
+        goes_on: these samples continue a metric.
     """
 
     family: Family
@@ -172,8 +167,6 @@ class Samples:
 
 @dataclass(slots=True)
 class _Clients:
-    """What all clients together do."""
-
     counters: defaultdict[str, ClientCounters] = field(default_factory=lambda: defaultdict(ClientCounters))
     measures: defaultdict[str, Measures] = field(default_factory=lambda: defaultdict(Measures))
     publishers: Counter[str] = field(default_factory=Counter)
@@ -191,15 +184,9 @@ class _Clients:
 
 
 class Gathering:
-    """One scrape."""
+    """One scrape, of the groups in `wanted`."""
 
     def __init__(self, source: Source, wanted: Wanted) -> None:
-        """Begin it.
-
-        Args:
-            source: the broker.
-            wanted: what is asked for.
-        """
         self._source = source
         self._wanted = wanted
         self._names = frozenset(group.name for group in wanted.groups)
@@ -212,7 +199,7 @@ class Gathering:
         self._info: list[tuple[str, tuple[str, ...], float]] = []
 
     def steps(self) -> Iterator[None]:
-        """Look at everything that is asked for; a step is an object."""
+        """Gather all requested groups; a step is an object."""
         names = self._names
         if self._wanted.form is Form.MEMORY:
             self._node = self._source.node()
@@ -229,7 +216,7 @@ class Gathering:
         self._given_up = self._source.catalog.given_up()
 
     def samples(self) -> Iterator[Samples]:
-        """What was found, metric by metric."""
+        """Yield the samples, metric by metric."""
         yield from self._always()
         if self._wanted.form is Form.MEMORY:
             if self._node.memory is not None:
@@ -334,7 +321,7 @@ class Gathering:
             self._add(table.CHANNEL_QUEUES, labels, tuple(map(count, _CONSUMED)))
 
     def _look_at_queues(self, names: Collection[str]) -> Iterator[None]:
-        """A queue costs as little as what is asked for lets it."""
+        # The cost of a queue is limited to the requested groups.
         source, wanted = self._source, self._wanted
         counted, shown = table.QUEUE_DELIVERY.name in names, any(name in names for name in _OF_QUEUES)
         consumers, raft = table.QUEUE_CONSUMERS.name in names, table.RAFT.name in names
@@ -530,7 +517,7 @@ class Gathering:
                 yield from self._coordination(family, at, goes_on=bool(rows))
 
     def _values_of_node(self, group: Group, families: Sequence[Family]) -> Iterator[Samples]:
-        """What the node does not know is left out: 0 would be a figure."""
+        # Unknown values are omitted: 0 would be a value.
         known = self._known[group.name]
         for family, value in zip(families, known, strict=True):
             if value is not None:
@@ -547,7 +534,7 @@ class Gathering:
         }
 
     def _coordination(self, family: Family, at: int, *, goes_on: bool = False) -> Iterator[Samples]:
-        """One metric of the group of the metadata, which is no queue."""
+        # One metric of the metadata group, which is not a queue.
         member = self._source.coordination
         value = None if member is None else _raft(member)[at]
         if value is not None:
@@ -571,6 +558,7 @@ _OF_QUEUES: Final = tuple(
         table.RAFT,
     )
 )
+# Of kinds of queues: possible destinations of dropped messages.
 _STRATEGIES: Final = tuple(
     (kind.value, strategy)
     for kind, strategies in (
@@ -579,7 +567,6 @@ _STRATEGIES: Final = tuple(
     )
     for strategy in strategies
 )
-"""Of kinds of queues: what may become of what they give up."""
 _OF_CLIENTS: Final = (
     *(table.CHURN, table.CONNECTION_COARSE, table.CONNECTION, table.CHANNEL),
     *(table.CHANNEL_COUNTERS, table.CHANNEL_QUEUES, table.SESSION, table.LINK),
@@ -591,7 +578,7 @@ def _one(family: Family, value: float, *labels: str) -> Samples:
 
 
 def _column(rows: Iterable[Row], at: int) -> Iterator[tuple[str, tuple[str, ...], float]]:
-    """The samples of one metric, made as they are taken: there may be as many as queues."""
+    # A generator: there may be as many samples as queues.
     for labels, values in rows:
         value = values[at]
         if value is not None:
@@ -599,7 +586,7 @@ def _column(rows: Iterable[Row], at: int) -> Iterator[tuple[str, tuple[str, ...]
 
 
 def _messages(queue: DeclaredQueue) -> tuple[float | None, ...]:
-    """Of `table.QUEUE_MESSAGES`; a stream delivers from where each consumer stands, and is not weighed."""
+    # In the order of `table.QUEUE_MESSAGES`. Streams have no values: each consumer has its own position.
     handle, weight = queue.handle, queue.handle.weight()
     if queue.type == QueueType.STREAM:
         return (None,) * len(table.QUEUE_MESSAGES.families)
@@ -620,7 +607,7 @@ def _raft(member: MemberState) -> tuple[Any, ...]:
 
 
 def _buckets(histogram: Histogram, unit: int, *labels: str) -> list[tuple[str, tuple[str, ...], float]]:
-    """Samples of a histogram; so many of its units are one of the metric's."""
+    # `unit` is the number of the histogram's units in one of the metric's.
     ends = [*(float(bound) / unit for bound in histogram.bounds), float("inf")]
     below = list(accumulate(histogram.counts))
     rows = [("_bucket", (*labels, _end(end)), float(count)) for end, count in zip(ends, below, strict=True)]
@@ -630,7 +617,7 @@ def _buckets(histogram: Histogram, unit: int, *labels: str) -> list[tuple[str, t
 
 
 def _end(bound: float) -> str:
-    """As Prometheus' clients write it: ``100.0``, ``1e+06``, ``+Inf``."""
+    # In the notation of Prometheus' clients: ``100.0``, ``1e+06``, ``+Inf``.
     if bound == float("inf"):
         return "+Inf"
     return f"{bound:.0e}" if bound >= 1e6 else repr(bound)

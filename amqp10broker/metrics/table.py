@@ -1,7 +1,7 @@
-"""Every metric: name, kind, labels, meaning. Those of RabbitMQ have its names, so that its boards work.
+"""Every metric: name, kind, labels, meaning. Those of RabbitMQ have its names, so that its dashboards work.
 
-A *group* is what `/metrics/detailed` calls a family: metrics of the same objects, with the same labels. Its
-rows are written one by one per object, and as their sums without labels in the aggregated form.
+A *group* corresponds to a family of `/metrics/detailed`: metrics of the same objects, with the same labels.
+Its rows are written one by one per object, and as their sums without labels in the aggregated form.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ OURS: Final = "amqp10broker_"
 
 
 class Kind(StrEnum):
-    """Of metric."""
-
     COUNTER = "counter"
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
@@ -30,9 +28,8 @@ class Family:
 
     Attributes:
         name: as it is exposed.
-        kind: of metric.
-        help: what it counts, one line.
-        labels: of its samples; of a group's metric those that it has beside the group's.
+        help: the meaning, one line.
+        labels: of its samples; for a group's metric, those in addition to the group's.
     """
 
     name: str
@@ -46,13 +43,13 @@ class Group:
     """Metrics of the same objects.
 
     Attributes:
-        name: as ``family`` asks for it.
-        prefix: of the names of its metrics; the detailed form has ``detailed_`` or ``cluster_`` behind it.
-        labels: that name an object.
+        name: as in the parameter ``family``.
+        prefix: of the names of its metrics; the detailed form adds ``detailed_`` or ``cluster_``.
+        labels: that identify an object.
         families: of each object.
         summed: the aggregated form has the sums.
         per_object: ``/metrics/per-object`` has the rows.
-        bounded: there are no more than so many rows: clients can make any number of these objects.
+        bounded: rows are limited to `ROWS_MAX`, because clients can create any number of these objects.
     """
 
     name: str
@@ -64,14 +61,14 @@ class Group:
     bounded: bool = False
 
     def detailed(self, family: Family) -> Family:
-        """A metric as the detailed form names it."""
+        """Return a metric with the name of the detailed form."""
         kind = "cluster_" if self in CLUSTER_GROUPS else "detailed_"
         name = f"{self.prefix}{kind}{family.name.removeprefix(self.prefix)}"
         return Family(name, family.kind, family.help, family.labels)
 
 
+# Maximum of rows in a bounded group.
 ROWS_MAX: Final = 10_000
-"""Of a bounded group."""
 
 
 def _counter(name: str, help_: str, *labels: str) -> Family:
@@ -275,6 +272,8 @@ PERSISTER: Final = Group(
     (),
     (_counter("rabbitmq_io_sync_ops_total", "commits of the journal, each with one sync of the disk"),),
 )
+# Queues that this node leads. In a cluster the metadata group has ``module`` and ``ra_system`` in place of
+# the labels, in all forms.
 RAFT: Final = Group(
     "ra_metrics",
     RABBITMQ,
@@ -290,9 +289,6 @@ RAFT: Final = Group(
     ),
     summed=False,
 )
-"""Queues that this node leads. In a cluster the group of the metadata has ``module`` and ``ra_system`` in
-place of the labels, in all forms."""
-
 QUEUE_COARSE: Final = Group(
     "queue_coarse_metrics",
     RABBITMQ,
@@ -310,6 +306,7 @@ QUEUE_CONSUMERS: Final = Group(
     (_gauge("rabbitmq_queue_consumers", "consumers, and links on which clients receive"),),
     summed=False,
 )
+# Bytes exclude those of streams, and those of durable classic queues are not divided by persistence.
 QUEUE_MESSAGES: Final = Group(
     "queue_metrics",
     RABBITMQ,
@@ -328,8 +325,6 @@ QUEUE_MESSAGES: Final = Group(
     ),
     summed=False,
 )
-"""Bytes are not those of streams, nor are those of durable classic queues told apart by persistence."""
-
 QUEUE_DELIVERY: Final = Group(
     "queue_delivery_metrics",
     RABBITMQ,
@@ -445,6 +440,7 @@ SESSION: Final = Group(
     ),
     bounded=True,
 )
+# The sums of the aggregated form are by ``role``, which is the client's.
 LINK: Final = Group(
     "link_metrics",
     OURS,
@@ -456,11 +452,8 @@ LINK: Final = Group(
     ),
     bounded=True,
 )
-"""The sums of the aggregated form are by ``role``, which is the client's."""
-
+# Their objects are the same at all nodes.
 CLUSTER_GROUPS: Final = (VHOSTS, EXCHANGE_NAMES)
-"""Whose objects are the same at all nodes."""
-
 GROUPS: Final = {
     group.name: group
     for group in (

@@ -1,4 +1,4 @@
-"""What a scrape asks for, and in which format."""
+"""The contents and the format that a scrape requests."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from amqp10broker.metrics.table import GROUPS, Group
 
 PLAIN_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+# A client must accept one of these.
 TYPES: Final = ("text/plain", "text/*", "*/*", "application/openmetrics-text", "application/*")
-"""What a client must take one of."""
 
 
 class Form(StrEnum):
-    """Of a scrape; the value is the label ``rabbitmq_endpoint``."""
+    """The form of a scrape; the value is the label ``rabbitmq_endpoint``."""
 
     AGGREGATED = "aggregated"
     PER_OBJECT = "per-object"
@@ -27,13 +27,12 @@ class Form(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is asked for.
+    """A parsed request.
 
     Attributes:
-        form: of the answer.
-        groups: that have rows in it.
+        groups: that have rows in the response.
         vhosts: whose queues count; None: all.
-        queue: found in the names of the queues that count; None: any.
+        queue: searched in the names of queues; None: all count.
         openmetrics: the format; else Prometheus' own.
     """
 
@@ -45,14 +44,14 @@ class Wanted:
 
     @property
     def content_type(self) -> str:
-        """Of the answer."""
+        """Return the content type of the response."""
         return OPENMETRICS_TYPE if self.openmetrics else PLAIN_TYPE
 
     def takes_queue(self, vhost: str, name: str) -> bool:
-        """Whether a queue counts.
+        """Return whether a queue counts.
 
         Raises:
-            InvalidArgument: the names of all queues take too long to look at.
+            InvalidArgument: the search in the names of all queues takes too long.
         """
         if self.vhosts is not None and vhost not in self.vhosts:
             return False
@@ -67,17 +66,17 @@ def wanted(
     queue: str | None = None,
     accept: str | None = None,
 ) -> Wanted:
-    """Read a request.
+    """Parse a request.
 
     Args:
         form: by its path.
-        families: names of groups, of the detailed form; unknown ones are left out, as RabbitMQ does.
-        vhosts: none means all.
+        families: names of groups, of the detailed form; unknown ones are ignored, as in RabbitMQ.
+        vhosts: empty means all.
         queue: a regular expression for names of queues.
         accept: the header.
 
     Raises:
-        InvalidArgument: the expression is none, or cannot be searched for in bounded time.
+        InvalidArgument: the expression is invalid, or cannot be searched for in bounded time.
     """
     openmetrics = "application/openmetrics-text" in (accept or "")
     if form in (Form.AGGREGATED, Form.MEMORY):
