@@ -28,7 +28,6 @@ def lower_edge_ns(bucket: int) -> float:
 
 
 def merge(parts: Iterable[Counts]) -> dict[int, int]:
-    """Add histograms."""
     whole: dict[int, int] = {}
     for part in parts:
         for bucket, count in part.items():
@@ -57,5 +56,4 @@ def quantiles(counts: Counts, shares: Sequence[float]) -> list[float | None]:
 
 
 def quantile(counts: Counts, share: float) -> float | None:
-    """Return one of `quantiles`."""
     return quantiles(counts, (share,))[0]

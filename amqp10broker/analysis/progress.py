@@ -33,7 +33,6 @@ class Progress:
         self._began = time.monotonic()
 
     def say(self, text: str) -> None:
-        """Write one step."""
         if self._stream is not None:
             print(f"[{time.monotonic() - self._began:6.1f} s] {text}", file=self._stream, flush=True)
 

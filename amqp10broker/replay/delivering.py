@@ -70,7 +70,6 @@ class Delivering:
         """
 
     def run(self, messages: int) -> Run:
-        """Run the simulation."""
         self._grant(0.0, self._credit)
         while self._events and len(self._sent) < messages:
             now, _, kind, content = heappop(self._events)

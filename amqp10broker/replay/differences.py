@@ -12,7 +12,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Kind(Enum):
-    """The kinds of differences."""
+    """The kinds of differences between recording and replay."""
 
     # A message has another outcome, confirm or answer.
     OUTCOME = "outcome"

@@ -136,7 +136,6 @@ class Session:
         return serial.limit_left(base, allowance, self.next_outgoing)
 
     def grant(self, base: int | None, window: int) -> None:
-        """Record the broker's incoming-window."""
         self._granted = (self._granted[0] if base is None else base, window)
 
 

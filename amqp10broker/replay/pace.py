@@ -78,7 +78,6 @@ class Publisher:
         return rate_of(self.arrivals)
 
     def carry(self, at: float, size: int, transfer: Transfer, transfers: int) -> None:
-        """Record a transfer."""
         self._size += size
         self._frames += 1
         self.settled = self.settled or bool(transfer.settled)
@@ -92,7 +91,6 @@ class Publisher:
         self._size = self._frames = 0
 
     def confirm(self, at: float, numbers: Sequence[int]) -> None:
-        """Record outcomes."""
         places = [self._places.pop(number) for number in numbers if number in self._places]
         if places:
             self.confirm_s += [at - self.arrivals[place] for place in places]

@@ -158,7 +158,7 @@ class Player(ABC):
 
     @abstractmethod
     def beat(self) -> None:
-        """Send a heartbeat."""
+        """Send a heartbeat to the broker."""
 
     @abstractmethod
     def differences(self) -> Iterator[Difference]:

@@ -59,7 +59,6 @@ def secret_value(name: str, text: str) -> str:
 
 
 def flag(name: str, text: str) -> bool:
-    """Parse ``true`` or ``false``."""
     match text.strip().lower():
         case "true":
             return True

@@ -83,5 +83,4 @@ class SeenIds:
 
 
 def unpack(data: bytes) -> Iterable[bytes]:
-    """Split stored ids."""
     return (data[at : at + DIGEST_BYTES] for at in range(0, len(data), DIGEST_BYTES))

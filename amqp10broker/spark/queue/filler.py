@@ -56,7 +56,7 @@ class MessageSource(Protocol):
         """Return the unsettled messages to the queue."""
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection to the broker."""
 
 
 class SegmentFiller:
