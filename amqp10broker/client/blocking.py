@@ -11,9 +11,9 @@
             print(delivery.message().body)
             receiver.accept(delivery)
 
-One thread uses a client. The socket is read and written while a method waits, never in between, so
-that a program which does something else for long calls `Client.poll` now and then: without it no
-heartbeat goes out, and the broker takes the client for dead.
+A client belongs to one thread. The socket is read and written only while a method waits, so a program that
+makes no calls for a while calls `Client.poll` now and then: without it no heartbeat is sent, and the
+broker closes the connection.
 """
 
 from __future__ import annotations
@@ -44,13 +44,15 @@ from amqp10broker.client.options import CLOSE_TIMEOUT_S, TIMEOUT_S, ClientOption
 from amqp10broker.client.transport import WOULD_BLOCK, check_port, receive_some, with_tls
 
 _SELECT_MAX_S: Final = 3600.0
-"""Selectors and sockets refuse waits of some 25 days and more; a longer wait is made of several."""
+"""Selectors and sockets refuse waits of some 25 days and more; a longer wait is split."""
 _AT_ONCE: Final = (KeyboardInterrupt, SystemExit, GeneratorExit)
-"""A program that ends by these waits for no broker. What pytest fails a test with is none of them."""
+"""Exceptions that end the program: the client does not wait for the broker then. The exceptions by which
+pytest fails a test are not among them.
+"""
 
 
 def _waits(steps: Callable[Concatenate[H, P], Steps[T]]) -> Callable[Concatenate[H, P], T]:
-    """A method that takes these steps to their end, with the same arguments and description."""
+    """Make a method that runs these steps to their end, with the same arguments and docstring."""
 
     @functools.wraps(steps)
     def method(self: H, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -71,28 +73,24 @@ def connect(
     ssl_context: ssl.SSLContext | None = None,
     mechanism: str | None = None,
 ) -> Client:
-    """Connect, log in, open, and begin a session.
+    """Connect, log in, open the connection, and begin a session.
 
     Args:
-        host: name or address.
-        port: TCP port.
         user: None logs in as anonymous.
-        password: of that user.
-        options: what to ask for; None for the defaults.
-        timeout_s: seconds for all of it, and the default of everything that is waited for later.
-        ssl_context: speak TLS, checked against `host`; None speaks plainly.
-        mechanism: of SASL: ``PLAIN``, ``ANONYMOUS`` or ``EXTERNAL`` (by our certificate); None chooses
-            by `user`.
+        timeout_s: seconds for all of it, and the default of every later wait.
+        ssl_context: use TLS, verified against `host`; None uses plain TCP.
+        mechanism: SASL mechanism ``PLAIN``, ``ANONYMOUS`` or ``EXTERNAL`` (client certificate); None
+            chooses by `user`.
 
     Returns:
         A client with one session; use it as a context manager, or close it.
 
     Raises:
-        ConnectError: no server listens there, it cannot be reached, or it is no host and port.
+        ConnectError: no server listens there, it cannot be reached, or host or port is invalid.
         TlsError: TLS failed.
         LoginError: the broker refused user and password.
         ConnectionEndedError: the broker closed the connection, with its reason.
-        TimedOutError: it took too long.
+        TimedOutError: no connection within the time-out.
         ValueError: an argument fits no frame; the connection is closed.
     """
     began = time.monotonic()
@@ -120,7 +118,7 @@ def connect(
 
 
 class Sender(SenderBase):
-    """A link for sending. Made by `Client.sender`."""
+    """A link for sending, made by `Client.sender`."""
 
     send = _waits(links.send)
     send_many = _waits(links.send_many)
@@ -128,7 +126,7 @@ class Sender(SenderBase):
 
 
 class Receiver(ReceiverBase):
-    """A link for receiving. Made by `Client.receiver`."""
+    """A link for receiving, made by `Client.receiver`."""
 
     receive = _waits(links.receive)
     receive_many = _waits(links.receive_many)
@@ -138,7 +136,7 @@ class Receiver(ReceiverBase):
 
 
 class Client(ClientBase[Sender, Receiver]):
-    """One connection. Made by `connect`; a context manager."""
+    """One connection, made by `connect`; a context manager."""
 
     begin_session = _waits(driving.begin_session)
     end_session = _waits(driving.end_session)
@@ -151,7 +149,6 @@ class Client(ClientBase[Sender, Receiver]):
     _close = _waits(driving.close)
 
     def __init__(self, sock: socket.socket, core: ClientCore, *, timeout_s: float = TIMEOUT_S) -> None:
-        """Take a connected socket over."""
         super().__init__(core, timeout_s, Sender, Receiver)
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -174,7 +171,8 @@ class Client(ClientBase[Sender, Receiver]):
             self.abort()
 
     def poll(self, timeout_s: float = 0.0) -> None:
-        """Read, write and heartbeat for so long. For programs that call nothing else for a while.
+        """Read, write and send heartbeats for `timeout_s` seconds, for programs that make no other call for a
+        while.
 
         Raises:
             ClientError: the connection has ended.
@@ -190,18 +188,18 @@ class Client(ClientBase[Sender, Receiver]):
     # --- closing ----------------------------------------------------------------------------------
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> bool:
-        """Close in order: write what was decided, tell the broker, wait for its answer, close the socket.
+        """Write pending output, close the connection, wait for the broker's answer, and close the socket.
 
-        Unsettled messages go back to their queues. A connection that has ended already is no error.
+        Unsettled messages return to their queues. Closing a connection that has ended is not an error.
 
         Returns:
-            Whether the broker answered, and so has read all that was written before.
+            Whether the broker answered, and so has read everything that was written before.
         """
         if self._socket.fileno() >= 0:
             try:
                 self._close(timeout_s)
             except ClientError:
-                pass  # it is over, and that is what was wanted
+                pass  # the connection has ended, as intended
             finally:
                 self.abort()
         return self.core.closed_in_order
@@ -216,7 +214,6 @@ class Client(ClientBase[Sender, Receiver]):
     # --- the driver -------------------------------------------------------------------------------
 
     def run(self, steps: Steps[T]) -> T:
-        """Take steps to their end."""
         try:
             waiting = next(steps)
             while True:
@@ -231,16 +228,13 @@ class Client(ClientBase[Sender, Receiver]):
             return value
 
     def clock(self) -> float:
-        """Seconds since some moment."""
         return time.monotonic()
 
     def write_soon(self) -> None:
-        """Write what the socket takes without waiting."""
         if self.core.failure is None:
             self._flush()
 
     def writing(self) -> Callable[[], bool]:
-        """What writes without waiting, and says whether everything is written, or never can be."""
         return lambda: self._flush() or self.core.failure is not None
 
     def _wait(self, waiting: WaitFor) -> None:
@@ -256,7 +250,6 @@ class Client(ClientBase[Sender, Receiver]):
             self._turn(left)
 
     def _turn(self, timeout_s: float) -> None:
-        """Write what goes, wait for the socket or the time, take in what came."""
         if self.core.failure is not None:
             return
         flushed = self._flush()
@@ -287,7 +280,6 @@ class Client(ClientBase[Sender, Receiver]):
             self.core.receive_end()
 
     def _flush(self) -> bool:
-        """Write without waiting; whether everything was written."""
         try:
             while True:
                 if not self._out:
@@ -298,7 +290,7 @@ class Client(ClientBase[Sender, Receiver]):
         except WOULD_BLOCK:
             return False
         except OSError as error:
-            # What the broker said before it closed the socket is a better reason than the reset.
+            # The broker's last frames before it closed the socket give a better reason than the reset.
             self._read_rest()
             self._lost(error)
             return True

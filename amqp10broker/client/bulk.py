@@ -1,9 +1,8 @@
-"""A receiver for many messages: encoded ones in lists, no object for each.
+"""A receiver for many messages: lists of encoded ones, without an object for each.
 
-`blocking.Receiver` makes a `Delivery` of every message, because messages are settled one by one. What reads
-a stream wants bytes only, and what takes a queue's messages settles all of them at once; without that object
-and its bookkeeping a message costs about half as much. Credit is granted by hand: the reader knows best how
-many messages it still wants.
+`blocking.Receiver` makes a `Delivery` of every message, because messages are settled one by one. A reader
+of a stream needs bytes only, and a reader that empties a queue settles all messages at once; without the
+object and its bookkeeping a message costs about half as much. Credit is granted by hand.
 """
 
 from __future__ import annotations
@@ -21,7 +20,9 @@ from amqp10broker.client.ends import ReceiverEnd, SessionOwner
 from amqp10broker.client.errors import TimedOutError
 
 Keep = Callable[[Sequence[int]], int]
-"""Of messages of these sizes, in bytes, how many are kept, from the first on."""
+"""A function that takes the sizes of messages, in bytes, and returns how many of them to keep, from the first
+on.
+"""
 
 
 class BulkEnd(ReceiverEnd):
@@ -30,11 +31,11 @@ class BulkEnd(ReceiverEnd):
     Attributes:
         payloads: encoded messages that have arrived and were not taken.
         received: messages that have arrived since the attach.
-        unsettled: numbers of those that were kept and are not settled, taken or not.
+        unsettled: delivery numbers of kept messages that are not settled, taken or not.
         filters_in_place: names of the filters that the broker applies, once attached.
-        keep: what says how many messages are kept of those that arrive; None keeps all. The others are to be
-            given back, see `BulkReceiver.release_surplus`.
-        stopped: after `stop`, whether nothing is under way any more.
+        keep: decides how many of the arriving messages are kept; None keeps all. The others are released
+            by `BulkReceiver.release_surplus`.
+        stopped: after `stop`, whether nothing is in transit any more.
     """
 
     def __init__(
@@ -50,13 +51,11 @@ class BulkEnd(ReceiverEnd):
         self._surplus: list[int] = []
 
     def on_attached(self, attach: Attach) -> None:
-        """The broker's attach arrived."""
         super().on_attached(attach)
         if isinstance(attach.source, Source):
             self.filters_in_place = frozenset(map(str, attach.source.filter or ()))
 
     def on_received(self, event: DeliveriesReceived) -> None:
-        """Messages arrived. Of those that are not kept, only the numbers are."""
         payloads: Sequence[bytes] = event.payloads
         count = len(payloads)
         kept = count if self.keep is None else self.keep([len(payload) for payload in payloads])
@@ -65,42 +64,31 @@ class BulkEnd(ReceiverEnd):
         if not event.settled:
             self.unsettled += event.delivery_ids[:kept]
             self._surplus += event.delivery_ids[kept:]
-        # Nothing waits for the program to be done with them: they count as finished on arrival.
+        # Finished on arrival: the window does not wait for the program.
         self._engine.inbound.finish(self.link, count)
 
     def on_flowed(self, flow: Flow) -> None:
-        """The broker told the link's state, behind all messages that it has sent."""
+        """The broker's flow comes after all messages that it has sent."""
         if not flow.link_credit:
             self.stopped = True
 
     def stop(self) -> None:
-        """Take the credit back that is left; `stopped` comes to hold when all has come that was under way.
+        """Take the remaining credit back; `stopped` becomes true when all messages in transit have arrived.
 
-        Only while some of the last grant has come: the next flow that says a credit of 0 was then written by
-        a broker that has seen this grant, and after it nothing can come. An answer to an earlier drain, which
-        says 0 too, stands before the first message of the grant.
-
-        Raises:
-            ClientError: the link or what it stands on has ended.
+        Call it only after part of the last grant has arrived: the next flow with a credit of 0 was then
+        written by a broker that has received this grant, and nothing can follow it. The answer to an
+        earlier drain, which has a credit of 0 too, comes before the first message of the grant.
         """
         self.check()
         self.stopped = False
         self._engine.grant(self.link, 0, echo=True)
 
     def settle_kept(self, outcome: Outcome) -> None:
-        """Tell the broker the outcome of all that is `unsettled`.
-
-        Raises:
-            ClientError: the link or what it stands on has ended, and the messages are the queue's again.
-        """
+        """Send one outcome for all messages that are `unsettled`."""
         self.unsettled = self._settle_all(self.unsettled, outcome)
 
     def release_surplus(self) -> None:
-        """Give back what was not kept: to its place, and not as a failed delivery (3.4.4).
-
-        Raises:
-            ClientError: as `settle_kept`.
-        """
+        """Release the messages that were not kept, which is not a failed delivery (3.4.4)."""
         self._surplus = self._settle_all(self._surplus, RELEASED)
 
     def _settle_all(self, ids: list[int], outcome: Outcome) -> list[int]:
@@ -111,7 +99,9 @@ class BulkEnd(ReceiverEnd):
 
 
 class BulkReceiver:
-    """A link on which many messages arrive. Made by `bulk_receiver`.
+    """A link on which many messages arrive, made by `bulk_receiver`.
+
+    The methods raise `ClientError` once the link has ended; unsettled messages then return to the queue.
 
     Attributes:
         end: the protocol state.
@@ -124,40 +114,37 @@ class BulkReceiver:
 
     @property
     def credit(self) -> int:
-        """Messages that the broker may still send."""
         return self.end.credit
 
     @property
     def exhausted(self) -> bool:
-        """Whether the broker has given back credit of the last `grant` with drain: it had no more."""
+        """Whether the broker gave back credit of the last `grant` with drain, because it had no more
+        messages.
+        """
         return self.end.drained and self.end.received < self._goal
 
     def grant(self, credit: int, *, drain: bool = False) -> None:
-        """Let the broker send so many messages from now on; replaces what was granted before.
+        """Set the number of messages that the broker may send from now on; replaces earlier grants.
 
         Args:
             credit: messages.
-            drain: what cannot be sent at once is given back; `exhausted` then comes to hold.
+            drain: credit that cannot be used at once is given back; `exhausted` then becomes true.
 
         Raises:
-            ClientError: the link or what it stands on has ended.
-            ValueError: it is no credit.
+            ValueError: the credit is out of range.
         """
         self.end.grant(credit, drain=drain)
         self._goal = self.end.received + credit
 
     def wait(self, timeout_s: float, until: Callable[[], bool] | None = None) -> bool:
-        """Read until something is there to take, or another condition holds.
+        """Read until a message can be taken, or until another condition holds.
 
         Args:
             timeout_s: seconds.
             until: None for any message.
 
         Returns:
-            Whether it came to hold in time.
-
-        Raises:
-            ClientError: the link or what it stands on has ended.
+            Whether the condition held in time.
         """
         try:
             self.wait_for("message", timeout_s, until or (lambda: bool(self.end.payloads)))
@@ -166,41 +153,30 @@ class BulkReceiver:
         return True
 
     def wait_for(self, what: str, timeout_s: float, until: Callable[[], bool]) -> None:
-        """`wait` for what has to come.
-
-        Raises:
-            TimedOutError: it did not hold in time; the error says `what`.
-            ClientError: the link or what it stands on has ended.
-        """
         self._client.wait(WaitFor(until, lambda: self.end.failure, timeout_s, what))
 
     def take(self) -> list[bytes]:
-        """What has arrived, encoded, in order."""
+        """Return the encoded messages that have arrived, in order."""
         taken = self.end.payloads
         self.end.payloads = []
         return taken
 
     def accept(self) -> None:
-        """All that has arrived is done with, and the broker is told, as far as that goes without waiting.
-
-        Raises:
-            ClientError: the link or what it stands on has ended, and the messages are the queue's again.
-        """
+        """Accept all messages that have arrived; it is written as far as possible without waiting."""
         self.end.settle_kept(ACCEPTED)
         self._client.write_soon()
 
     def release(self) -> None:
-        """Give all that has arrived back to its places in the queue; raises as `accept`."""
+        """Return all messages that have arrived to their places in the queue; raises as `accept`."""
         self.end.settle_kept(RELEASED)
         self.release_surplus()
 
     def release_surplus(self) -> None:
-        """Give back what was not kept; raises as `accept`."""
+        """Return the messages that were not kept; raises as `accept`."""
         self.end.release_surplus()
         self._client.write_soon()
 
     def detach(self) -> None:
-        """Close the link, without waiting for the answer."""
         self.end.detach()
         self._client.write_soon()
 
@@ -215,19 +191,18 @@ def bulk_receiver(
     max_message_size_bytes: int = 0,
     timeout_s: float | None = None,
 ) -> BulkReceiver:
-    """Attach a link, without credit so far.
+    """Attach a link for receiving, without credit.
 
     Args:
         client: connected; the first session is used.
-        address: where messages come from.
-        settled: the broker is to forget messages as it sends them; else settle them with `accept`.
-        filters: of the source; `BulkEnd.filters_in_place` says which the broker applies.
-        desired_capabilities: what the broker may do beside; one that does not know them ignores them.
+        settled: the broker removes messages as it sends them; else settle them with `accept`.
+        filters: of the source; `BulkEnd.filters_in_place` has those that the broker applies.
+        desired_capabilities: optional ones; a broker ignores those that it does not support.
         max_message_size_bytes: larger ones end the link; 0 for no limit.
         timeout_s: seconds for the broker's answer.
 
     Raises:
-        LinkRefusedError: the broker did not attach it; the condition says why.
+        LinkRefusedError: the broker did not attach it; the condition has the reason.
     """
     end = client.session.receiver(
         address,

@@ -1,7 +1,7 @@
-"""Arguments that no frame can carry, refused where the program gives them.
+"""Checks of arguments that no frame can carry, made where the program passes them.
 
-What goes out is encoded when it is written, by the next call that waits, or by a task of its own: a value
-that has no encoding would fail there, far from the call that brought it, and break the connection for all.
+Output is encoded when it is written, by the next call that waits, or by a separate task: a value without
+an encoding would fail there, far from the call that passed it, and break the connection for all.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ ULONG_MAX: Final = 18_446_744_073_709_551_615
 
 
 def check_integer(name: str, value: int, least: int, most: int) -> None:
-    """A number has to fit its field.
+    """Check that a number fits its field.
 
     Raises:
-        ValueError: it is no integer of the range; the text says which argument, and the range.
+        ValueError: it is not an integer of the range; the text has the argument's name, and the range.
     """
     if not isinstance(value, int) or not least <= value <= most:
         raise ValueError(f"{name} is {value!r}; give an integer from {least} to {most}")
 
 
 def check_text(name: str, value: str | None) -> None:
-    """A text has to have a form in UTF-8, which lone surrogates have not.
+    """Check that a text can be encoded in UTF-8, which excludes lone surrogates.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: it cannot.
     """
     if value is None:
         return
@@ -45,14 +45,14 @@ def check_text(name: str, value: str | None) -> None:
 
 
 def fields(name: str, given: Mapping[str, Any] | None) -> dict[Symbol, Any] | None:
-    """A map of the type `fields`, which has symbols for keys (part 2, section 2.8.15).
+    """Make a map of the type `fields`, which has symbols for keys (part 2, section 2.8.15).
 
     Args:
-        name: of the argument.
-        given: texts to values; None for no map.
+        name: of the argument, for the error.
+        given: None for no map.
 
     Raises:
-        ValueError: a key is no ASCII text, or a value has no AMQP 1.0 encoding.
+        ValueError: a key is not ASCII text, or a value has no AMQP 1.0 encoding.
     """
     if given is None:
         return None
@@ -67,10 +67,10 @@ def fields(name: str, given: Mapping[str, Any] | None) -> dict[Symbol, Any] | No
 
 
 def check_outcome(outcome: Any) -> None:
-    """What became of a message has to be one of the four outcomes (part 3, section 3.4).
+    """Check that a value is one of the four outcomes (part 3, section 3.4).
 
     Raises:
-        ValueError: it is something else, or has a part with no AMQP 1.0 encoding.
+        ValueError: it is not, or has a part with no AMQP 1.0 encoding.
     """
     match outcome:
         case Accepted() | Released():

@@ -1,8 +1,8 @@
-"""One client connection without a socket: conducts `amqp10.Connection` and its sessions.
+"""One client connection without a socket: drives `amqp10.Connection` and its sessions.
 
 Bytes in (`receive`), bytes out (`take_output`), and states to wait for (`opened`, `ClientSession.begun`,
-`SenderEnd.in_flight` ...). Methods never wait and know no clock; the owner of a socket calls them, and
-looks at `failure` when what it waits for does not come. `blocking` and `trio` are two such owners.
+`SenderEnd.in_flight` ...). Methods never wait and use no clock. The owner of a socket (`blocking`, `trio`)
+calls them, and checks `failure` while it waits for a state.
 """
 
 from __future__ import annotations
@@ -41,24 +41,21 @@ from amqp10broker.client.options import ClientOptions
 from amqp10broker.client.session import ClientSession, ended
 
 OUTPUT_BUDGET_BYTES: Final = 262_144
-"""Transfers written by one `take_output`: enough for one system call to be cheap, and little enough for
-what the broker says meanwhile to be read soon."""
+"""Transfers written by one `take_output`: enough to make one system call cheap, and little enough that the
+broker's frames are read soon.
+"""
 
 
 class ClientCore:
     """One client connection.
 
     Attributes:
-        options: as given.
         remote_open: the broker's open frame, None before it.
         failure: why the connection cannot be used any more; None while it can.
-        closed_in_order: whether the broker answered our close, and so has read all that came before it.
-        bytes_received: so far.
-        bytes_sent: so far.
+        closed_in_order: whether the broker answered a local close, and so has read everything before it.
     """
 
     def __init__(self, options: ClientOptions) -> None:
-        """Make a connection that has said nothing yet."""
         self.options = options
         self.remote_open: Open | None = None
         self._refused = False
@@ -79,7 +76,7 @@ class ClientCore:
         self._idle: IdleTimer | None = None
         self._numbers = 0
 
-    # --- states to wait for -----------------------------------------------------------------------
+    # --- states -----------------------------------------------------------------------------------
 
     @property
     def opened(self) -> bool:
@@ -88,7 +85,7 @@ class ClientCore:
 
     @property
     def closed(self) -> bool:
-        """Whether the broker has nothing more to say; the socket may be closed once all is written."""
+        """Whether nothing more can come from the broker; close the socket once all output is written."""
         return self._connection.state is ConnectionState.END or self.failure is not None
 
     @property
@@ -96,19 +93,19 @@ class ClientCore:
         """Seconds between two calls of `tick`; None when neither side has an idle time-out."""
         return None if self._idle is None else self._idle.interval
 
-    # --- life -------------------------------------------------------------------------------------
+    # --- lifetime ---------------------------------------------------------------------------------
 
     def start(self, user: str | None, password: str | None, mechanism: str | None = None) -> None:
-        """Begin to log in; `opened` comes to hold, or `failure` is set.
+        """Begin to log in; `opened` becomes true, or `failure` is set.
 
         Args:
             user: None logs in as anonymous.
             password: of that user.
-            mechanism: ``PLAIN``, ``ANONYMOUS`` or ``EXTERNAL``, the last of which logs in by the
-                certificate of the transport; None takes PLAIN if there is a user, else ANONYMOUS.
+            mechanism: ``PLAIN``, ``ANONYMOUS`` or ``EXTERNAL``, which uses the certificate of the
+                transport; None takes PLAIN if there is a user, else ANONYMOUS.
 
         Raises:
-            ValueError: another mechanism; user or password are no Unicode text.
+            ValueError: another mechanism; user or password are not Unicode text.
         """
         check_text("user", user)
         check_text("password", password)
@@ -120,14 +117,14 @@ class ClientCore:
             case "ANONYMOUS":
                 response = self.options.container_id.encode()
             case "EXTERNAL":
-                response = b""  # no other identity than the certificate's
+                response = b""  # no identity besides the certificate's
             case _:
                 raise ValueError(f"mechanism is {mechanism!r}; it must be PLAIN, ANONYMOUS or EXTERNAL")
         self._mechanism = mechanism
         self._connection.start(mechanism, response, self.options.hostname)
 
     def begin(self) -> ClientSession:
-        """Begin a session; `ClientSession.begun` comes to hold, or `ClientSession.failure`.
+        """Begin a session; `ClientSession.begun` becomes true, or `ClientSession.failure` is set.
 
         Raises:
             ClientError: the connection is not open, or all of its channels are in use.
@@ -152,9 +149,9 @@ class ClientCore:
         return session
 
     def close(self) -> None:
-        """Close the connection after what was decided so far; `closed` comes to hold."""
+        """Close the connection after the output queued so far; `closed` becomes true."""
         if self.opened:
-            # Before the close, for nothing may follow it. Messages without credit stay unsent.
+            # Before the close, because nothing may follow it. Messages without credit stay unsent.
             self._first.insert(0, self._connection.take_output())
             for session in self._sessions.values():
                 self._first.extend(session.engine.take_output())
@@ -162,7 +159,8 @@ class ClientCore:
         self._closing = True
 
     def tick(self, now: float) -> None:
-        """Look at the traffic; to be called when `opened`, and from then on every `tick_interval`.
+        """Check idle time-outs and send heartbeats; call it when `opened`, and from then on every
+        `tick_interval`.
 
         Args:
             now: seconds, the same origin at every call.
@@ -183,19 +181,18 @@ class ClientCore:
             self._first.append(HEARTBEAT)
 
     def fail(self, failure: ClientError) -> None:
-        """The transport is of no more use; the first reason counts."""
+        """Mark the transport as broken; the first reason counts."""
         if self.failure is None:
             self.failure = failure
 
     def next_number(self) -> int:
-        """A number that this connection gives once."""
         self._numbers += 1
         return self._numbers
 
     # --- bytes in ---------------------------------------------------------------------------------
 
     def receive(self, data: bytes) -> None:
-        """Take bytes from the transport. Faults end up in `failure`."""
+        """Process bytes from the transport. Protocol errors are stored in `failure`."""
         self.bytes_received += len(data)
         for event in self._connection.receive(data):
             try:
@@ -206,7 +203,7 @@ class ClientCore:
                 return
 
     def receive_end(self) -> None:
-        """The transport has ended: the broker closed the socket."""
+        """Process the end of the stream: the broker closed the socket."""
         self._connection.abandon()
         if self._closing:
             return
@@ -235,7 +232,7 @@ class ClientCore:
                 self._on_sasl(event)
             case OpenReceived():
                 self.remote_open = event.performative
-                # Its reason comes with the close.
+                # The reason comes with the close.
                 self._refused = bool((event.performative.properties or {}).get(ESTABLISHMENT_FAILED))
             case CloseReceived():
                 if self._connection.state is ConnectionState.CLOSE_RECEIVED:
@@ -270,7 +267,7 @@ class ClientCore:
         self._connection.open(
             options.container_id,
             hostname=options.hostname,
-            # Half of what we bear, so that one lost or late frame does no harm (2.4.5).
+            # Half of the local limit, so that one lost or late frame does no harm (2.4.5).
             idle_time_out_ms=options.idle_timeout_ms // 2 or None,
             properties=fields("properties", options.properties),
         )
@@ -312,7 +309,7 @@ class ClientCore:
     # --- bytes out --------------------------------------------------------------------------------
 
     def take_output(self, budget_bytes: int = OUTPUT_BUDGET_BYTES) -> bytes:
-        """Bytes to write now, empty if there are none. Call again after writing them."""
+        """Return the bytes to write now, empty if there are none. Call again after writing them."""
         if not self.opened:
             pieces = self._first
             pieces.append(self._connection.take_output())

@@ -1,8 +1,9 @@
-"""What the two drivers of the client have in common: a connection's steps, and what they wait for. Pure.
+"""Common parts of the client's two drivers: the steps of a connection, and the states that they wait for.
 
-What takes an answer of the broker is a generator of steps, here and in `links`: it changes the state of
-`core`, and yields a `WaitFor` for each state that has to come. `blocking` and `trio` drive the generators,
-each with a clock and a socket of its kind, and make methods of them with the same names and arguments.
+An operation that needs an answer of the broker is a generator of steps, here and in `links`: it changes
+the state of `core`, and yields a `WaitFor` for each state to wait for. `blocking` and `trio` drive the
+generators, each with its own clock and socket, and turn them into methods with the same names and
+arguments.
 """
 
 from __future__ import annotations
@@ -26,15 +27,14 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class WaitFor:
-    """A state that has to come.
+    """A state to wait for.
 
     Attributes:
-        condition: whether it is there; looked at after everything that arrived.
-        failure: why it can never come any more; None while it can.
-        timeout_s: seconds; None takes the client's.
-        what: what is waited for, a clause for the error: "outcome of 3 messages".
-        hint: what to do when it does not come.
-        began: when the seconds began, by `ClientBase.clock`; None for now.
+        condition: whether the state is reached; checked after each input.
+        failure: why it can never be reached; None while it can.
+        what: a clause for the error: "outcome of 3 messages".
+        hint: a remedy for the error's text.
+        began: start of the time-out, by `ClientBase.clock`; None for now.
     """
 
     condition: Callable[[], bool]
@@ -46,17 +46,22 @@ class WaitFor:
 
 
 Steps: TypeAlias = Generator[WaitFor, None, T]
-"""A driver throws in what ends a wait early: `WaitFor.failure`, `TimedOutError`, or a cancellation."""
+"""A driver throws in the exception that ends a wait early: `WaitFor.failure`, `TimedOutError`, or a
+cancellation.
+"""
 
 
 class ClientBase(ABC, Generic[S, R]):
-    """One connection, for a driver to complete.
+    """One connection, completed by a driver.
+
+    Methods that wait raise `ClientError` once the connection has ended, and `TimedOutError` when no answer
+    comes within `timeout_s` seconds; None takes the client's time-out.
 
     Attributes:
-        core: the protocol state, for what this class does not offer.
-        timeout_s: seconds, the default of everything that is waited for.
-        session: the first session, which `sender` and `receiver` use unless told otherwise.
-        make_sender, make_receiver: links of this driver's kind.
+        core: the protocol state, for operations that this class does not offer.
+        timeout_s: seconds, the default of every wait.
+        session: the first session, the default of `sender` and `receiver`.
+        make_sender, make_receiver: factories of this driver's links.
     """
 
     session: ClientSession
@@ -75,43 +80,43 @@ class ClientBase(ABC, Generic[S, R]):
 
     @property
     def client(self) -> ClientBase[S, R]:
-        """The client, as its links have one: the steps of both are driven alike."""
+        """The client itself: links have this property, too, so that the steps of both are driven alike."""
         return self
 
     @abstractmethod
     def run(self, steps: Steps[Any]) -> Any:
-        """Take steps to their end: their value, or on Trio an awaitable of it."""
+        """Run steps to their end and return their value, on Trio an awaitable of it."""
 
     @abstractmethod
     def clock(self) -> float:
-        """Seconds, from the same origin at every call."""
+        pass
 
     @abstractmethod
     def write_soon(self) -> None:
-        """Have what there is written, as far as that goes without waiting."""
+        """Write pending output as far as possible without waiting, or schedule that."""
 
     @abstractmethod
     def writing(self) -> Callable[[], bool]:
-        """Begin to write everything; what says whether that is done, or never can be."""
+        """Begin to write everything; return a function that reports whether that is done, or can never be."""
 
 
 class HasClient(Protocol):
-    """A client or one of its links: what has methods made of steps."""
+    """A client or one of its links: an object with methods made of steps."""
 
     @property
     def client(self) -> ClientBase[Any, Any]:
-        """Whose driver takes the steps."""
+        """The client with the driver that runs the steps."""
 
 
 H = TypeVar("H", bound=HasClient)
 
 
 def wait(client: ClientBase[S, R], state: WaitFor) -> Steps[None]:
-    """Read and write until a state is there. For states of `core` that the client does not offer.
+    """Read and write until a state is reached, for states of `core` that the client does not offer.
 
     Raises:
-        ClientError: `WaitFor.failure` gave one.
-        TimedOutError: it took too long.
+        ClientError: as returned by `WaitFor.failure`.
+        TimedOutError: the state was not reached in time.
     """
     yield state
 
@@ -124,11 +129,11 @@ def open_client(
     timeout_s: float,
     began: float,
 ) -> Steps[None]:
-    """Log in, open, begin the first session. For the drivers' `connect`, whose arguments they are.
+    """Log in, open the connection, begin the first session. For the `connect` of the drivers.
 
     Args:
-        timeout_s: seconds, of which some are over; an error names all of them.
-        began: when they began, by `ClientBase.clock`.
+        timeout_s: seconds, including those since `began`; an error names all of them.
+        began: start of the time-out, by `ClientBase.clock`.
     """
     core = client.core
     core.start(user, password, mechanism)
@@ -141,7 +146,7 @@ def open_client(
 
 
 def begin_session(client: ClientBase[S, R], *, timeout_s: float | None = None) -> Steps[ClientSession]:
-    """Begin another session, for links that are not to share a window with the others.
+    """Begin another session, for links that do not share a window with the others.
 
     Raises:
         ClientError: the connection has ended, or the broker allows no more sessions.
@@ -160,21 +165,12 @@ def _begun(session: ClientSession, timeout_s: float | None, began: float | None 
 def end_session(
     client: ClientBase[S, R], session: ClientSession, *, timeout_s: float | None = None
 ) -> Steps[None]:
-    """End a session and its links.
-
-    Raises:
-        TimedOutError: the broker did not answer.
-    """
+    """End a session and its links."""
     session.end()
     yield WaitFor(lambda: session.ended, never, timeout_s, "answer to our end frame")
 
 
 def attach(client: ClientBase[S, R], end: LinkEnd, timeout_s: float | None = None) -> Steps[None]:
-    """Wait until the broker has attached an end that a `ClientSession` made.
-
-    Raises:
-        LinkRefusedError: the broker did not attach it; the condition says why.
-    """
     try:
         yield WaitFor(lambda: end.attached, lambda: end.failure, timeout_s, "answer to our attach frame")
     except BaseException:
@@ -195,11 +191,10 @@ def sender(
 
     Args:
         address, settled, properties: as of `ClientSession.sender`.
-        session: another one than the first.
-        timeout_s: seconds for the broker's answer.
+        session: None takes the first session.
 
     Raises:
-        LinkRefusedError: the broker did not attach it; the condition says why.
+        LinkRefusedError: the broker did not attach it; the condition has the reason.
     """
     end = (session or client.session).sender(address, settled=settled, properties=properties)
     yield from attach(client, end, timeout_s)
@@ -222,13 +217,12 @@ def receiver(
 
     Args:
         address, settled, max_message_size_bytes, filters, properties: as of `ClientSession.receiver`.
-        credit: messages that may be under way to us; topped up as they are received. 0 leaves it to
-            `Receiver.grant` and `Receiver.fetch`.
-        session: another one than the first.
-        timeout_s: seconds for the broker's answer.
+        credit: messages that may be in transit to the client; topped up as they are received. 0 leaves it
+            to `Receiver.grant` and `Receiver.fetch`.
+        session: None takes the first session.
 
     Raises:
-        LinkRefusedError: the broker did not attach it; the condition says why.
+        LinkRefusedError: the broker did not attach it; the condition has the reason.
     """
     end = (session or client.session).receiver(
         address,
@@ -243,12 +237,7 @@ def receiver(
 
 
 def flush(client: ClientBase[S, R], timeout_s: float | None = None) -> Steps[None]:
-    """Write everything that can be written now.
-
-    Raises:
-        ClientError: the connection has ended.
-        TimedOutError: the broker does not read.
-    """
+    """Write all pending output."""
     written = client.writing()
     yield WaitFor(
         lambda: written() and client.core.failure is None,
@@ -260,10 +249,8 @@ def flush(client: ClientBase[S, R], timeout_s: float | None = None) -> Steps[Non
 
 
 def close(client: ClientBase[S, R], timeout_s: float = CLOSE_TIMEOUT_S) -> Steps[None]:
-    """Write what was decided, tell the broker, and wait for its answer; unsettled messages go back.
-
-    Raises:
-        TimedOutError: the broker did not answer; the socket is to be closed all the same.
+    """Write pending output, close the connection, and wait for the answer; unsettled messages return to the
+    queue.
     """
     client.core.close()
     written = client.writing()
@@ -271,4 +258,4 @@ def close(client: ClientBase[S, R], timeout_s: float = CLOSE_TIMEOUT_S) -> Steps
 
 
 def never() -> None:
-    """Of what cannot fail: a broken connection ends it, too."""
+    pass

@@ -1,9 +1,8 @@
-"""The two kinds of link end that a client holds, and what arrives on one. Pure.
+"""The two kinds of link end of a client connection, and the deliveries that arrive on one.
 
-An end is told of the engine's events by `core.ClientSession`; a program asks it for what it needs to
-wait for (`attached`, `in_flight`, `ready`, `drained`). Nothing here waits.
-
-Part 2, sections 2.6.7 (credit), 2.6.12 (settling) and part 3, section 3.4 (outcomes).
+`core.ClientSession` passes the engine's events to an end; a driver polls its states (`attached`,
+`in_flight`, `ready`, `drained`). Nothing here waits or does I/O. AMQP 1.0 part 2, sections 2.6.7 and
+2.6.12; part 3, 3.4.
 """
 
 from __future__ import annotations
@@ -33,25 +32,23 @@ _SECTION: Final = b"\x00"
 
 
 class SessionOwner(Protocol):
-    """What an end asks of the session that it belongs to."""
-
     engine: Session
 
     @property
     def failure(self) -> ClientError | None:
-        """Why the session is over, None while it is not."""
+        pass
 
     def forget(self, link: SenderLink | ReceiverLink) -> None:
-        """The end of this link is told nothing more."""
+        pass
 
 
 class Delivery:
-    """A message that arrived. One per message, so a plain slotted class.
+    """A message that arrived. Created once per message, so a plain slotted class.
 
     Attributes:
-        delivery_id: by which it is settled.
-        tag: the sender's name for it.
-        payload: the encoded message; `message` takes it apart.
+        delivery_id: settles the delivery.
+        tag: the sender's tag.
+        payload: the encoded message; `message` decodes it.
         settled: the sender expects no outcome.
     """
 
@@ -64,20 +61,22 @@ class Delivery:
         self.settled = settled
 
     def message(self) -> Message:
-        """The message, decoded anew at each call.
+        """Decode the message, anew at each call.
 
         Raises:
-            DecodeError: the sender's bytes are no message.
+            DecodeError: the payload is not a message.
         """
         return decode_message(self.payload)
 
 
 class LinkEnd:
-    """What both kinds of end have.
+    """The base of both kinds of link end.
+
+    Methods that send frames raise `ClientError` once the link, its session or its connection has ended.
 
     Attributes:
         link: the engine's end.
-        address: as asked for; for a dynamic terminus the one that the broker chose, once attached.
+        address: as requested; for a dynamic terminus the broker's choice, once attached.
         attached: the broker has attached its end, and not as a refusal.
     """
 
@@ -92,20 +91,16 @@ class LinkEnd:
 
     @property
     def failure(self) -> ClientError | None:
-        """Why the link cannot be used any more; None while it can, and after our own detach."""
+        """Why the link cannot be used any more; None while it can, and after a local detach."""
         return self._failure or self._session.failure
 
     @property
     def detached(self) -> bool:
-        """Whether the broker has answered our detach, or nothing can answer it any more."""
+        """Whether the broker has answered a local detach, or no answer can come any more."""
         return self._end.state is LinkState.DETACHED or self.failure is not None
 
     def check(self) -> None:
-        """Whether the link can still be used; a frame for one that is gone would end the whole session.
-
-        Raises:
-            ClientError: the link or what it stands on has ended, by the broker or by this program.
-        """
+        """Raise an error if the link has ended; a frame on such a link would end the whole session."""
         if self.failure is not None:
             raise self.failure.with_traceback(None)
         if self._engine.ended:
@@ -116,7 +111,7 @@ class LinkEnd:
             )
 
     def detach(self) -> None:
-        """Close the link; `detached` comes to hold. Unsettled deliveries go back to the queue."""
+        """Close the link; `detached` becomes true. Unsettled deliveries return to the queue."""
         self._detached_here = True
         if self._end.state in (LinkState.ATTACHED, LinkState.ATTACH_SENT) and self.failure is None:
             self._engine.links.detach(self._end)
@@ -124,15 +119,13 @@ class LinkEnd:
         self._session.forget(self._end)
 
     def on_attached(self, attach: Attach) -> None:
-        """The broker's attach arrived."""
         terminus = attach.source if isinstance(self._end, ReceiverLink) else attach.target
-        # "the local terminus is null" marks a refusal; the detach that says why follows (2.6.3).
+        # A null local terminus marks a refusal; the detach with its reason follows (2.6.3).
         self.attached = terminus is not None
         if self.attached and self.address is None:
             self.address = getattr(terminus, "address", None)
 
     def on_detached(self, event: LinkDetached) -> None:
-        """The link has ended, by the broker or by a fault of its own."""
         if event.fault is None:
             self._engine.links.detach(self._end, closed=event.closed)
         if event.fault is not None:
@@ -157,14 +150,13 @@ class LinkEnd:
 
 
 class SenderEnd(LinkEnd):
-    """The end from which a client's messages leave.
+    """The sending end of a link.
 
-    Messages are known by keys, ascending numbers from 0. Hand a batch over with `send`, wait until
-    `in_flight` has fallen, take the outcomes with `take_outcomes`.
+    Messages are identified by keys, ascending numbers from 0. Pass a batch to `send`, wait until
+    `in_flight` has fallen, then collect the outcomes with `take_outcomes`.
 
     Attributes:
-        in_flight: messages handed over whose outcome is not known; on a settled link, those that are
-            not written.
+        in_flight: messages sent without an outcome so far; on a settled link, those not yet written.
     """
 
     def __init__(self, session: SessionOwner, link: SenderLink, address: str | None) -> None:
@@ -178,27 +170,21 @@ class SenderEnd(LinkEnd):
 
     @property
     def settled(self) -> bool:
-        """Whether messages go out settled, and no outcome comes back."""
         return self.link.settled
 
     @property
     def credit(self) -> int:
-        """Messages that the broker takes now."""
         return self.link.credit.link_credit
 
     def send(self, payloads: Sequence[bytes]) -> range:
-        """Hand encoded messages over; they are written as credit and window allow.
-
-        Args:
-            payloads: encoded messages, in order.
+        """Queue encoded messages; they are written as credit and window allow.
 
         Returns:
-            Their keys.
+            The keys of the messages.
 
         Raises:
-            ClientError: the link or what it stands on has ended.
-            MessageTooLargeError: one is larger than the link takes; none was handed over.
-            ValueError: one is no encoded message; none was handed over.
+            MessageTooLargeError: one is larger than the link's limit; none was queued.
+            ValueError: one is not an encoded message; none was queued.
         """
         self.check()
         limit = self.link.peer_max_message_size
@@ -216,12 +202,11 @@ class SenderEnd(LinkEnd):
         return keys
 
     def take_outcomes(self, keys: Sequence[int]) -> list[Outcome | None]:
-        """Outcomes of these messages, in order; None where none is known. They are forgotten here."""
+        """Return and forget the outcomes of these messages, in order; None where none has arrived."""
         pop = self._outcomes.pop
         return [pop(key, None) for key in keys]
 
     def waiting(self, keys: range) -> bool:
-        """Whether any of these messages has no outcome yet, or on a settled link is not written."""
         if self.settled:
             return self._written < keys.stop or self.link.partial is not None
         if self.in_flight == 0:
@@ -230,10 +215,8 @@ class SenderEnd(LinkEnd):
         return len(outcomes) < len(keys) or not all(key in outcomes for key in keys)
 
     def abandon(self, keys: range) -> list[Outcome | None]:
-        """Take back what has not begun, and forget the rest: the caller waits for these no longer.
-
-        Returns:
-            As `take_outcomes`.
+        """Withdraw the messages that have not begun to be written, forget the others; return as
+        `take_outcomes`.
         """
         outcomes = self.take_outcomes(keys)
         back = self.link.withdraw(0)
@@ -255,18 +238,17 @@ class SenderEnd(LinkEnd):
         return outcomes
 
     def on_sent(self, deliveries: int) -> None:
-        """So many were written, or begun."""
         if self.settled:
             self._written += deliveries
             self.in_flight -= deliveries
 
     def on_updated(self, event: DeliveriesUpdated) -> None:
-        """The broker's disposition for some of them."""
         state = event.state
         if not isinstance(state, _OUTCOMES):
             if not event.settled:
-                return  # "received" says how far a transfer has come; the outcome follows (3.4)
-            # Settled without an outcome: nothing was promised, so nothing may be taken for accepted.
+                return  # "received" reports how far a transfer has come; the outcome follows (3.4)
+            # Settled without an outcome: the broker promised nothing, so the message does not count as
+            # accepted.
             state = RELEASED
         if not event.settled:
             self._engine.settling.settle_sent(event.delivery_ids, None)
@@ -280,13 +262,13 @@ class SenderEnd(LinkEnd):
 
 
 class ReceiverEnd(LinkEnd):
-    """The end at which messages arrive for a client.
+    """The receiving end of a link.
 
-    With a `credit_limit` the engine keeps the link's credit topped up, as `take` makes room; with 0
-    the program grants by hand. Either way no more wait in `ready` than were granted.
+    With a `credit_limit` the engine tops up the link's credit as `take` makes room; with 0 the program
+    grants credit by hand. Either way `ready` never holds more messages than were granted.
 
     Attributes:
-        ready: what has arrived and was not taken.
+        ready: deliveries that have arrived and were not taken.
     """
 
     def __init__(
@@ -299,23 +281,24 @@ class ReceiverEnd(LinkEnd):
 
     @property
     def credit(self) -> int:
-        """Messages that the broker may still send."""
         return self.link.credit.link_credit
 
     @property
     def available(self) -> int | None:
-        """Messages that wait at the broker, as of its last flow; None if it never said."""
+        """Messages that wait at the broker, as of its last flow; None if it has never reported that."""
         return self.link.peer_available
 
     def set_credit_limit(self, credit_limit: int) -> None:
-        """Change what the credit is topped up to; more is granted at once, less by and by."""
+        """Change the level to which credit is topped up; a rise is granted at once, a reduction takes effect
+        gradually.
+        """
         self._credit_limit = credit_limit
         self.link.credit.limit = credit_limit
         if credit_limit and self.attached:
             self._engine.inbound.top_up(self.link)
 
     def take(self, count: int) -> list[Delivery]:
-        """Up to `count` messages that have arrived, in order; makes room for as many."""
+        """Return up to `count` messages that have arrived, in order, and make room for as many."""
         ready = self.ready
         if count >= len(ready):
             taken = list(ready)
@@ -328,56 +311,46 @@ class ReceiverEnd(LinkEnd):
         return taken
 
     def grant(self, credit: int, *, drain: bool = False) -> None:
-        """Let the broker send so many messages from now on; replaces what was granted before.
+        """Set the number of messages that the broker may send from now on; replaces earlier grants.
 
         Args:
             credit: messages.
-            drain: what cannot be sent at once is given back; `drained` comes to hold.
+            drain: credit that cannot be used at once is given back; `drained` becomes true.
 
         Raises:
-            ClientError: the link or what it stands on has ended.
-            ValueError: it is no credit.
+            ValueError: the credit is out of range.
         """
         check_integer("credit", credit, 0, UINT_MAX)
         self.check()
         self._engine.grant(self.link, credit, drain=drain)
 
     def begin_fetch(self, credit: int) -> None:
-        """Grant so many, and no more until `end_drain`, whatever is taken meanwhile.
-
-        Raises:
-            ClientError: the link or what it stands on has ended.
-        """
+        """Grant a fixed credit, which is not topped up until `end_drain`."""
         self.link.credit.limit = 0
         self.grant(credit)
 
     def begin_drain(self) -> None:
-        """Ask the broker to send what it has within the credit left, and to forfeit the rest.
+        """Request the available messages within the remaining credit, and the return of the rest.
 
-        No credit is topped up until `end_drain`. `drained` comes to hold.
-
-        Raises:
-            ClientError: the link or what it stands on has ended.
+        No credit is topped up until `end_drain`. `drained` becomes true.
         """
         self.link.credit.limit = 0
         self.grant(self.credit, drain=True)
 
     @property
     def drained(self) -> bool:
-        """Whether no credit is left."""
         return self.link.credit.link_credit <= 0
 
     def end_drain(self) -> None:
-        """The credit limit counts again."""
+        """Resume topping up to the credit limit."""
         self.link.drain = False
         self.set_credit_limit(self._credit_limit)
 
     def settle(self, deliveries: Sequence[Delivery], outcome: Outcome = ACCEPTED) -> None:
-        """Tell the broker what became of messages. Those that were sent settled are left out.
+        """Send the outcome of messages to the broker. Messages that were sent settled are skipped.
 
         Raises:
-            ClientError: the link or what it stands on has ended, and the messages are the queue's again.
-            ValueError: that is no outcome, or none that can be sent.
+            ValueError: the outcome is not valid, or cannot be encoded.
         """
         self.check()
         check_outcome(outcome)
@@ -386,7 +359,6 @@ class ReceiverEnd(LinkEnd):
             self._engine.settling.settle_received(ids, outcome)
 
     def on_received(self, event: DeliveriesReceived) -> None:
-        """Messages arrived."""
         settled = event.settled
         self.ready.extend(
             [
@@ -398,9 +370,9 @@ class ReceiverEnd(LinkEnd):
         )
 
     def on_flowed(self, flow: Flow) -> None:
-        """The broker told the link's state; credit and `available` have been taken over already."""
+        """Credit and `available` have been updated by the engine already."""
 
     def on_detached(self, event: LinkDetached) -> None:
-        """The link has ended; what was neither taken nor sent settled is the queue's again."""
+        """Unsettled deliveries that were not taken return to the queue with the link's end."""
         super().on_detached(event)
         self.ready = deque(delivery for delivery in self.ready if delivery.settled)

@@ -1,19 +1,18 @@
-"""What can go wrong for a client, as exceptions.
-
-The class says what has ended; `condition` and `description` are the broker's own words::
+"""Exceptions of the client. The class names what has ended; `condition` and `description` come from the
+broker::
 
     ClientError
     |-- ConnectError             no connection: no broker listens there, or it cannot be reached
     |   `-- TlsError             a server listens, but TLS cannot be agreed on
-    |-- LoginError               the broker refused user and password, or the way of logging in
-    |-- ConnectionEndedError     the connection is over; connect again
-    |-- SessionEndedError        the session is over, the connection is not
+    |-- LoginError               the broker refused user and password, or the mechanism
+    |-- ConnectionEndedError     the connection has ended; connect again
+    |-- SessionEndedError        the session has ended, the connection has not
     |-- LinkError                one link; the session goes on
     |   |-- LinkRefusedError     the broker did not attach it
-    |   `-- LinkDetachedError    it was attached and is no longer
+    |   `-- LinkDetachedError    the broker detached an attached link
     |-- MessageTooLargeError     one message is over the link's limit; nothing was sent
     |-- NotAcceptedError         one message was rejected, released or modified
-    `-- TimedOutError            nothing has ended; it took longer than it may
+    `-- TimedOutError            nothing has ended; the wait exceeded its time-out
 """
 
 from __future__ import annotations
@@ -47,8 +46,8 @@ class ClientError(BrokerError):
     Attributes:
         condition: the broker's error condition, such as ``amqp:not-found``; None if it gave none.
         description: the broker's sentence; empty if it gave none.
-        outcomes: after sending several messages failed: the outcome of each message, None where none
-            is known. A message without outcome may or may not have reached the broker.
+        outcomes: after a failed `send_many`: the outcome of each message, None where none has arrived. A
+            message without outcome may or may not have reached the broker.
     """
 
     def __init__(self, message: str, *, condition: str | None = None, description: str = "") -> None:
@@ -59,30 +58,32 @@ class ClientError(BrokerError):
 
 
 class ConnectError(ClientError):
-    """There is no connection. Start the broker, or correct host and port."""
+    """The broker cannot be reached. Start it, or correct host and port."""
 
 
 class TlsError(ConnectError):
-    """TLS failed: no trust in the broker's certificate, or none there. Correct port and certificates."""
+    """TLS failed: the broker's certificate is not trusted, or the port has no TLS. Correct port and
+    certificates.
+    """
 
 
 class LoginError(ClientError):
-    """The broker did not let us in. Correct user and password."""
+    """The broker refused the login. Correct user and password."""
 
 
 class ConnectionEndedError(ClientError):
-    """The connection is over, and with it all sessions and links. Connect again."""
+    """The connection has ended, and with it all sessions and links. Connect again."""
 
 
 class SessionEndedError(ClientError):
-    """The session is over, and with it its links. Begin another one."""
+    """The session has ended, and with it its links. Begin another one."""
 
 
 class LinkError(ClientError):
-    """One link cannot be used.
+    """An error of one link.
 
     Attributes:
-        address: what it was attached to; None for an anonymous or dynamic terminus.
+        address: of the terminus; None for an anonymous or dynamic one.
     """
 
     def __init__(
@@ -93,19 +94,18 @@ class LinkError(ClientError):
 
 
 class LinkRefusedError(LinkError):
-    """The broker did not attach the link; the condition says why."""
+    """The broker did not attach the link; the condition has the reason."""
 
 
 class LinkDetachedError(LinkError):
-    """The link was attached and is no longer."""
+    """An attached link was detached by the broker."""
 
 
 class MessageTooLargeError(ClientError):
-    """A message is larger than the link takes; it was not sent and the link goes on.
+    """A message is larger than the link's limit; it was not sent and the link goes on.
 
     Attributes:
-        size: bytes of the encoded message.
-        limit: bytes the link takes.
+        size, limit: in bytes.
     """
 
     def __init__(self, size: int, limit: int) -> None:
@@ -119,10 +119,10 @@ class MessageTooLargeError(ClientError):
 
 
 class NotAcceptedError(ClientError):
-    """The broker did not take a message over.
+    """The broker did not accept a message.
 
     Attributes:
-        outcome: what it said instead of accepted.
+        outcome: the one that the broker sent.
     """
 
     def __init__(self, outcome: Outcome) -> None:
@@ -137,10 +137,10 @@ class NotAcceptedError(ClientError):
 
 
 class TimedOutError(ClientError):
-    """Something took longer than it may. Whether the broker acts on it all the same is not known.
+    """A wait exceeded its time-out. Whether the broker acts on the request all the same is unknown.
 
     Attributes:
-        waited_for: what, as a clause: "the broker's open frame".
+        waited_for: a clause: "the broker's open frame".
         timeout_s: seconds.
     """
 
@@ -170,7 +170,7 @@ def _not_accepted(outcome: Outcome, error: Error | None) -> str:
 
 
 def said(error: Error | None) -> str:
-    """The broker's error as the end of a sentence, with what to do about it if that is known."""
+    """Format the broker's error as the end of a sentence, with a remedy if one is known."""
     if error is None:
         return " and gave no reason"
     words = f": {error.condition}"
@@ -181,17 +181,15 @@ def said(error: Error | None) -> str:
 
 
 def place_of(host: str, port: int) -> str:
-    """Host and port as people write them: an IPv6 address in brackets."""
+    """Format host and port, an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def cannot_connect(host: str, port: int, error: OSError | ValueError) -> ConnectError:
-    """The error for a TCP connection that could not be made.
+    """Make the error for a TCP connection that could not be made.
 
     Args:
-        host: as given.
-        port: as given.
-        error: an OSError of the socket, or a ValueError: the host is no name at all, the port no port.
+        error: an OSError of the socket, or a ValueError: the host is not a name, or the port not a port.
     """
     if isinstance(error, OSError):
         why = f"{error.strerror or error}; start the broker, or correct host and port"
@@ -203,7 +201,6 @@ def cannot_connect(host: str, port: int, error: OSError | ValueError) -> Connect
 
 
 def connection_lost(why: str) -> ConnectionEndedError:
-    """The error for a transport that broke."""
     return ConnectionEndedError(
         f"the connection was lost: {why}; see whether the broker runs, and connect again"
     )

@@ -1,4 +1,4 @@
-"""Links as programs use them, for either driver; what waits is a generator of steps. See `driving`."""
+"""Links of a client, for either driver; methods that wait are generators of steps (`driving`)."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ from amqp10broker.client.outcomes import (
 
 
 class SenderBase:
-    """A link for sending, without the methods that wait. Made by `Client.sender`.
+    """A link for sending, without the methods that wait. The methods raise `ClientError` once it has ended.
 
     Attributes:
-        client: whose connection it is on.
         end: the protocol state.
     """
 
@@ -39,20 +38,18 @@ class SenderBase:
 
     @property
     def address(self) -> str | None:
-        """Where messages go; None if each says so."""
+        """The target address; None if each message names its own."""
         return self.end.address
 
     @property
     def credit(self) -> int:
-        """Messages that the broker takes now, as of what was read so far."""
         return self.end.credit
 
 
 class ReceiverBase:
-    """A link for receiving, without the methods that wait. Made by `Client.receiver`.
+    """A link for receiving, without the methods that wait. The methods raise `ClientError` once it has ended.
 
     Attributes:
-        client: whose connection it is on.
         end: the protocol state.
     """
 
@@ -62,59 +59,50 @@ class ReceiverBase:
 
     @property
     def address(self) -> str | None:
-        """Where messages come from; for a queue of our own the name that the broker gave it."""
+        """The source address; for a dynamic queue the name that the broker gave it."""
         return self.end.address
 
     @property
     def credit(self) -> int:
-        """Messages that the broker may still send."""
         return self.end.credit
 
     def grant(self, credit: int) -> None:
-        """Let the broker send so many messages from now on; replaces what was granted before.
+        """Set the number of messages that the broker may send from now on; replaces earlier grants.
 
         Raises:
-            ClientError: the link or what it stands on has ended.
-            ValueError: it is no credit.
+            ValueError: the credit is out of range.
         """
         self.end.grant(credit)
         self.client.write_soon()
 
     def accept(self, deliveries: Delivery | Sequence[Delivery]) -> None:
-        """The messages are done with; the broker forgets them."""
         self.settle(deliveries)
 
     def release(self, deliveries: Delivery | Sequence[Delivery]) -> None:
-        """Give the messages back to their places in the queue, as if they had never been sent."""
+        """Return the messages to their places in the queue, as if they had never been sent."""
         self.settle(deliveries, RELEASED)
 
     def reject(
         self, deliveries: Delivery | Sequence[Delivery], condition: str = "", description: str = ""
     ) -> None:
-        """The messages are invalid: no consumer is to have them. Arguments as of `outcomes.rejected`."""
+        """Settle the messages as invalid: no consumer will get them. Arguments as of `outcomes.rejected`."""
         self.settle(deliveries, rejected(condition, description))
 
     def settle(self, deliveries: Delivery | Sequence[Delivery], outcome: Outcome = ACCEPTED) -> None:
-        """Tell the broker the outcome of messages; it is written as far as that goes without waiting.
+        """Send the outcome of messages; it is written as far as possible without waiting.
 
         Args:
-            deliveries: one or several; those sent settled are left out.
-            outcome: any; `outcomes.modified` makes one that gives messages back changed.
+            deliveries: one or several; those sent settled are skipped.
+            outcome: any; `outcomes.modified` makes one that returns messages changed.
 
         Raises:
-            ClientError: the link or what it stands on has ended; unsettled messages are the queue's.
-            ValueError: that is no outcome, or none that can be sent.
+            ValueError: the outcome is not valid, or cannot be encoded.
         """
         self.end.settle((deliveries,) if isinstance(deliveries, Delivery) else deliveries, outcome)
         self.client.write_soon()
 
 
 def detach(link: SenderBase | ReceiverBase, *, timeout_s: float | None = None) -> Steps[None]:
-    """Close the link; what was received and not settled goes back to the queue.
-
-    Raises:
-        TimedOutError: the broker did not answer.
-    """
     end = link.end
     end.detach()
     yield WaitFor(lambda: end.detached, never, timeout_s, "answer to our detach frame")
@@ -131,10 +119,11 @@ def send(sender: SenderBase, message: Message | bytes, *, timeout_s: float | Non
         timeout_s: seconds; None takes the client's.
 
     Raises:
-        NotAcceptedError: rejected, released or modified; its `outcome` says which.
-        LinkDetachedError: or what else has ended; whether the message arrived is not known.
+        NotAcceptedError: rejected, released or modified, as in its `outcome`.
+        LinkDetachedError: or the error of the session or connection; whether the message arrived is
+            unknown.
         MessageTooLargeError: it was not sent.
-        TimedOutError: no credit, or no outcome. What had not begun will not be sent.
+        TimedOutError: no credit, or no outcome. A message that had not begun to be written is not sent.
     """
     (outcome,) = yield from send_many(sender, (message,), timeout_s=timeout_s)
     if outcome is not None and not isinstance(outcome, Accepted):
@@ -150,19 +139,20 @@ def send_many(
 ) -> Steps[list[Outcome | None]]:
     """Send messages, as many at a time as credit, window and `in_flight_max` allow.
 
-    What waits for outcomes and is cancelled takes back what it had not begun to send.
+    A cancelled call withdraws the messages that have not begun to be written.
 
     Args:
-        messages: `Message` objects, or encoded ones; taken one batch at a time.
+        messages: `Message` objects, or encoded ones; read one batch at a time.
         in_flight_max: messages that may be without outcome at one time.
         timeout_s: seconds for all of it; None takes the client's, anew for each batch.
 
     Returns:
-        The outcome of each, in order: look whether all are accepted. None if they go out settled.
+        The outcome of each message, in order; None if they are sent settled. Check whether all are
+        accepted.
 
     Raises:
-        ClientError: as `send`, but for NotAcceptedError; `outcomes` of the error has what is known of
-            the messages that were handed over.
+        ClientError: as `send`, but for NotAcceptedError; `outcomes` of the error has the outcomes that
+            arrived.
     """
     client, end = sender.client, sender.end
     began = None if timeout_s is None else client.clock()
@@ -201,14 +191,7 @@ def send_many(
 
 
 def receive(receiver: ReceiverBase, *, timeout_s: float | None = None) -> Steps[Delivery | None]:
-    """The next message, or None if there is none in time.
-
-    Args:
-        timeout_s: seconds; None takes the client's.
-
-    Raises:
-        ClientError: the link or what it stands on has ended.
-    """
+    """Return the next message, or None if none arrives in time."""
     taken = yield from receive_many(receiver, 1, timeout_s=timeout_s)
     return taken[0] if taken else None
 
@@ -216,18 +199,14 @@ def receive(receiver: ReceiverBase, *, timeout_s: float | None = None) -> Steps[
 def receive_many(
     receiver: ReceiverBase, count_max: int, *, timeout_s: float | None = None, count_min: int = 1
 ) -> Steps[list[Delivery]]:
-    """The next messages, in order.
+    """Return the next messages, in order.
 
     Args:
-        count_max: return no more.
-        timeout_s: seconds; None takes the client's.
-        count_min: wait for so many, at most `count_max`, unless the time is over before.
+        count_max: the most messages to return.
+        count_min: messages to wait for, at most `count_max`.
 
     Returns:
-        `count_min` to `count_max` messages, or fewer when the time was over.
-
-    Raises:
-        ClientError: the link or what it stands on has ended, and nothing is left to return.
+        `count_min` to `count_max` messages, or fewer when the time-out came first.
     """
     client, end = receiver.client, receiver.end
     began = client.clock()
@@ -253,22 +232,21 @@ def fetch(
     timeout_s: float | None = None,
     drain_timeout_s: float | None = None,
 ) -> Steps[list[Delivery]]:
-    """Ask for so many messages, wait so long, and take the rest of the credit back (2.6.10).
+    """Request `count` messages, wait for them, and take the rest of the credit back (2.6.10).
 
-    Afterwards no message is under way: what the broker has, it may give to others. Meant for a
+    Afterwards no message is in transit: the broker may give its messages to other consumers. Meant for a
     receiver with `credit` 0; with another one, its credit is topped up again afterwards.
 
     Args:
         count: messages wanted.
-        timeout_s: seconds to wait for them; 0 takes what is there. None takes the client's.
+        timeout_s: seconds to wait for them; 0 takes the available ones. None takes the client's.
         drain_timeout_s: seconds for the broker's answer to drain; None takes the client's.
 
     Returns:
         Up to `count` messages, in order.
 
     Raises:
-        ClientError: the link or what it stands on has ended.
-        TimedOutError: the broker did not answer drain. What arrived can be had from `receive`.
+        TimedOutError: the broker did not answer drain. `receive` returns the messages that arrived.
     """
     end = receiver.end
     missing = count - len(end.ready)
@@ -287,12 +265,7 @@ def fetch(
 
 
 def drain(receiver: ReceiverBase, *, timeout_s: float | None = None) -> Steps[None]:
-    """Let the broker send what it has within the credit that is left, and take the rest back.
-
-    Raises:
-        ClientError: the link or what it stands on has ended.
-        TimedOutError: the broker did not answer.
-    """
+    """Receive the available messages within the remaining credit, and take the rest of the credit back."""
     end = receiver.end
     if end.drained:
         return

@@ -1,7 +1,7 @@
 """Requests to the management node of a broker, over the blocking client.
 
 A request is a message to ``/management`` with the method as its subject and the path as its `to`; the
-response comes on a second link of the same name. RabbitMQ 4 does it so, and so does this broker.
+response comes on a second link of the same name, as in RabbitMQ 4.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ ADDRESS = "/management"
 class Management:
     """A pair of links to the management node; one request at a time.
 
-    It has a session of its own, which is what ends when a broker knows no such node.
+    It has a session of its own, because a broker without that node may end the session.
 
     Args:
         client: connected.
         timeout_s: seconds for each answer; None takes the client's.
 
     Raises:
-        ClientError: the broker has no management node, or does not let this user use it.
+        ClientError: the broker has no management node, or this user may not use it.
     """
 
     def __init__(self, client: Client, *, timeout_s: float | None = None) -> None:
@@ -55,8 +55,7 @@ class Management:
             Status, such as 200 or 404, and the value of the response.
 
         Raises:
-            ClientError: the links or what they stand on have ended.
-            TimedOutError: no response.
+            ClientError: the links, their session or the connection has ended.
         """
         self._number += 1
         request = Message(
@@ -83,10 +82,5 @@ class Management:
         return int(properties.subject), message.body
 
     def close(self) -> None:
-        """End the session with both links; the connection stays.
-
-        Raises:
-            ClientError: the connection has ended.
-            TimedOutError: the broker did not answer.
-        """
+        """End the session with both links; the connection stays."""
         self._client.end_session(self._session, timeout_s=self._timeout_s)

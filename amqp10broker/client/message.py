@@ -1,8 +1,7 @@
-"""Messages as a program sees them, to and from bytes: part 3, section 3.2.
+"""Messages of a client, to and from bytes (part 3, section 3.2).
 
-A sender takes encoded messages, because many programs send the same shape again and again and can
-encode faster than a general class; `Message` is that general class, `data_message` the fast way for
-plain bytes.
+Senders take encoded messages, because many programs send the same shape again and again and can encode
+faster than a general class. `Message` is that general class, `data_message` the fast way for plain bytes.
 """
 
 from __future__ import annotations
@@ -45,26 +44,27 @@ class BodyKind(Enum):
 
 @dataclass(slots=True)
 class Message:
-    """A message taken apart. A section that is absent is None."""
+    """A decoded message. A section that is absent is None."""
 
     body: Any = b""
     """bytes for data (several sections joined), a list for amqp-sequence (likewise), None for none, else any
-    value."""
+    value.
+    """
     properties: Properties | None = None
     application_properties: Mapping[str, Any] | None = None
     header: Header | None = None
     delivery_annotations: Mapping[Any, Any] | None = None
     message_annotations: Mapping[Any, Any] | None = None
-    """Keys are symbols; keys of your own start with ``x-``."""
+    """Keys are symbols; keys of the application start with ``x-``."""
     footer: Mapping[Any, Any] | None = None
     kind: BodyKind | None = None
-    """How the body travels; None sends bytes as data and anything else as amqp-value."""
+    """The section type of the body; None encodes bytes as data and any other value as amqp-value."""
 
     def encode(self) -> bytes:
-        """The sections in their order.
+        """Encode the sections in their order.
 
         Raises:
-            EncodeError: a value has no AMQP 1.0 encoding, or the body is none of its kind.
+            EncodeError: a value has no AMQP 1.0 encoding, or the body does not fit its kind.
         """
         parts: list[bytes] = []
         if self.header is not None:
@@ -96,7 +96,7 @@ class Message:
 
 
 def data_message(body: bytes) -> bytes:
-    """Encode a message that is nothing but bytes."""
+    """Encode a message with one data section and nothing else."""
     size = len(body)
     if size < 256:
         return b"%b%c%b" % (_DATA8, size, body)
@@ -104,10 +104,10 @@ def data_message(body: bytes) -> bytes:
 
 
 def decode_message(payload: bytes) -> Message:
-    """Take an encoded message apart.
+    """Decode an encoded message.
 
     Raises:
-        DecodeError: the bytes are no message.
+        DecodeError: the bytes are not a message.
     """
     message = Message(None, kind=BodyKind.NONE)
     data: list[bytes] = []
@@ -127,7 +127,7 @@ def decode_message(payload: bytes) -> Message:
                 message.properties = section
                 continue
             case _:
-                pass  # its value says what it is
+                pass  # the body's value determines its kind
         value, pos = decode(payload, start, end)
         if code in _VALUE_TYPES and not isinstance(value, _VALUE_TYPES[code]):
             raise DecodeError(f"section 0x{code:02x} holds a {type(value).__name__}")
@@ -168,7 +168,7 @@ def _section(code: int, value: Any) -> bytes:
 
 
 def section_at(payload: bytes, pos: int, end: int) -> tuple[int, int]:
-    """The descriptor of the section that begins at `pos`, and where its value begins.
+    """Return the descriptor of the section that begins at `pos`, and the position of its value.
 
     Raises:
         DecodeError: no section begins there.
@@ -177,7 +177,7 @@ def section_at(payload: bytes, pos: int, end: int) -> tuple[int, int]:
         raise DecodeError(f"no section begins at byte {pos}: {_LATER}")
     descriptor, start = decode(payload, pos + 1, end)
     code = SECTION_CODES.get(descriptor) if isinstance(descriptor, Symbol) else descriptor
-    if not isinstance(code, int) or code not in _KNOWN:  # a list or map is no key of a set
+    if not isinstance(code, int) or code not in _KNOWN:  # a list or map cannot be looked up in a set
         raise DecodeError(f"unknown section {descriptor!r} at byte {pos}")
     return int(code), start
 

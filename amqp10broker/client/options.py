@@ -1,4 +1,4 @@
-"""What a connection asks for, and the defaults of everything that a client waits for."""
+"""Options of a connection, and the default time-outs of the client."""
 
 from __future__ import annotations
 
@@ -13,46 +13,44 @@ from amqp10broker.client.checks import UINT_MAX, check_integer, check_text, fiel
 from amqp10broker.dataclass import dataclass
 
 TIMEOUT_S: Final = 30.0
-"""Default of everything that has to come from the broker sooner or later."""
+"""Default time-out of every wait for the broker."""
 CLOSE_TIMEOUT_S: Final = 5.0
-"""For the broker's answer to our close; the socket is closed after it in any case."""
+"""Time-out of the broker's answer to a close; the socket is closed after it in any case."""
 IN_FLIGHT_MAX: Final = 1024
-"""Default of messages handed over and without outcome; more than the broker's default credit asks for."""
+"""Default of messages in flight without outcome; more than the broker's default credit."""
 CREDIT: Final = 100
-"""Default of a receiver's credit."""
 READ_BYTES: Final = 262_144
-"""Taken from the socket at once."""
+"""Bytes read from the socket at once."""
 
 _container_numbers = itertools.count(1)
 
 
 def made_up_container_id() -> str:
-    """A container id that is unique as long as processes are: host, process, number within it."""
+    """Make a container id that is unique among running processes: host, process, number within it."""
     return f"amqp10broker-client@{socket.gethostname()}-{os.getpid()}-{next(_container_numbers)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions:
-    """What a connection asks for; the defaults suit most programs.
+    """Options of a connection; the defaults suit most programs.
 
     Raises:
-        ValueError: one of them fits no frame; the text says which.
+        ValueError: one of them fits no frame; the text names it.
     """
 
     container_id: str = field(default_factory=made_up_container_id)
-    """Names this program in the broker's status; unique, for link names are unique within it."""
+    """Identifies this program in the broker's status; must be unique, because link names are scoped by it."""
     hostname: str | None = None
-    """Of the open frame; ``vhost:NAME`` chooses a virtual host. None: `connect` takes the host's name."""
+    """Of the open frame; ``vhost:NAME`` selects a virtual host. None: `connect` takes the host's name."""
     frame_size_max_bytes: int = 1_048_576
-    """Largest frame that we take, at least 512."""
+    """Largest frame that the client accepts, at least 512."""
     channel_max: int = 255
-    """Sessions less one."""
     handle_max: int = 4_294_967_295
-    """Links of a session less one, as far as we are concerned."""
+    """Number of links of a session less one."""
     incoming_window: int = 2048
-    """Transfer frames that the broker may have under way to one session; re-opened at half."""
+    """Transfer frames that the broker may have in transit to one session; re-opened at half."""
     idle_timeout_ms: int = 60_000
-    """Silence of the broker after which we give it up; 0 for never."""
+    """Silence of the broker after which the connection counts as lost; 0 for never."""
     properties: Mapping[str, Any] | None = None
     """Of the open frame; shown by the broker."""
 
@@ -67,5 +65,7 @@ class ClientOptions:
         fields("properties", self.properties)
 
     def to_host(self, host: str) -> Self:
-        """The same for a connection to this host: its name stands in the open frame unless another does."""
+        """Return options for a connection to this host: its name is sent in the open frame unless `hostname`
+        is set.
+        """
         return self if self.hostname is not None else replace(self, hostname=host)

@@ -1,4 +1,4 @@
-"""Outcomes of messages (part 3, section 3.4): those that are told, and those that are collected."""
+"""Outcomes of messages (part 3, section 3.4): constructors for receivers, and collection for senders."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from amqp10broker.client.message import Message
 
 
 def rejected(condition: str = "", description: str = "") -> Rejected:
-    """The outcome of an invalid message, which no consumer is to have.
+    """Make the outcome of an invalid message, which no consumer will get.
 
     Args:
         condition: an error condition for the sender, such as ``amqp:decode-error``; empty for no reason.
         description: a sentence for the sender's log.
 
     Raises:
-        ValueError: the condition is not ASCII, or the description no Unicode text.
+        ValueError: the condition is not ASCII, or the description not Unicode text.
     """
     check_text("description", description)
     error = Error(condition=Symbol(condition), description=description or None) if condition else None
@@ -35,11 +35,11 @@ def modified(
     undeliverable_here: bool = False,
     annotations: Mapping[str, Any] | None = None,
 ) -> Modified:
-    """The outcome of a message that is given back changed.
+    """Make the outcome of a message that is returned changed.
 
     Args:
         delivery_failed: count this as a failed attempt.
-        undeliverable_here: not to this link again.
+        undeliverable_here: do not deliver it to this link again.
         annotations: merged into message-annotations; keys start with ``x-``.
 
     Raises:
@@ -53,7 +53,7 @@ def modified(
 
 
 class BatchesUnderWay:
-    """The batches of one `send_many`, whose outcomes are collected in order."""
+    """The batches of one `send_many`; their outcomes are collected in order."""
 
     def __init__(self, end: SenderEnd, in_flight_max: int) -> None:
         if in_flight_max < 1:
@@ -64,27 +64,25 @@ class BatchesUnderWay:
         self._found: list[list[Outcome | None]] = []
 
     def add(self, keys: range) -> None:
-        """Another batch was handed over."""
         self._waiting.append(keys)
         self._keys.append(keys)
 
     def count(self) -> int:
-        """Messages without outcome, as far as it concerns this call."""
+        """Return the number of messages of this call without an outcome."""
         waiting = self._waiting
         while waiting and not self._end.waiting(waiting[0]):
             self._found.append(self._end.take_outcomes(waiting.pop(0)))
         return min(self._end.in_flight, sum(map(len, waiting)))
 
     def at_most(self, count: int) -> bool:
-        """Whether no more than so many are without outcome."""
+        """Whether no more than `count` messages are without an outcome."""
         return self.count() <= count
 
     def outcomes(self) -> list[Outcome | None]:
-        """The outcomes of all, when `count` is 0."""
         return list(itertools.chain.from_iterable(self._found))
 
     def abandon(self) -> list[Outcome | None]:
-        """The call waits no longer; the outcomes that are known."""
+        """Stop waiting, and return the outcomes that have arrived."""
         self.count()
         for keys in self._waiting:
             self._found.append(self._end.abandon(keys))
@@ -93,7 +91,6 @@ class BatchesUnderWay:
 
 
 def encoded(messages: Iterable[Message | bytes]) -> list[bytes]:
-    """Messages as bytes."""
     return [message.encode() if isinstance(message, Message) else message for message in messages]
 
 

@@ -1,4 +1,4 @@
-"""One session of a client connection, with its link ends. Pure; conducted by `core.ClientCore`."""
+"""One session of a client connection, with its link ends. Without I/O; driven by `core.ClientCore`."""
 
 from __future__ import annotations
 
@@ -36,24 +36,16 @@ _LINK_NAME_ADDRESS_CHARS: Final = 60
 
 
 class ConnectionOwner(Protocol):
-    """What a session asks of the connection that it belongs to."""
-
     @property
     def failure(self) -> ClientError | None:
-        """Why the connection is over, None while it is not."""
+        pass
 
     def next_number(self) -> int:
-        """A number that this connection gives once."""
+        pass
 
 
 class ClientSession:
-    """One session of a `ClientCore`, with its link ends.
-
-    Attributes:
-        engine: the session engine.
-        begun: the broker has begun its end.
-        ended: neither side will say anything more on it.
-    """
+    """One session of a `ClientCore`, with its link ends."""
 
     def __init__(self, core: ConnectionOwner, engine: Session) -> None:
         self.engine = engine
@@ -66,21 +58,20 @@ class ClientSession:
 
     @property
     def failure(self) -> ClientError | None:
-        """Why the session cannot be used any more; None while it can, and after our own end."""
+        """Why the session cannot be used any more; None while it can, and after a local end."""
         return self._failure or self._core.failure
 
     @property
     def begun(self) -> bool:
-        """Whether the broker has begun its end."""
         return self.engine.state is SessionState.MAPPED
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more can come, because the broker has ended its end or the connection."""
+        """Whether nothing more can come, because the broker has ended the session or the connection."""
         return self.engine.state is SessionState.UNMAPPED or self.failure is not None
 
     def end(self) -> None:
-        """End the session and its links; `ended` comes to hold."""
+        """End the session and its links; `ended` becomes true."""
         if self.engine.state is SessionState.MAPPED and self.failure is None:
             self.engine.end()
 
@@ -92,12 +83,11 @@ class ClientSession:
         properties: Mapping[str, Any] | None = None,
         name: str | None = None,
     ) -> SenderEnd:
-        """Attach a link for sending; `SenderEnd.attached` comes to hold, or `failure`.
+        """Attach a link for sending; `SenderEnd.attached` becomes true, or `failure` is set.
 
         Args:
-            address: where messages go; None: each says so in its property `to`.
-            settled: send without asking for outcomes.
-            properties: of the attach.
+            address: the target; None: each message names its own in its property `to`.
+            settled: send without requesting outcomes.
             name: of the link; None makes one up.
 
         Raises:
@@ -130,19 +120,16 @@ class ClientSession:
         name: str | None = None,
         end_type: type[ReceiverEnd] = ReceiverEnd,
     ) -> ReceiverEnd:
-        """Attach a link for receiving; `ReceiverEnd.attached` comes to hold, or `failure`.
+        """Attach a link for receiving; `ReceiverEnd.attached` becomes true, or `failure` is set.
 
         Args:
-            address: where messages come from; None: a queue of our own, made for this link and
-                deleted with it, whose name is then in `ReceiverEnd.address`.
-            credit_limit: credit is kept topped up to it; 0: `ReceiverEnd.grant` gives it by hand.
-            settled: the broker is to forget messages as it sends them.
+            address: the source; None: a queue created for this link and deleted with it, with its name in
+                `ReceiverEnd.address`.
+            credit_limit: level to which credit is topped up; 0: `ReceiverEnd.grant` grants by hand.
+            settled: the broker removes messages as it sends them.
             max_message_size_bytes: larger ones end the link; 0 for no limit.
-            filters: of the source.
-            desired_capabilities: what the broker may do beside; its attach says which of them it does.
-            properties: of the attach.
+            desired_capabilities: optional ones; the broker's attach lists those that it supports.
             name: of the link; None makes one up.
-            end_type: what to make of it.
 
         Raises:
             ValueError: an argument fits no frame; nothing was sent.
@@ -175,7 +162,6 @@ class ClientSession:
         return end
 
     def forget(self, link: SenderLink | ReceiverLink) -> None:
-        """The end of this link is told nothing more: it was detached."""
         if isinstance(link, SenderLink):
             self._senders.pop(link, None)
         else:
@@ -195,10 +181,10 @@ class ClientSession:
         shown = (address or "-")[:_LINK_NAME_ADDRESS_CHARS]
         return f"{shown}#{self.engine.channel}.{self._links_made}.{self._core.next_number()}"
 
-    # --- what the core hands on -------------------------------------------------------------------
+    # --- input and output, for the core ------------------------------------------------------------
 
     def receive(self, items: list[object]) -> None:
-        """Frame bodies of this session.
+        """Process frame bodies of this session.
 
         Raises:
             AmqpConnectionError: the broker broke a rule of the connection.
@@ -207,7 +193,7 @@ class ClientSession:
             self._on_event(event)
 
     def write(self, pieces: list[bytes | memoryview], budget_bytes: int) -> int:
-        """Add what is to be written to `pieces`; returns the bytes of transfers among it."""
+        """Append pending output to `pieces`; return the bytes of transfers in it."""
         spent = 0
         events: list[PumpEvent] | None = None
         while events is None or events:
@@ -240,7 +226,7 @@ class ClientSession:
                     end.on_detached(event)
                     self.forget(event.link)
             case LinkAttaching():
-                # A broker has no business attaching links to a client.
+                # A broker must not attach links to a client.
                 self.engine.links.refuse(
                     event.link,
                     AmqpError(Condition.NOT_ALLOWED, "this client takes no links that the peer attaches"),
@@ -255,13 +241,13 @@ class ClientSession:
                     what = "the session was ended for a fault of the broker"
                     self._failure = ended(SessionEndedError, what, event.error)
             case LinkFlowed() | DeliveriesSettled() | MarkerReached():
-                pass  # flows and the peer's settling have been taken over by the engine
+                pass  # the engine has processed flows and the peer's settling already
             case _:
                 assert_never(event)
 
 
 def ended(kind: type[ClientError], what: str, error: Error | None) -> ClientError:
-    """The error for an end or close frame of the broker."""
+    """Make the error for an end or close frame of the broker."""
     return kind(
         f"{what}{said(error)}",
         condition=None if error is None else str(error.condition),

@@ -10,21 +10,21 @@ from amqp10broker.client.errors import PORT_MAX, TimedOutError, TlsError, place_
 from amqp10broker.client.options import READ_BYTES
 
 WOULD_BLOCK: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-"""Raised by a socket that has nothing, or no room, just now. To be caught before OSError."""
+"""Raised by a socket that has no data, or no room, at present. To be caught before OSError."""
 
 
 def check_port(port: int) -> None:
-    """Sockets take a number above 65535, too, and connect to the port of its lower 16 bits.
+    """Check a port: sockets accept a number above 65535, too, and connect to the port of its lower 16 bits.
 
     Raises:
-        ValueError: it is no TCP port.
+        ValueError: it is not a TCP port.
     """
     if not 0 < port <= PORT_MAX:
         raise ValueError(f"port is {port}")
 
 
 def with_tls(sock: socket.socket, context: ssl.SSLContext, host: str, port: int) -> ssl.SSLSocket:
-    """Shake hands; the socket's own time-out counts. What fails closes the socket.
+    """Do the TLS handshake within the socket's own time-out. A failure closes the socket.
 
     Raises:
         TlsError: no trust, no TLS at the other end, or no common version.
@@ -45,7 +45,7 @@ def with_tls(sock: socket.socket, context: ssl.SSLContext, host: str, port: int)
 
 
 def tls_failed(host: str, port: int, error: OSError) -> TlsError:
-    """The error for a handshake that failed."""
+    """Make the error for a handshake that failed."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return TlsError(
             f"the certificate of {place_of(host, port)} is not trusted: {error.verify_message}; give the "
@@ -59,22 +59,22 @@ def tls_failed(host: str, port: int, error: OSError) -> TlsError:
 
 
 def receive_some(sock: socket.socket) -> bytes:
-    """What has arrived, up to about `READ_BYTES`; empty at the end of the stream.
+    """Return the received bytes, up to about `READ_BYTES`; empty at the end of the stream.
 
     Raises:
-        BlockingIOError: nothing has; under TLS one of the others in `WOULD_BLOCK`.
+        BlockingIOError: nothing has arrived; under TLS one of the others in `WOULD_BLOCK`.
     """
     data = sock.recv(READ_BYTES)
     if not isinstance(sock, ssl.SSLSocket) or not data:
         return data
-    # One record of TLS has 16 KiB at most, and what OpenSSL has decrypted no selector tells of.
+    # A TLS record has 16 KiB at most, and no selector reports data that OpenSSL has decrypted already.
     pieces = [data]
     size = len(data)
     while size < READ_BYTES or sock.pending():
         try:
             data = sock.recv(READ_BYTES)
         except (*WOULD_BLOCK, OSError):
-            break  # a fault is met again by the next call
+            break  # the next call gets the same error
         if not data:
             break
         pieces.append(data)

@@ -6,9 +6,8 @@
         sender = await client.sender("orders")
         await sender.send(data_message(b"one"))
 
-A reader, a writer and a heartbeat task run in the nursery of the `async with` block. Whatever a program's
-tasks wait for, they look at the state of `core` again after each batch that the reader took in. Several tasks
-may use a sender; a receiver is for one.
+A reader, a writer and a heartbeat task run in the nursery of the `async with` block. Waiting tasks check
+the state of `core` again after each batch of input. Several tasks may share a sender, but not a receiver.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from amqp10broker.client.transport import check_port, tls_failed
 def _awaits(
     steps: Callable[Concatenate[H, P], Steps[T]],
 ) -> Callable[Concatenate[H, P], Coroutine[Any, Any, T]]:
-    """A method that takes these steps to their end, with the same arguments and description."""
+    """Make a method that runs these steps to their end, with the same arguments and docstring."""
 
     @functools.wraps(steps)
     async def method(self: H, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -66,10 +65,10 @@ async def connect(
     """Connect over TCP; otherwise as `over`.
 
     Args:
-        ssl_context: speak TLS, checked against `host`; None speaks plainly.
+        ssl_context: use TLS, verified against `host`; None uses plain TCP.
 
     Raises:
-        ConnectError: no server listens there, it cannot be reached, or it is no host and port.
+        ConnectError: no server listens there, it cannot be reached, or host or port is invalid.
         TlsError: TLS failed.
     """
     stream: trio.abc.Stream | None = None
@@ -122,20 +121,12 @@ async def over(
     timeout_s: float = TIMEOUT_S,
     mechanism: str | None = None,
 ) -> AsyncIterator[Client]:
-    """Log in over a stream, open, begin a session; close all of it, and the stream, at the end.
+    """Log in over a stream, open the connection, begin a session; close them and the stream at the end.
+
+    The other arguments and errors are those of `blocking.connect`.
 
     Args:
-        stream: connected; ours from now on.
-        user: None logs in as anonymous.
-        password: of that user.
-        options: what to ask for; None for the defaults.
-        timeout_s: seconds for it, and the default of everything that is waited for later.
-        mechanism: of SASL, as of `blocking.connect`.
-
-    Raises:
-        LoginError: the broker refused user and password.
-        ConnectionEndedError: the broker closed the connection, with its reason.
-        TimedOutError: it took too long.
+        stream: connected; the client owns it from now on.
     """
     client = Client(stream, ClientCore(options or ClientOptions()), timeout_s)
     raised: Exception | None = None
@@ -160,7 +151,7 @@ async def over(
 
 
 class Sender(SenderBase):
-    """A link for sending; several tasks may use it. Made by `Client.sender`."""
+    """A link for sending, made by `Client.sender`; several tasks may use it."""
 
     send = _awaits(links.send)
     send_many = _awaits(links.send_many)
@@ -168,7 +159,7 @@ class Sender(SenderBase):
 
 
 class Receiver(ReceiverBase):
-    """A link for receiving; one task uses it. Made by `Client.receiver`."""
+    """A link for receiving, made by `Client.receiver`; one task uses it."""
 
     receive = _awaits(links.receive)
     receive_many = _awaits(links.receive_many)
@@ -178,7 +169,7 @@ class Receiver(ReceiverBase):
 
 
 class Client(ClientBase[Sender, Receiver]):
-    """One connection. Made by `connect` or `over`."""
+    """One connection, made by `connect` or `over`."""
 
     begin_session = _awaits(driving.begin_session)
     end_session = _awaits(driving.end_session)
@@ -191,7 +182,6 @@ class Client(ClientBase[Sender, Receiver]):
     close = _awaits(driving.close)
 
     def __init__(self, stream: trio.abc.Stream, core: ClientCore, timeout_s: float = TIMEOUT_S) -> None:
-        """Take a connected stream over."""
         super().__init__(core, timeout_s, Sender, Receiver)
         self._stream = stream
         self._news = trio.lowlevel.ParkingLot()
@@ -202,7 +192,7 @@ class Client(ClientBase[Sender, Receiver]):
     # --- tasks ------------------------------------------------------------------------------------
 
     async def run_reader(self) -> None:
-        """Take in what comes, and wake what waits, until the stream ends."""
+        """Read input and notify waiting tasks until the stream ends."""
         try:
             while data := await self._stream.receive_some(READ_BYTES):
                 self.core.receive(bytes(data))
@@ -215,7 +205,7 @@ class Client(ClientBase[Sender, Receiver]):
         self._wake()
 
     async def run_writer(self) -> None:
-        """Write what there is, then sleep until there is more."""
+        """Write pending output, then sleep until there is more."""
         try:
             while True:
                 data = self.core.take_output()
@@ -229,11 +219,11 @@ class Client(ClientBase[Sender, Receiver]):
                 self._to_write = trio.Event()
                 await self._to_write.wait()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            # The reader finds the end, too, and in front of it the broker's reason: it wakes what waits.
+            # The reader finds the end, too, and before it the broker's reason: it notifies the waiting tasks.
             self._writer_ended = True
 
     async def run_heartbeat(self) -> None:
-        """Keep the connection alive, and see when the broker does not."""
+        """Send heartbeats, and detect the broker's silence."""
         self.core.tick(trio.current_time())
         while (interval := self.core.tick_interval) is not None and self.core.failure is None:
             await trio.sleep(interval)
@@ -243,7 +233,7 @@ class Client(ClientBase[Sender, Receiver]):
     # --- the driver -------------------------------------------------------------------------------
 
     async def run(self, steps: Steps[T]) -> T:
-        """Take steps to their end, and have written what they decided last."""
+        """Run steps to their end, and write the output of the last one."""
         try:
             waiting = next(steps)
             while True:
@@ -260,20 +250,16 @@ class Client(ClientBase[Sender, Receiver]):
             self._to_write.set()
 
     def clock(self) -> float:
-        """Seconds of Trio's clock."""
         return trio.current_time()
 
     def write_soon(self) -> None:
-        """Have the writer look whether there is something to write."""
         self._to_write.set()
 
     def writing(self) -> Callable[[], bool]:
-        """Have the writer write; what says whether it has written everything, or never will."""
         self._writing = True
         return lambda: self._writer_ended or not self._writing
 
     async def _wait(self, waiting: WaitFor) -> None:
-        """Write what there is and wait."""
         limit = self.timeout_s if waiting.timeout_s is None else waiting.timeout_s
         deadline = (trio.current_time() if waiting.began is None else waiting.began) + limit
         self._to_write.set()

@@ -1,6 +1,6 @@
-"""``amqp://user:password@host:port/vhost``: where the broker is, and perhaps the user. Pure.
+"""Parser of ``amqp://user:password@host:port/vhost``, and addresses of queues and exchanges.
 
-A password with a raw ``/``, ``?`` or ``#`` shifts everything behind it. Such a text is refused rather than
+A password with a raw ``/``, ``?`` or ``#`` shifts everything behind it. Such a URL is refused rather than
 guessed at, and an error shows nothing that could be a piece of a password.
 """
 
@@ -26,11 +26,11 @@ _FORM: Final = "must be amqp://host:port, amqps://user:password@host:port/vhost 
 
 
 class UrlError(BrokerError):
-    """It cannot be used.
+    """The URL cannot be used.
 
     Attributes:
-        problem: what is wrong, as a clause: "names no host". Without secrets.
-        allowed: what would be accepted, as a clause: "must be amqp://host:port".
+        problem: a clause: "names no host". Without secrets.
+        allowed: accepted forms, as a clause: "must be amqp://host:port".
     """
 
     def __init__(self, problem: str, allowed: str = _FORM) -> None:
@@ -41,15 +41,11 @@ class UrlError(BrokerError):
 
 @dataclass(frozen=True, slots=True)
 class BrokerUrl:
-    """Its parts, percent-encoding removed; None for what it does not say.
+    """The parts of a URL, percent-encoding removed; None for a part that is absent.
 
     Attributes:
-        host: name or address.
-        port: TCP port.
         tls: ``amqps://``.
         user: empty is anonymous.
-        password: of that user.
-        vhost: virtual host.
     """
 
     host: str
@@ -61,12 +57,12 @@ class BrokerUrl:
 
 
 def parse_url(text: str) -> BrokerUrl:
-    """``amqp://`` or ``amqps://``, user and password, host, port, virtual host: all but the host may lack.
+    """Parse an ``amqp://`` or ``amqps://`` URL; all parts but the host are optional.
 
-    What is refused is shown only as far as it can hold no password, whatever its writer forgot to encode.
+    A refused URL is shown only as far as it can hold no password, even if it was not percent-encoded.
 
     Raises:
-        UrlError: it is no such URL.
+        UrlError: it is not such a URL.
     """
     written = text.strip()
     if _CONTROL.search(written):
@@ -106,7 +102,6 @@ def parse_url(text: str) -> BrokerUrl:
 
 
 def _host_and_port(place: str) -> tuple[str, int | None]:
-    """The host, of an IPv6 address without its brackets; and the port, if there is one."""
     if "," in place:
         raise UrlError(
             "names several addresses",
@@ -150,7 +145,7 @@ def _is_ipv6(host: str) -> bool:
 
 
 def _is_host(host: str) -> bool:
-    """Whether it can be asked for at all; sockets raise UnicodeError for what is none."""
+    """Sockets raise UnicodeError for a text that is not a host name."""
     try:
         host.encode("idna")
     except UnicodeError:
@@ -171,7 +166,7 @@ def _decoded(part: str) -> str:
 
 
 def text_fault(text: str) -> UrlError | None:
-    """What is wrong with a text of any kind that is to name something at a broker; None if nothing is."""
+    """Return the error of a text that is to name an object of a broker; None if the text is valid."""
     if "\0" in text:
         return UrlError("has a character 0 in it", "leave it out")
     if _SURROGATE.search(text):
@@ -180,17 +175,16 @@ def text_fault(text: str) -> UrlError | None:
 
 
 def shortened(text: str) -> str:
-    """What was given, as it is repeated in an error."""
     return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}..."
 
 
 def queue_address(queue: str) -> str:
-    """A queue or stream by name as the address of a link; it is not declared by attaching."""
+    """Return the link address of a queue or stream; attaching does not declare it."""
     return f"/queues/{quote(queue, safe='')}"
 
 
 def exchange_address(exchange: str, routing_key: str) -> str:
-    """The address of an exchange with a routing key; of the default exchange, that of the queue."""
+    """Return the address of an exchange with a routing key; for the default exchange, that of the queue."""
     if not exchange:
         return queue_address(routing_key)
     if not routing_key:
