@@ -1,7 +1,6 @@
-"""How a Python of ours is started by another.
+"""Start a Python process without the current folder on its module path.
 
-It must not find modules in the folder that it happens to run in: a file there that has the name of a module of
-the standard library would keep it from starting.
+A file there that has the name of a module of the standard library would keep it from starting.
 """
 
 from __future__ import annotations

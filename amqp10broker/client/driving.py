@@ -237,7 +237,7 @@ def receiver(
 
 
 def flush(client: ClientBase[S, R], timeout_s: float | None = None) -> Steps[None]:
-    """Write all pending output."""
+    """Write all pending output to the socket."""
     written = client.writing()
     yield WaitFor(
         lambda: written() and client.core.failure is None,

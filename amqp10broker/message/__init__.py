@@ -1,1 +1,1 @@
-"""The message container: what a queue keeps and a session delivers."""
+"""The message container that queues store and sessions deliver."""

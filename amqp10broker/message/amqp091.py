@@ -1,6 +1,6 @@
-"""A message published with AMQP 0-9-1: its head, made of a publish, and what the head says.
+"""Messages published with AMQP 0-9-1: making and reading heads.
 
-The layout is in `message`. Exchange and routing key lie there as basic.deliver writes them, and the
+The layout is in `message`. Exchange and routing key are stored as basic.deliver writes them, and the
 properties as a content header does, so that a delivery slices both and decodes nothing.
 """
 
@@ -65,15 +65,13 @@ def make_head(
     delivery_count: int = 0,
     death_times: bytes = b"",
 ) -> bytes:
-    """A head.
+    """Make a head.
 
     Args:
-        exchange: as published to.
-        routing_key: the first one.
         properties: property flags and values, as in a content header.
-        redelivered: somebody has had the message before.
-        delivery_count: how many deliveries failed.
-        death_times: of the records in the header x-death, if the broker made them: see `death_times`.
+        redelivered: a consumer has had the message before.
+        delivery_count: number of failed deliveries.
+        death_times: of the records in the header x-death, if the broker made them (`death_times`).
     """
     prefix = _prefix(exchange, routing_key)
     if redelivered or delivery_count or death_times:
@@ -96,15 +94,11 @@ def join_head(
     hidden_keys: bytes = b"",
     death_times: bytes = b"",
 ) -> bytes:
-    """As `make_head`.
+    """Make a head of encoded parts; the other arguments are those of `make_head`.
 
     Args:
         names: exchange and routing key as two short strings.
-        properties: see `make_head`, as the others.
-        redelivered: see there.
-        delivery_count: see there.
-        hidden_keys: as `hidden_keys_of` reads them.
-        death_times: see there.
+        hidden_keys: as returned by `hidden_keys_of`.
     """
     flags = (
         (REDELIVERED if redelivered else 0)
@@ -121,16 +115,17 @@ def join_head(
 
 
 def split_head(head: bytes) -> tuple[bytes, bytes, bool]:
-    """Exchange and routing key as two short strings, the properties, and whether it is redelivered."""
+    """Return exchange and routing key as two short strings, the properties, and whether it is redelivered."""
     end = 7 + head[6]
     end += 1 + head[end]
     return head[6:end], head[end : properties_end(head)], bool(head[1] & REDELIVERED)
 
 
 def death_times(head: bytes) -> bytes:
-    """The first and last time in ms, 8 bytes each, of every record in x-death; empty if it is a client's.
+    """Return the first and last time in ms, 8 bytes each, of every record in x-death; empty if a client wrote
+    it.
 
-    The header says the first one only, in seconds.
+    The header itself has the first time only, in seconds.
     """
     if not head[1] & DEAD_LETTERED:
         return b""
@@ -139,7 +134,7 @@ def death_times(head: bytes) -> bytes:
 
 
 def hidden_keys_of(head: bytes) -> bytes:
-    """The routing keys of BCC, as an encoded table of that header alone; empty if there are none."""
+    """Return the routing keys of BCC, as an encoded table of that header alone; empty if there are none."""
     if not head[1] & HIDDEN_KEYS:
         return b""
     start = properties_end(head)
@@ -150,17 +145,15 @@ def hidden_keys_of(head: bytes) -> bytes:
 
 
 def decode_hidden_keys(encoded: bytes) -> tuple[str, ...]:
-    """The routing keys that `hidden_keys_of` gave."""
     return tuple(decode_table(encoded, 0)[0][_BCC]) if encoded else _NO_KEYS
 
 
 def replace_properties(head: bytes, properties: bytes) -> bytes:
-    """The head with other properties, and all else that it says kept.
+    """Return the head with other properties.
 
     Args:
-        head: of a message.
-        properties: property flags and values, as in a content header. Of a dead-lettered message they have
-            the same header x-death.
+        properties: property flags and values, as in a content header. For a dead-lettered message they
+            contain the same header x-death.
     """
     end = 7 + head[6]
     end += 1 + head[end]
@@ -168,23 +161,19 @@ def replace_properties(head: bytes, properties: bytes) -> bytes:
 
 
 def delivery_count(head: bytes) -> int:
-    """How many deliveries of the message failed."""
     return int.from_bytes(head[2:6], "big")
 
 
 def persistent(head: bytes) -> bool:
-    """Whether the delivery mode is 2."""
     end = 7 + head[6]
     return is_persistent(head[end + 1 + head[end] :])
 
 
 def redelivered(head: bytes) -> bool:
-    """Whether a consumer had the message."""
     return bool(head[1] & REDELIVERED)
 
 
 def acquired_head(head: bytes, failed: bool) -> bytes:
-    """The head after one consumer had the message."""
     count = head[2:6] if not failed else (int.from_bytes(head[2:6], "big") + 1).to_bytes(4, "big")
     return bytes((MARK, head[1] | REDELIVERED)) + count + head[_NAMES_AT:]
 
@@ -195,14 +184,12 @@ def read_content(
     """Check the properties of a published content and make the head of its message.
 
     Args:
-        exchange: as published to.
-        routing_key: as published with.
         properties: property flags and values, as in the content header.
         user: the authenticated user; a user-id must equal it.
         impersonator: the user may publish under any user-id.
 
     Returns:
-        The head, and the routing keys that the headers CC and BCC add. BCC is no header any more.
+        The head, without BCC, and the routing keys that the headers CC and BCC add.
 
     Raises:
         DecodeError: the properties are malformed (a syntax error, which ends the connection).
@@ -212,8 +199,8 @@ def read_content(
     hidden = b""
     expiration: bytes | None = None
     user_id: bytes | None = None
-    # One walk over the values, which are skipped where nothing is to be checked. Only in the few messages
-    # with such a property anything is decoded.
+    # One walk over the values, which are skipped where nothing is to be checked. Only the few messages with
+    # such a property are decoded.
     try:
         flags, pos = read_flags(properties)
         kept = properties
@@ -270,7 +257,7 @@ def read_content(
         raise _refused(f"user_id property set to '{_shown(user_id)}' but authenticated user was '{user}'")
     prefix = _prefix(exchange, routing_key)
     if hidden:
-        # Dead letters are routed by these too, as in RabbitMQ, although nobody sees them any more.
+        # Dead letters are routed by these too, as in RabbitMQ, although consumers do not see them any more.
         return join_head(prefix[_NAMES_AT:], kept, hidden_keys=hidden), keys
     return prefix + kept, keys
 

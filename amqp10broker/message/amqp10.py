@@ -1,7 +1,7 @@
-"""A message published with AMQP 1.0: its head, read from a payload, and what the head says.
+"""Messages published with AMQP 1.0: reading a payload, and reading and writing heads.
 
-The head is the encoded header and message-annotations as they will be delivered, the bare part is
-properties, application-properties, body and footer, byte for byte as published (see `message`).
+The head is the encoded header and message-annotations as they will be delivered; the bare part is
+properties, application-properties, body and footer, byte for byte as published (`message`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ X_OPT_DEATHS: Final = Symbol("x-opt-deaths")
 _MESSAGE_ANNOTATIONS: Final = ULong(0x72)
 _CACHE_ENTRIES: Final = 4096
 HEAD_BYTES_MAX: Final = 1024
-"""Longer heads are made and read each time: thousands of them would be a large memory."""
+"""Longer heads are made and read each time: thousands of them would take too much memory."""
 
 _HEADER8: Final = b"\x00\x53\x70\xc0"
 _DATA8: Final = b"\x00\x53\x75\xa0"
@@ -37,18 +37,17 @@ _number = int.from_bytes
 
 
 HeadAndContent: TypeAlias = tuple[bytes, bytes]
-"""A message, whatever its encoding: `message.Message`."""
+"""A `message.Message`, whatever its encoding."""
 
 
 class MessageReader:
-    """Turns payloads into messages for one exchange and routing key, with a memory for heads and layouts.
+    """Turns payloads into messages for one exchange and routing key, with caches for heads and layouts.
 
-    A publisher writes the same header and annotations over and over; each different prefix is
-    decoded once. And it writes messages of the same layout, which need not be checked thoroughly each
-    time (see `layouts`).
+    A publisher writes the same header and annotations over and over; each different prefix is decoded
+    once. Messages of a known layout need not be checked thoroughly (`layouts`).
 
     Attributes:
-        has_extra_keys: some message so far had an x-cc annotation: ask `extra_keys` for each.
+        has_extra_keys: some message so far had an x-cc annotation: call `extra_keys` for each.
     """
 
     __slots__ = (
@@ -63,13 +62,9 @@ class MessageReader:
     )
 
     def __init__(self, exchange: str, routing_key: str, user: str, impersonator: bool = False) -> None:
-        """Read for one route.
-
-        Args:
-            exchange: name for the x-exchange annotation, empty for the default exchange.
-            routing_key: for the x-routing-key annotation.
-            user: the authenticated user; a user-id in properties must equal it.
-            impersonator: the user may publish under any user-id.
+        """Args:
+        user: the authenticated user; a user-id in properties must equal it.
+        impersonator: the user may publish under any user-id.
         """
         self._exchange = exchange
         self._routing_key = routing_key
@@ -81,12 +76,12 @@ class MessageReader:
         self._layouts = MessageLayouts()
 
     def read(self, payload: bytes) -> HeadAndContent:
-        """Check a message and make it ready for queue and consumer.
+        """Check a payload and return its message.
 
         Raises:
             AmqpLinkError: malformed, reserved annotations, or a user-id that is not the user's.
         """
-        # The commonest, a header seen before (or none) and one data section, need no search.
+        # The commonest prefix, a header seen before (or none) and one data section, needs no search.
         start = payload[:4]
         size = len(payload)
         if start == _DATA8 and size > 4 and payload[4] + 5 == size:
@@ -107,7 +102,8 @@ class MessageReader:
         return self._learn(payload)[0]
 
     def to_of(self, payload: bytes) -> Any:
-        """The `to` of a message's properties, which an anonymous terminus routes by; None if absent.
+        """Return the `to` of a payload's properties, which routes messages to an anonymous terminus; None if
+        absent.
 
         Raises:
             AmqpLinkError: as `read`.
@@ -119,14 +115,13 @@ class MessageReader:
         return None if properties is None else properties.to
 
     def _learn(self, payload: bytes) -> tuple[HeadAndContent, Properties | None]:
-        """Check thoroughly, and remember the layout of what was well-formed."""
         message, properties = self.read_with_properties(payload)
         head, bare = message
         self._layouts.learn(payload, header_end(payload), len(payload) - len(bare), head)
         return message, properties
 
     def read_with_properties(self, payload: bytes) -> tuple[HeadAndContent, Properties | None]:
-        """As `read`, the thorough way, and the decoded properties."""
+        """Read thoroughly, and return the decoded properties, too."""
         try:
             sections = locate(payload)
             prefix = payload[: sections.bare]
@@ -149,7 +144,6 @@ class MessageReader:
 
     @staticmethod
     def extra_keys(head: bytes) -> tuple[str, ...]:
-        """The routing keys that the publisher's x-cc annotation adds; see `extra_keys`."""
         return extra_keys(head)
 
     def _check_user(self, user_id: bytes) -> None:
@@ -185,9 +179,9 @@ class MessageReader:
 
 
 def to_at_start(payload: bytes) -> Any:
-    """The `to` of a message of which only the beginning is here; None: there is none, or it is further on."""
+    """Return the `to` of a message's beginning; None: there is none, or it is further on."""
     found = Sections()
-    with suppress(DecodeError):  # it is cut off, and read again when it is whole
+    with suppress(DecodeError):  # the properties are cut off, and read again when the message is complete
         locate(payload, found)
     return None if found.properties is None else found.properties.to
 
@@ -195,13 +189,9 @@ def to_at_start(payload: bytes) -> Any:
 def make_head(
     header: Header | None, annotations: dict[Any, Any] | None, exchange: str, routing_key: str
 ) -> bytes:
-    """Header and message-annotations of a message that nobody has acquired yet.
+    """Make the head of a message that was not acquired yet.
 
-    Args:
-        header: the publisher's, or None; its first-acquirer and delivery-count are ours to set.
-        annotations: the publisher's, or None.
-        exchange: replaces x-exchange.
-        routing_key: replaces x-routing-key.
+    The broker sets first-acquirer, delivery-count, x-exchange and x-routing-key.
     """
     merged = dict(annotations) if annotations else {}
     merged[X_EXCHANGE] = exchange
@@ -220,12 +210,11 @@ def make_head(
 
 
 def encode_head(header: Header, annotations: dict[Any, Any]) -> bytes:
-    """A head of exactly these two."""
     return header.encode() + encode(Described(_MESSAGE_ANNOTATIONS, annotations))
 
 
 def decode_head(head: bytes) -> tuple[Header, dict[Any, Any]]:
-    """Header and message-annotations, for the caller to change as it likes."""
+    """Return header and message-annotations as copies that the caller may change."""
     header, end = decode_composite(head)
     assert isinstance(header, Header)
     described, _ = decode(head, end)
@@ -234,10 +223,10 @@ def decode_head(head: bytes) -> tuple[Header, dict[Any, Any]]:
 
 
 def with_deaths_placed(annotations: dict[Any, Any], *, ours: bool) -> dict[Any, Any]:
-    """The annotations with x-opt-deaths at the place that says whose it is.
+    """Return the annotations with x-opt-deaths at the position that marks its author.
 
     Args:
-        annotations: with x-opt-deaths, and with x-exchange.
+        annotations: with x-opt-deaths and x-exchange.
         ours: the broker made the records: they stand first, and only then.
     """
     others = {key: value for key, value in annotations.items() if key != X_OPT_DEATHS}
@@ -246,18 +235,16 @@ def with_deaths_placed(annotations: dict[Any, Any], *, ours: bool) -> dict[Any, 
 
 
 def has_own_deaths(annotations: dict[Any, Any]) -> bool:
-    """Whether the records in x-opt-deaths were made by the broker; see `with_deaths_placed`."""
     return next(iter(annotations), None) == X_OPT_DEATHS
 
 
 def _remembering(compute: Callable[[bytes], T]) -> Callable[[bytes], T]:
-    """Compute once what a short head comes to: most messages have one of few heads."""
     remembered = lru_cache(maxsize=_CACHE_ENTRIES)(compute)
     return lambda head: remembered(head) if len(head) <= HEAD_BYTES_MAX else compute(head)
 
 
 def header_of(head: bytes) -> Header:
-    """The header in a message's head. Shared by all that ask: read it, do not change it."""
+    """Return the header in a message's head. It is shared: do not change it."""
     return _header(head)
 
 
@@ -269,12 +256,12 @@ def _header(head: bytes) -> Header:
 
 
 def extra_keys(head: bytes) -> tuple[str, ...]:
-    """The routing keys that the publisher's x-cc annotation adds to the first one.
+    """Return the routing keys that the publisher's x-cc annotation adds to the first one.
 
     Raises:
-        AmqpLinkError: the annotation is no list of strings.
+        AmqpLinkError: the annotation is not a list of strings.
     """
-    # Most messages have no such annotation, and looking for its name in the bytes says so at once.
+    # Most messages have no such annotation, and searching the bytes for its name is the fastest check.
     return _extra_keys(head) if X_CC.encode() in head else ()
 
 
@@ -290,7 +277,6 @@ def _extra_keys(head: bytes) -> tuple[str, ...]:
 
 
 def acquired_head(head: bytes, failed: bool) -> bytes:
-    """The head after one consumer had the message."""
     return _failed(head) if failed else _acquired(head)
 
 
@@ -313,12 +299,7 @@ def _after_delivery(head: bytes, failures: int) -> bytes:
 
 
 def aged(messages: Sequence[HeadAndContent], waited_ms: int) -> Sequence[HeadAndContent]:
-    """Messages that have waited since they came: their times to live are shorter by that (part 3, 3.2.1).
-
-    Args:
-        messages: head and content of each; heads of AMQP 1.0.
-        waited_ms: milliseconds.
-    """
+    """Shorten the times to live of AMQP 1.0 messages by the time that they have waited (part 3, 3.2.1)."""
     heads = {head: header_of(head).ttl for head in set(map(itemgetter(0), messages))}
     older = {head: _aged(head, max(0, ttl - waited_ms)) for head, ttl in heads.items() if ttl is not None}
     if not older:

@@ -1,4 +1,4 @@
-"""The bare message of AMQP 1.0, of one that has been accepted: where its sections lie."""
+"""The sections of the bare message of AMQP 1.0, of an accepted message."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ _DATA32: Final = b"\x00\x53\x75\xb0"
 
 
 def _section(bare: bytes, pos: int) -> tuple[int, int]:
-    """The code of the section at `pos`, and where its value begins."""
     if bare.startswith(_SMALL_DESCRIPTOR, pos):
         return bare[pos + 2], pos + 3
     code, pos = decode(bare, pos + 1)
@@ -30,7 +29,7 @@ def _section(bare: bytes, pos: int) -> tuple[int, int]:
 
 
 def body_start(bare: bytes) -> int:
-    """Where the body begins, or would: behind properties and application-properties, if they are there."""
+    """Return where the body begins, or would: behind properties and application-properties, if present."""
     if bare.startswith((_DATA8, _DATA32)):
         return 0
     pos = 0
@@ -43,11 +42,6 @@ def body_start(bare: bytes) -> int:
 
 
 def read_properties(prefix: bytes) -> tuple[Properties | None, dict[Any, Any] | Map]:
-    """Properties and application-properties.
-
-    Args:
-        prefix: the bare message up to its body.
-    """
     properties: Properties | None = None
     application: dict[Any, Any] | Map = {}
     pos = 0
@@ -63,8 +57,8 @@ def read_properties(prefix: bytes) -> tuple[Properties | None, dict[Any, Any] | 
 
 
 def data_of(bare: bytes, pos: int) -> bytes | None:
-    """What the data sections of a message hold, joined; nothing if it has no body; None if its body is of
-    another kind.
+    """Return the joined data sections of a message; empty without a body; None if its body is of another
+    kind.
 
     Args:
         bare: the bare message and footer.
@@ -89,7 +83,6 @@ def data_of(bare: bytes, pos: int) -> bytes | None:
 
 
 def data_section(content: bytes) -> bytes:
-    """A body of one data section."""
     size = len(content)
     if size <= 255:
         return b"%b%c%b" % (_DATA8, size, content)
@@ -97,7 +90,7 @@ def data_section(content: bytes) -> bytes:
 
 
 def is_encoded_body(content: bytes) -> bool:
-    """Whether bytes are body sections of AMQP 1.0, a footer behind them or not, and nothing else."""
+    """Return whether bytes are body sections of AMQP 1.0, with or without a footer, and nothing else."""
     try:
         sections = locate(content)
         return bool(content) and sections.bare == 0 and DATA <= _section(content, 0)[0] < FOOTER

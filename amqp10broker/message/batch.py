@@ -1,12 +1,12 @@
-"""Many messages as bytes: how they lie on disk, and packed in memory.
+"""The encoding of many messages, on disk and in memory.
 
 ::
 
     count u32 | heads u32 | head lengths u32 * heads | content lengths u32 * count |
     head numbers u16 * count, only if there is more than one head | heads | contents
 
-Integers are little-endian. Messages share heads, so each different one is written once. With more than
-65 535 different heads the batch is cut by the caller: `BATCH_MAX` messages have no more.
+Integers are little-endian. Messages share heads, so each different one is written once. With more than 65
+535 different heads the batch is cut by the caller: `BATCH_MAX` messages have no more.
 """
 
 from __future__ import annotations
@@ -22,18 +22,14 @@ from typing import Final
 from amqp10broker.message.message import Message
 
 BATCH_MAX: Final = 0xFFFF
-"""Messages that one batch may hold."""
+"""The most messages of one batch."""
 
 _START: Final = struct.Struct("<II")
 _HEAD: Final = itemgetter(0)
 
 
 def encode_batch(messages: Sequence[Message]) -> list[bytes]:
-    """Messages as pieces of bytes that belong together in this order.
-
-    Args:
-        messages: 1 to `BATCH_MAX`.
-    """
+    """Encode 1 to `BATCH_MAX` messages as pieces of bytes, to be written in this order."""
     count = len(messages)
     contents = [content for _, content in messages]
     lengths = _encode_lengths(contents)
@@ -57,15 +53,15 @@ def _encode_lengths(contents: Sequence[bytes]) -> bytes:
 
 
 def decode_batch(data: bytes, at: int = 0, end: int | None = None) -> list[Message]:
-    """The messages of a batch; equal heads are one object.
+    """Decode the messages of a batch; equal heads are one object.
 
     Args:
-        data: what `encode_batch` made, joined.
-        at: where it begins.
+        data: the joined pieces of `encode_batch`.
+        at: where the batch begins.
         end: where it ends; None: with the data.
 
     Raises:
-        ValueError: it is no such batch, or something is left over.
+        ValueError: it is not such a batch, or bytes are left over.
     """
     try:
         count, head_count = _START.unpack_from(data, at)
@@ -97,10 +93,10 @@ def decode_batch(data: bytes, at: int = 0, end: int | None = None) -> list[Messa
 
 
 def decode_some(read: Callable[[int, int], bytes], places: Sequence[int]) -> list[Message]:
-    """Some messages of a batch, without reading the others.
+    """Decode some messages of a batch, without reading the others.
 
     Args:
-        read: gives so many bytes of the batch, from a place in it on.
+        read: takes a position in the batch and a number of bytes.
         places: of the messages, counted from 0.
     """
     count, head_count = _START.unpack(read(0, _START.size))
@@ -127,10 +123,10 @@ def _numbers(kind: str, data: bytes) -> array[int]:
 
 
 def batch_lengths(data: bytes, at: int = 0) -> Sequence[int]:
-    """Bytes of the content of each message in a batch, without decoding it.
+    """Return the content length of each message in a batch, without decoding it.
 
     Raises:
-        ValueError: it is no batch.
+        ValueError: it is not a batch.
     """
     try:
         count, head_count = _START.unpack_from(data, at)

@@ -1,14 +1,13 @@
-"""Messages from one protocol's encoding into the other's, for a consumer that speaks the other one.
+"""Conversion of messages between the encodings of AMQP 0-9-1 and AMQP 1.0.
 
-Converting never raises for a message that was accepted: what the other protocol cannot say is left out,
-or said in an annotation or header where there is a custom for it. What a head says decides all but the
-body, so the work is done once for each of the heads that are small and come again.
+Converting never raises for an accepted message: a value without a counterpart is left out, or stored in an
+annotation or header where there is a custom for it. Results are cached by head, because the head
+determines everything but the body. `docs/conversion.md` has the tables. Values without an exact
+counterpart:
 
-The tables of what becomes of what are in `docs/conversion.md`. What has no exact counterpart:
-
-- a reply-to of AMQP 0-9-1 is the name of a queue, one of AMQP 1.0 an address: ``q`` becomes
-  ``/queues/q`` and back; anything else stays as it is.
-- a content-type or content-encoding that is not ASCII is no symbol, and is left out.
+- a reply-to of AMQP 0-9-1 is the name of a queue, one of AMQP 1.0 an address: ``q`` becomes ``/queues/q``
+  and back; anything else stays as it is.
+- a content-type or content-encoding that is not ASCII cannot be a symbol, and is left out.
 - an expiration above 2**32 - 1 ms (49 days) becomes that, the largest ttl.
 - a message-id or correlation-id of AMQP 0-9-1 that is not UTF-8 becomes binary.
 """
@@ -73,7 +72,7 @@ from amqp10broker.message.values import (
 )
 
 ENCODED_BODY: Final = "amqp-1.0"
-"""The type of a message of AMQP 0-9-1 whose body is the encoded body of one of AMQP 1.0."""
+"""The type of an AMQP 0-9-1 message with the encoded body of an AMQP 1.0 message as its body."""
 
 X_BASIC_TYPE: Final = Symbol("x-basic-type")
 X_STREAM_OFFSET: Final = Symbol("x-stream-offset")
@@ -86,11 +85,11 @@ _TTL_MAX: Final = 2**32 - 1
 _QUEUES: Final = "/queues/"
 
 _HEAD: Final = itemgetter(0)
-# Heads of more bytes are converted each time: 4096 of them would not be a small memory.
+# Larger heads are converted each time: 4096 of them would take too much memory.
 _CACHED_BYTES_MAX: Final = 1024
 _CACHE_ENTRIES: Final = 4096
 
-# How the head of a delivery of a stream ends, before the offset itself: see `offsets`.
+# The size of a stream's offset at the end of a delivery's head (`offsets`).
 OFFSET_BYTES: Final = 8
 _OFFSET_END: Final = b"\xa3\x0fx-stream-offset\x81"
 _OFFSET_AT: Final = -(len(_OFFSET_END) + OFFSET_BYTES)
@@ -99,22 +98,21 @@ _TWOS: Final = b"\x02" * OFFSET_BYTES
 
 
 def all_to_amqp10(messages: Sequence[Message]) -> Sequence[Message]:
-    """The messages in AMQP 1.0's encoding: the same sequence if all are in it."""
-    # Messages share heads: looking at the different ones costs half of looking at each message's.
+    """Return the messages in AMQP 1.0's encoding: the same sequence if all are in it."""
+    # Messages share heads: checking the different ones costs half of checking each message's.
     if all(head[0] != amqp091.MARK for head in set(map(_HEAD, messages))):
         return messages
     return [to_amqp10(message) for message in messages]
 
 
 def all_to_amqp091(messages: Sequence[Message]) -> Sequence[Message]:
-    """The messages in AMQP 0-9-1's encoding: the same sequence if all are in it."""
+    """Return the messages in AMQP 0-9-1's encoding: the same sequence if all are in it."""
     if all(head[0] == amqp091.MARK for head in set(map(_HEAD, messages))):
         return messages
     return [to_amqp091(message) for message in messages]
 
 
 def to_amqp10(message: Message) -> Message:
-    """The message in the encoding of AMQP 1.0; itself if it is in it."""
     head, body = message
     if head[0] != amqp091.MARK:
         return message
@@ -124,13 +122,12 @@ def to_amqp10(message: Message) -> Message:
         return head10, prefix + data_section(body)
     if is_encoded_body(body):
         return head10, prefix + body
-    # It only says so. The type stays as an annotation, so that it comes back.
+    # The type claims an encoded body wrongly. It stays as an annotation, so that it comes back.
     head10, prefix, _ = converted(head, False)
     return head10, prefix + data_section(body)
 
 
 def to_amqp091(message: Message) -> Message:
-    """The message in the encoding of AMQP 0-9-1; itself if it is in it."""
     head, bare = message
     if head[0] == amqp091.MARK:
         return message
@@ -152,7 +149,7 @@ def to_amqp091(message: Message) -> Message:
 
 
 def _head_to_amqp10(head: bytes, trust_type: bool = True) -> tuple[bytes, bytes, bool]:
-    """The head, what comes before the body, and whether the type says that the body is encoded."""
+    """Return the head, the bytes before the body, and whether the type declares the body as encoded."""
     names, given, redelivered = amqp091.split_head(head)
     exchange, pos = decode_shortstr(names, 0)
     routing_key, _ = decode_shortstr(names, pos)
@@ -176,7 +173,7 @@ def _head_to_amqp10(head: bytes, trust_type: bool = True) -> tuple[bytes, bytes,
         durable=properties.delivery_mode == PERSISTENT,
         priority=properties.priority,
         ttl=None if properties.expiration is None else min(int(properties.expiration), _TTL_MAX),
-        # Left out, which means false: dead-lettered, and nobody has had it since (see `dead_lettering`).
+        # Left out, which means false: dead-lettered and not acquired since (`dead_lettering`).
         first_acquirer=None if times and not redelivered else not (redelivered or count),
         delivery_count=count,
     )
@@ -192,9 +189,8 @@ _cached_to_amqp10 = lru_cache(maxsize=_CACHE_ENTRIES)(_head_to_amqp10)
 def _headers_to_amqp10(
     headers: dict[str, Any], times: bytes, annotations: dict[Any, Any], application: dict[str, Any]
 ) -> None:
-    """Spread the headers."""
     deaths = with_times(from_header(headers.get(X_DEATH)), times)
-    cc: list[str] | None = None  # goes before a header called x-cc
+    cc: list[str] | None = None  # takes precedence over a header called x-cc
     for name, value in headers.items():
         if name.startswith("x-") and name.isascii():
             annotation = DROPPED if name == X_DEATH and deaths else value_to_amqp10(value)
@@ -208,12 +204,11 @@ def _headers_to_amqp10(
                 application[name] = simple
     if cc is not None:
         annotations[X_CC] = cc
-    if deaths:  # goes before a header called x-opt-deaths, which only a client writes
+    if deaths:  # takes precedence over a header called x-opt-deaths, which only a client writes
         annotations[X_OPT_DEATHS] = to_annotation(deaths)
 
 
 def _properties_to_amqp10(given: BasicProperties) -> bytes:
-    """The properties section, nothing if no field of it would be set."""
     properties = Properties(
         message_id=_id_to_amqp10(given.message_id),
         user_id=None if given.user_id is None else _bytes(given.user_id),
@@ -237,7 +232,6 @@ def _bytes(text: str) -> bytes:
 
 
 def _text(text: str) -> str:
-    """The text, with what was not UTF-8 replaced."""
     return text if text.isascii() else _bytes(text).decode("utf-8", "replace")
 
 
@@ -259,7 +253,6 @@ def _id_to_amqp10(text: str | None) -> UUID | bytes | str | None:
 
 
 def _address(reply_to: str) -> str:
-    """The address of a queue; what is one already, and the empty text, stay."""
     if not reply_to or reply_to.startswith((_QUEUES, "/exchanges/")):
         return reply_to
     return _QUEUES + quote(reply_to, safe="")
@@ -307,9 +300,9 @@ _cached_to_amqp091 = lru_cache(maxsize=_CACHE_ENTRIES)(_head_to_amqp091)
 
 @lru_cache(maxsize=_CACHE_ENTRIES)
 def _around_offset(start: bytes, prefix: bytes, encoded: bool) -> tuple[bytes, bytes]:
-    """What the head for AMQP 0-9-1 has before and behind the eight bytes of a stream's offset.
+    """Return the parts of the head for AMQP 0-9-1 before and behind the eight bytes of a stream's offset.
 
-    An offset is a long there, eight bytes too. Two conversions differ exactly where it stands.
+    An offset is a long there, eight bytes too. Two conversions differ exactly at its position.
     """
     ones = _head_to_amqp091(start + _ONES, prefix, encoded)
     twos = _head_to_amqp091(start + _TWOS, prefix, encoded)
@@ -342,7 +335,9 @@ def _annotations_to_headers(annotations: dict[Any, Any], headers: dict[str, Any]
 
 
 def _properties_to_amqp091(given: Properties, properties: BasicProperties, headers: dict[str, Any]) -> None:
-    """The fields to, subject, group-sequence, reply-to-group-id and absolute-expiry-time have no place."""
+    """The fields to, subject, group-sequence, reply-to-group-id and absolute-expiry-time have no
+    counterpart.
+    """
     properties.message_id = _id_to_amqp091(given.message_id, X_MESSAGE_ID, headers)
     properties.correlation_id = _id_to_amqp091(given.correlation_id, X_CORRELATION_ID, headers)
     properties.content_type = _short(given.content_type)
@@ -358,17 +353,15 @@ def _properties_to_amqp091(given: Properties, properties: BasicProperties, heade
 
 
 def _short(text: Any) -> str | None:
-    """The text if it fits a short string."""
     return name_of(text)
 
 
 def _shortened(text: str) -> str:
-    """The beginning of the text that fits a short string."""
     return text.encode()[:NAME_BYTES_MAX].decode("utf-8", "ignore")
 
 
 def _id_to_amqp091(value: Any, header: str, headers: dict[str, Any]) -> str | None:
-    """The text of an id. If it has none, or a long one, it goes to a header."""
+    """Return the text of an id. An id without one, or with a long one, becomes a header."""
     if value is None:
         return None
     if isinstance(value, UUID):
@@ -385,7 +378,6 @@ def _id_to_amqp091(value: Any, header: str, headers: dict[str, Any]) -> str | No
 
 
 def _queue_name(address: str) -> str:
-    """The queue that an address names; any other address as it is."""
     name = address.removeprefix(_QUEUES)
     if name == address or not name or "/" in name:
         return address

@@ -1,14 +1,13 @@
-"""What dead-lettering makes of a message: the history in its head, the new exchange and key, no time to live.
+"""Dead-lettering of messages: the history in the head, the new exchange and key, no time to live.
 
 Only the head changes, and it stays in its protocol's encoding; body and bare message are as published. So
-the work is done once for all messages of a batch that share a head, and most of it once for those of
-AMQP 0-9-1 whose heads differ in other properties only, in message-id for instance. What the records
-mean, and how the broker's own are told from what a client published under the same name, is in
-docs/adr/0015.
+the work is done once for all messages of a batch that share a head, and most of it once for those of AMQP
+0-9-1 with heads that differ in other properties only. The broker's records are marked in the head, because
+a client may publish headers of the same name.
 
-The message counts as one that nobody has had yet in its new queue: it is not redelivered. For a consumer of
-AMQP 1.0 it still has no first acquirer, so in that encoding the field first-acquirer is left out, which
-means false, until somebody acquires it; then it says false. The count of failed deliveries is kept.
+The message counts as not acquired in its new queue: it is not redelivered. For a consumer of AMQP 1.0 it
+still has no first acquirer, so in that encoding the field first-acquirer is left out, which means false,
+until a consumer acquires it; then it is false. The count of failed deliveries remains.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from amqp10broker.message.death_history import (
 from amqp10broker.message.values import NAME_BYTES_MAX
 
 REMEMBERED_MAX: Final = 4096
-"""Heads of one batch whose fate is remembered: more of them do not repeat."""
+"""The most results remembered within one batch: a batch with more different heads hardly repeats them."""
 
 _CC: Final = "CC"
 _FIRST: Final = ("x-first-death-reason", "x-first-death-queue", "x-first-death-exchange")
@@ -52,14 +51,14 @@ _LAST: Final = ("x-last-death-reason", "x-last-death-queue", "x-last-death-excha
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why messages leave a queue, and where they go.
+    """Why messages leave a queue, and their new route.
 
     Attributes:
-        queue: which they leave.
+        queue: the queue that they leave.
         reason: rejected, expired, maxlen or delivery_limit.
         now_ms: the wall clock, in milliseconds.
         exchange: the dead-letter exchange.
-        routing_key: the dead-letter routing key; None: the messages keep theirs.
+        routing_key: the dead-letter routing key; None: the messages retain theirs.
     """
 
     queue: str
@@ -70,22 +69,24 @@ class Cause:
 
 
 class DeadLettered(NamedTuple):
-    """What becomes of all messages with one head."""
+    """The result of dead-lettering for all messages with one head."""
 
     head: bytes
     routing_keys: tuple[str, ...]
-    """By which they are routed now: the dead-letter routing key, or all they were published with."""
+    """The dead-letter routing key, or all keys that the message was published with."""
     deaths: tuple[Death, ...]
     """With this event, which is the first."""
 
 
 def dead_lettered(head: bytes, cause: Cause) -> DeadLettered:
-    """The head of one message that leaves a queue, and how it is routed; see `Dying.of`."""
+    """Return the new head and route of one message that leaves a queue; `Dying.of` does the same for many."""
     return Dying(cause).of(head)
 
 
 def deaths_of(head: bytes) -> tuple[Death, ...]:
-    """The broker's records of a message, newest first; what a client published under their name is none."""
+    """Return the broker's records of a message, newest first; records that a client published do not
+    count.
+    """
     if head[0] == amqp091.MARK:
         times = amqp091.death_times(head)
         if not times:
@@ -97,7 +98,7 @@ def deaths_of(head: bytes) -> tuple[Death, ...]:
 
 
 class _History(NamedTuple):
-    """What messages of AMQP 0-9-1 have in common that differ in other properties only."""
+    """The common parts of AMQP 0-9-1 messages that differ in other properties only."""
 
     names: bytes
     headers: bytes
@@ -108,7 +109,7 @@ class _History(NamedTuple):
 
 
 class Dying:
-    """What becomes of messages that leave a queue together."""
+    """Dead-letters messages that leave a queue together."""
 
     __slots__ = ("_cause", "_histories")
 
@@ -117,10 +118,10 @@ class Dying:
         self._histories: dict[tuple[bytes, ...], _History] = {}
 
     def of(self, head: bytes) -> DeadLettered:
-        """The head of a message that leaves the queue, and how it is routed.
+        """Return the new head and route of a message that leaves the queue.
 
         Args:
-            head: as the message lay in the queue, with a failed delivery counted already.
+            head: as it was in the queue, with a failed delivery counted already.
         """
         return self._of_091(head) if head[0] == amqp091.MARK else self._of_10(head)
 
@@ -128,7 +129,7 @@ class Dying:
         cause = self._cause
         header, annotations = decode_head(head)
         before = from_annotation(annotations[X_OPT_DEATHS]) if has_own_deaths(annotations) else ()
-        # Consumers may add annotations by the outcome modified: what they write need not be of any shape.
+        # Consumers may add annotations by the outcome modified, so these may have any shape.
         exchange, routing_key = annotations[X_EXCHANGE], annotations[X_ROUTING_KEY]
         exchange = exchange if isinstance(exchange, str) else ""
         routing_key = routing_key if isinstance(routing_key, str) else ""
@@ -189,7 +190,7 @@ class Dying:
         headers.update(_summary(deaths[0], exchange, first=not before))
         headers[X_DEATH] = [death.to_table() for death in deaths]
         if cause.routing_key is None:
-            # Of these the record says nothing: the client that reads it was not to know.
+            # The record does not contain these: they are hidden from the client that reads it.
             keys += amqp091.decode_hidden_keys(hidden)
         else:
             keys = (cause.routing_key,)
@@ -207,25 +208,24 @@ class Dying:
 
 
 def _keys_in(value: object) -> tuple[str, ...]:
-    """Routing keys in CC or x-cc."""
     if isinstance(value, list | tuple | Array) and all(isinstance(key, str) for key in value):
         return tuple(map(str, value))
     return ()
 
 
 def _summary(death: Death, exchange: str, *, first: bool) -> dict[str, str]:
-    """The headers that say the last event in short, and the first one, which is written once."""
+    """Return the headers that summarise the last event, and the first one, which is written once."""
     values = (death.reason, death.queue, exchange)
     summary = dict(zip(_FIRST, values, strict=True)) if first else {}
     return summary | dict(zip(_LAST, values, strict=True))
 
 
 def _text(text: str) -> str:
-    """The text as UTF-8 can hold it: JSON can spell halves of a surrogate pair."""
+    """JSON can contain halves of a surrogate pair, which UTF-8 cannot encode."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _short(text: str) -> str:
-    """The beginning that fits a short string; a dead-letter routing key may be longer."""
+    """Cut a text to a short string's size; a dead-letter routing key may be longer."""
     content = _text(text).encode()
     return content[:NAME_BYTES_MAX].decode("utf-8", "ignore")

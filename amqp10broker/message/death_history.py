@@ -1,7 +1,7 @@
-"""Records of dead-lettering, as both protocols show them: x-death of 0-9-1, x-opt-deaths of 1.0.
+"""Records of dead-lettering, in the form of both protocols: x-death of 0-9-1, x-opt-deaths of 1.0.
 
-One record stands for one queue and one reason; the newest event comes first. Times of records are kept to
-the millisecond beside an x-death, which has room for one time in seconds.
+One record stands for one queue and one reason; the newest event comes first. Times of records are stored
+to the millisecond beside an x-death, which has room for one time in seconds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from amqp10broker.dataclass import dataclass
 
 X_DEATH: Final = "x-death"
 REJECTED: Final = "rejected"
-"""The reason that a client gives: it tells a wanted cycle from an automatic one."""
+"""The reason that a client gives: it distinguishes an intended cycle from an automatic one."""
 
 _UINT_MAX: Final = 2**32 - 1
 _INT64_MAX: Final = 2**63 - 1
@@ -28,7 +28,7 @@ _TIMES: Final = struct.Struct(">QQ")
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """What happened to a message in one queue for one reason."""
+    """The dead-letterings of a message from one queue for one reason."""
 
     queue: str
     reason: str
@@ -37,13 +37,13 @@ class Death:
     first_time_ms: int
     last_time_ms: int
     exchange: str
-    """What the message had been published to before it came into the queue."""
+    """The exchange that the message had been published to before it came into the queue."""
     routing_keys: tuple[str, ...]
     ttl_ms: int | None = None
-    """The message's own time to live, which it lost by it."""
+    """The message's own time to live, which dead-lettering removed."""
 
     def to_table(self) -> dict[str, Any]:
-        """As an item of x-death, which has one time: the first."""
+        """Encode as an item of x-death, which has one time: the first."""
         table: dict[str, Any] = {
             "count": Int64(self.count),
             "reason": self.reason,
@@ -57,7 +57,6 @@ class Death:
         return table
 
     def to_map(self) -> dict[Any, Any]:
-        """As an item of x-opt-deaths."""
         fields: dict[Any, Any] = {}
         if self.ttl_ms is not None:
             fields[Symbol("ttl")] = UInt(min(self.ttl_ms, _UINT_MAX))
@@ -72,11 +71,6 @@ class Death:
 
 
 def to_annotation(deaths: tuple[Death, ...]) -> Array:
-    """The value of x-opt-deaths.
-
-    Args:
-        deaths: at least one.
-    """
     return array_of([death.to_map() for death in deaths])
 
 
@@ -89,18 +83,14 @@ def recorded(
     routing_keys: tuple[str, ...],
     ttl_ms: int | None,
 ) -> tuple[Death, ...]:
-    """The records with one more event, newest first.
+    """Return the records with one more event, newest first.
 
-    Of a queue and reason that are among them only count and last time change: exchange, routing keys and
+    An event of a recorded queue and reason changes only count and last time: exchange, routing keys and
     time to live stay those of the first event, as in RabbitMQ.
 
     Args:
         deaths: the records so far, newest first.
-        queue: where it happened.
-        reason: why.
         now_ms: the wall clock, in milliseconds.
-        exchange: what the message had been published to.
-        routing_keys: with which keys.
         ttl_ms: the message's own time to live; None: it had none.
     """
     others = tuple(each for each in deaths if (each.queue, each.reason) != (queue, reason))
@@ -111,11 +101,11 @@ def recorded(
 
 
 def is_cycle(deaths: Sequence[Death], queue: str) -> bool:
-    """Whether a message has come back to a queue without any client having a hand in it.
+    """Return whether a message has returned to a queue without any client's action.
 
     Args:
         deaths: its records, newest first.
-        queue: where it is about to go.
+        queue: its next queue.
 
     Returns:
         True if it died in that queue, neither for `rejected` then nor anywhere since.
@@ -129,12 +119,11 @@ def is_cycle(deaths: Sequence[Death], queue: str) -> bool:
 
 
 def times_of(deaths: Sequence[Death]) -> bytes:
-    """The times of records, as they stand beside an x-death (`amqp091.death_times`)."""
     return b"".join([_TIMES.pack(death.first_time_ms, death.last_time_ms) for death in deaths])
 
 
 def with_times(deaths: tuple[Death, ...], times: bytes) -> tuple[Death, ...]:
-    """Records out of an x-death with their true times; as they are without times."""
+    """Return records of an x-death with their exact times; unchanged without times."""
     if len(times) != len(deaths) * _TIMES.size:
         return deaths
     return tuple(
@@ -144,12 +133,12 @@ def with_times(deaths: tuple[Death, ...], times: bytes) -> tuple[Death, ...]:
 
 
 def from_header(value: Any) -> tuple[Death, ...]:
-    """The records in an x-death header; none if it is not of that shape, for a client may send anything."""
+    """Return the records in an x-death header; none if a client wrote a value of another shape."""
     return _all(_from_table, value) if type(value) is list else ()
 
 
 def from_annotation(value: Any) -> tuple[Death, ...]:
-    """The records in an x-opt-deaths annotation; none if it is not of that shape."""
+    """Return the records in an x-opt-deaths annotation; none if it has another shape."""
     return _all(_from_map, value) if type(value) in (list, Array) and not _described(value) else ()
 
 

@@ -1,10 +1,10 @@
-"""When a message may be delivered at the earliest, as its publisher wrote it.
+"""The earliest delivery time of a message, as its publisher wrote it.
 
-Two message annotations of AMQP 1.0 say so, or headers of these names in AMQP 0-9-1: `x-opt-delivery-time`, in
-milliseconds since 1970, which clients for JMS write, and `x-opt-delivery-delay`, in milliseconds from the
-arrival at the queue, as Artemis has it. If both are there the first one counts.
+It is a message annotation of AMQP 1.0, or a header in AMQP 0-9-1: `x-opt-delivery-time`, in milliseconds
+since 1970, which JMS clients write, or `x-opt-delivery-delay`, in milliseconds from the arrival at the
+queue, as in Artemis. If both are present the first one counts.
 
-A dead letter has no delay any more: the queue that gave it up was the one that should hold it back.
+A dead letter has no delay any more: it applied to the first queue.
 """
 
 from __future__ import annotations
@@ -23,33 +23,35 @@ X_OPT_DELIVERY_TIME: Final = Symbol("x-opt-delivery-time")
 X_OPT_DELIVERY_DELAY: Final = Symbol("x-opt-delivery-delay")
 
 TIME_MAX_MS: Final = 2**63 - 1
-"""The last time that a timestamp, and the file of a snapshot, can hold."""
+"""The last time that a timestamp, and the file of a snapshot, can represent."""
 
 _IN_BOTH: Final = b"x-opt-delivery-"
 
 
 class Delay(NamedTuple):
-    """Of one message."""
-
     ms: int
     """Since 1970, or from its arrival on."""
     from_arrival: bool
 
     def due_ms(self, now_ms: int) -> int:
-        """When a message that arrives now may be delivered, in ms since 1970; what is past is at once."""
+        """Return the delivery time of a message that arrives now, in ms since 1970; a past time is due at
+        once.
+        """
         return max(0, min(self.ms + now_ms if self.from_arrival else self.ms, TIME_MAX_MS))
 
 
 def may_be_delayed(encoded: bytes) -> bool:
-    """Whether a head, or properties, may hold one of the names: most do not, and need not be decoded."""
+    """Return whether a head, or properties, may contain one of the names: most do not, and need not be
+    decoded.
+    """
     return _IN_BOTH in encoded
 
 
 def milliseconds_in(value: Any) -> int | None:
-    """A time or a duration that a client wrote; None if it is no number.
+    """Return a time or a duration that a client wrote; None if it is not a number.
 
-    Brokers look at the value and not at its type: some clients write a long, others a timestamp, and one of
-    AMQP 0-9-1 has seconds.
+    Brokers check the value and not its type: some clients write a long, others a timestamp, and one of
+    AMQP 0-9-1 is in seconds.
     """
     if not isinstance(value, int) or isinstance(value, bool):
         return None
@@ -57,7 +59,6 @@ def milliseconds_in(value: Any) -> int | None:
 
 
 def delay_of(head: bytes) -> Delay | None:
-    """How long the message of this head is held back; None: it is not."""
     if head[0] != amqp091.MARK:
         annotations = decode_head(head)[1]
         return None if has_own_deaths(annotations) else _delay_in(annotations)

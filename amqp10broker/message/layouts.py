@@ -1,19 +1,19 @@
-"""Layouts of AMQP 1.0 messages: what a publisher's messages have in common, learned from those it sent.
+"""Layouts of AMQP 1.0 messages: common parts of a publisher's messages, learned from those it sent.
 
 The messages of one publisher mostly have the same constructors, sizes and keys in the same places, and
-differ in the content of a few values: a message-id, a time, an application property, the body. Whether
-a message is well-formed depends on the former only. So once a message has been checked thoroughly, one
-comparison of numbers says the same of the next one: everything up to the body's content, read as one
-big number, with the bits masked out that may be anything.
+differ in the content of a few values: a message-id, a time, an application property, the body. Whether a
+message is well-formed depends on the former only. So once a message has been checked thoroughly, one
+comparison of numbers checks the next one: everything up to the body's content, read as one big number,
+with the variable bits masked out.
 
-A bit may be anything only if no value of it makes another message of it than what was learned:
+A bit may vary only if no value of it makes another message of it than the one that was learned:
 
 * all of an integer, a floating-point number, a time, a uuid or a binary;
-* all but the highest bit of each byte of a string or a symbol in ASCII. So what matches is ASCII, which
-  is UTF-8, and other text is checked thoroughly unless it is the very same.
+* all but the highest bit of each byte of a string or a symbol in ASCII. So a match is ASCII, which is
+  UTF-8, and other text is checked thoroughly unless it is the very same.
 
-What else there is must be equal: header and annotations, constructors, sizes, keys, the user-id, and
-every value that is not listed here. The size of the body is checked against the end of the message.
+All else must be equal: header and annotations, constructors, sizes, keys, the user-id, and every value
+that is not listed here. The size of the body is checked against the end of the message.
 """
 
 from __future__ import annotations
@@ -25,18 +25,21 @@ from amqp10broker.amqp10.performatives import AMQP_VALUE, APPLICATION_PROPERTIES
 from amqp10broker.dataclass import dataclass
 
 LENGTH_MAX: Final = 512
-"""Messages with more bytes before the body's content are not learned: big numbers cost what they are long."""
+"""Messages with more bytes before the body's content are not learned: the cost of big numbers grows with
+their length.
+"""
 LAYOUTS_MAX: Final = 64
-"""MessageLayouts that one reader remembers: with other bounds, below 100 kB."""
+"""MessageLayouts that one reader remembers: with the other limits, below 100 kB."""
 ALIKE_MAX: Final = 8
-"""Of these, layouts that begin alike, and so have to be tried one after the other."""
+"""The most layouts with an equal beginning, which have to be tried one after the other."""
 PAUSE_MAX: Final = 64
-"""At most so many messages that match nothing go by before one of them is learned."""
+"""The most unmatched messages that are skipped before one of them is learned."""
 
 _KEY_BYTES: Final = 7
-"""Beginning of the section after the header, up to the constructor of its first item. Properties have
-their size in it, so message-ids of many sizes are not alike. It has to be from bytes that stay, which the
-first four do also if the section is the body."""
+"""Beginning of the section after the header, up to the constructor of its first item. Properties have their
+size in it, so messages with ids of different sizes differ. The key must consist of fixed bytes, which the
+first four are also if the section is the body.
+"""
 _KEY_BYTES_OF_BODY: Final = 4
 _HEADER_LIST0: Final = b"\x00\x53\x70\x45"
 _SMALL_ULONG: Final = b"\x00\x53"
@@ -52,8 +55,9 @@ _FREE: Final = frozenset(
         0x98,  # uuid
     )
 )
-"""Constructors of fixed width whose every content is a value. Not so boolean and char; and decimals are
-too rare to reason about."""
+"""Constructors of fixed width with a value in every content. Not so boolean and char; decimals are too
+rare.
+"""
 _BINARIES: Final = {0xA0: 1, 0xB0: 4}
 _STRINGS: Final = {0xA1: 1, 0xB1: 4}
 _SIZE_WIDTHS: Final = {**_BINARIES, **_STRINGS, 0xA3: 1, 0xB3: 4}
@@ -65,19 +69,19 @@ _number = int.from_bytes
 
 @dataclass(frozen=True, slots=True)
 class MessageLayout:
-    """What messages have in common, and what to make of such a message.
+    """The common parts of messages, and the head for such a message.
 
     Attributes:
         size_at: where the body's size field begins.
-        length: bytes before the content of the body, which the size field is the last of.
+        length: bytes before the content of the body; the size field is the last of them.
         size_max: of the message, by the width of the body's size field.
         mask: has 1 for each of the bits that count.
-        fixed: those bits, those of the body's size field taken as if the message had no bytes at all;
-            so its own size added makes the number that a message must have.
+        fixed: those bits, with the body's size field computed for a message of zero bytes, so that the
+            message's size is added before the comparison.
         text: the body is a string, which must be UTF-8.
         head: of the message in the broker.
         bare: where the bare message begins.
-        to: where the content of the `to` in properties is; None unless it is a string.
+        to: the slice of the `to` in properties; None unless it is a string.
     """
 
     size_at: int
@@ -94,9 +98,9 @@ class MessageLayout:
 class MessageLayouts:
     """The layouts that one reader has learned.
 
-    Learning takes about as long as checking thoroughly. A publisher whose messages never have the same
-    layout twice shall not pay for it each time, so the more was learned, the more messages that match
-    nothing go by before the next one is learned. One that does repeat itself has few of those.
+    Learning takes about as long as checking thoroughly. A publisher that never repeats a layout must not
+    pay for it each time, so the more was learned, the more unmatched messages are skipped before the next
+    one is learned. A publisher that does repeat layouts has few unmatched messages.
     """
 
     __slots__ = ("_by_start", "_count", "_learned", "_pause")
@@ -111,11 +115,10 @@ class MessageLayouts:
         return self._count
 
     def find(self, payload: bytes, at: int) -> MessageLayout | None:
-        """The layout of a message, or None if it is not known to be well-formed.
+        """Return the layout of a message, or None if it is not known to be well-formed.
 
         Args:
-            payload: the message.
-            at: `header_end` of it.
+            at: `header_end` of the payload.
         """
         if not at and payload.startswith(_HEADER_LIST0):
             at = 4
@@ -128,10 +131,10 @@ class MessageLayouts:
         for layout in alike:
             length = layout.length
             if (
-                # Below its length there is no room for the size field, above its maximum the sum below
-                # would run over from the size field into the constructor.
+                # Below its length the size field does not fit, above its maximum the sum below would run over
+                # from the size field into the constructor.
                 length <= size <= layout.size_max
-                # Of layouts that begin alike, this tells the wrong ones without a big number.
+                # Rejects most layouts with an equal beginning without a big number.
                 and payload[length - 1] == (size - length) & 0xFF
                 and _number(payload[:length], "big") & layout.mask == layout.fixed + size
                 and (not layout.text or _is_utf8(payload, length))
@@ -143,13 +146,14 @@ class MessageLayouts:
         return None
 
     def learn(self, payload: bytes, at: int, bare: int, head: bytes) -> None:
-        """Remember the layout of a message, unless it has none that could repeat, or it is no time for it.
+        """Remember the layout of a message, unless it cannot repeat, or the pause since the last one was too
+        short.
 
         Args:
-            payload: a message that has been checked thoroughly, and that `find` does not know.
-            at: `header_end` of it.
+            payload: a message that has been checked thoroughly, and that `find` has not found.
+            at: `header_end` of the payload.
             bare: where its bare message begins.
-            head: what the bytes before that have become.
+            head: the converted bytes before `bare`.
         """
         if self._pause:
             self._pause -= 1
@@ -161,7 +165,7 @@ class MessageLayouts:
             return
         if not at and payload.startswith(_HEADER_LIST0):
             at = 4
-        # Back in at the end: what was added to last is forgotten last.
+        # Reinserted at the end: the layouts that were extended last are forgotten last.
         width = _KEY_BYTES if at + _KEY_BYTES <= layout.size_at else _KEY_BYTES_OF_BODY
         key = payload[at : at + width]
         alike = self._by_start.pop(key, [])
@@ -177,20 +181,16 @@ class MessageLayouts:
 
 
 def header_end(payload: bytes) -> int:
-    """Where a header in the commonest encoding ends, 0 if the message does not begin with one."""
+    """Return where a header in the commonest encoding ends, 0 if the message does not begin with one."""
     return 5 + payload[4] if payload.startswith(b"\x00\x53\x70\xc0") and len(payload) > 4 else 0
 
 
 def layout_of(payload: bytes, bare: int, head: bytes) -> MessageLayout | None:
-    """The layout of a message that has been checked thoroughly.
+    """Return the layout of a message that has been checked thoroughly; arguments as of
+    `MessageLayouts.learn`.
 
-    None if its body is something else than one data section or a binary or string as amqp-value, if
-    something follows the body, if it is too long, or if it measures descriptors in an unusual way.
-
-    Args:
-        payload: the message.
-        bare: where its bare message begins.
-        head: what the bytes before that have become.
+    None if its body is not one data section or a binary or string as amqp-value, if another section
+    follows the body, if it is too long, or if it encodes descriptors in an unusual way.
     """
     free: list[tuple[int, int, int]] = []
     to: slice | None = None
@@ -217,7 +217,7 @@ def layout_of(payload: bytes, bare: int, head: bytes) -> MessageLayout | None:
     mask_bytes = bytearray(b"\xff") * length
     for start, stop, bits in free:
         mask_bytes[start:stop] = bytes((bits,)) * (stop - start)
-    # The size field is the end of the number. What it must be is added when a message is compared.
+    # The size field is the end of the number. Its required value is added when a message is compared.
     mask = _number(mask_bytes, "big")
     fixed = _number(payload[:length], "big") & mask
     size_values = 1 << 8 * width
@@ -243,12 +243,11 @@ def _is_utf8(payload: bytes, start: int) -> bool:
 
 
 def _section_at(payload: bytes, pos: int) -> int:
-    """The code of the section that begins here, 0 if its descriptor is not the shortest one."""
+    """0 if the section's descriptor is not in the shortest encoding."""
     return payload[pos + 2] if payload.startswith(_SMALL_ULONG, pos) else 0
 
 
 def _properties(payload: bytes, pos: int, free: list[tuple[int, int, int]]) -> tuple[int, slice | None]:
-    """Where properties end, and where the content of their `to` is, if it is a string."""
     to: slice | None = None
     pos, count = _items(payload, pos)
     for field in range(count):
@@ -256,7 +255,7 @@ def _properties(payload: bytes, pos: int, free: list[tuple[int, int, int]]) -> t
         content = _content(payload, pos)
         if content is not None:
             start, bits = content
-            # Whose user-id this is has been checked: it has to stay.
+            # The user-id has been checked for this user only: it has to stay.
             if field != _USER_ID:
                 free.append((start, stop, bits))
             if field == _TO and payload[pos] in _STRINGS:
@@ -266,7 +265,7 @@ def _properties(payload: bytes, pos: int, free: list[tuple[int, int, int]]) -> t
 
 
 def _application_properties(payload: bytes, pos: int, free: list[tuple[int, int, int]]) -> int:
-    """Where application-properties end. Their keys stay, since they must differ."""
+    """The keys stay, since they must differ."""
     pos, count = _items(payload, pos)
     for _ in range(count // 2):
         pos = skip(payload, pos)
@@ -280,7 +279,6 @@ def _application_properties(payload: bytes, pos: int, free: list[tuple[int, int,
 
 
 def _items(payload: bytes, pos: int) -> tuple[int, int]:
-    """Where the items of a list or map begin, and how many there are."""
     layout = _LIST_STARTS.get(payload[pos])
     if layout is None:  # the list without items has a constructor of its own
         return pos + 1, 0
@@ -289,9 +287,8 @@ def _items(payload: bytes, pos: int) -> tuple[int, int]:
 
 
 def _content(payload: bytes, pos: int) -> tuple[int, int] | None:
-    """Where the content of a value begins, and the bits in each byte of it that count.
-
-    None if all of the value has to stay.
+    """Return the position of a value's content, and the bits in each byte of it that count; None if all of it
+    has to stay.
     """
     code = payload[pos]
     if code in _FREE:

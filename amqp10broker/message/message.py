@@ -1,6 +1,6 @@
-"""A message in the broker: a head of our making, and what the publisher wrote untouched.
+"""A message in the broker: a head made by the broker, and the publisher's bytes untouched.
 
-A `Message` is a plain tuple of two bytes objects, told apart by the first byte of the head:
+A `Message` is a plain tuple of two bytes objects; the first byte of the head determines the protocol:
 
 ==============  =======================================================  ===============================
 protocol        head                                                     second part
@@ -14,19 +14,18 @@ AMQP 0-9-1      0x91, flags (bit 0: redelivered, 1: dead-lettered, 2:    the bod
                 BCC; if dead-lettered, the times of its records
 ==============  =======================================================  ===============================
 
-A head of AMQP 1.0 depends on few things (the publisher's header and annotations, exchange, routing
-key), so that thousands of messages share one object.
+A head of AMQP 1.0 depends on few things (the publisher's header and annotations, exchange, routing key),
+so that thousands of messages share one object.
 
-Two bytes objects in a tuple are the cheapest thing that can wait in a queue: 56 bytes beside the
-content, and the collector drops tuples of atoms from its books at the first pass (with a million
-objects waiting, that is the difference between no pause and 150 ms). What the broker wants to know
-of a message later it reads from the head.
+Two bytes objects in a tuple are the cheapest queued representation: 56 bytes beside the content, and the
+garbage collector untracks tuples of atoms at the first pass (with a million objects waiting, that is the
+difference between no pause and 150 ms). Everything else about a message is read from the head later.
 
-Records of dead-lettering are in the head, where the client finds them: in the annotation x-opt-deaths, or
-in the header x-death. A client may publish such things too. The broker's own are told by the flag in a
-head of AMQP 0-9-1, and by x-opt-deaths being the first of the annotations in one of AMQP 1.0.
+Records of dead-lettering are in the annotation x-opt-deaths, or in the header x-death. A client may
+publish these too. The broker's own are marked by the flag in a head of AMQP 0-9-1, and by x-opt-deaths
+being the first of the annotations in one of AMQP 1.0.
 
-A message keeps its publisher's encoding; `convert` makes the other one for a consumer that needs it.
+A message stays in its publisher's encoding; `convert` makes the other one for a consumer that needs it.
 """
 
 from __future__ import annotations
@@ -51,12 +50,12 @@ Message: TypeAlias = HeadAndContent
 
 
 def is_amqp091(message: Message) -> bool:
-    """Whether the message is in the encoding of AMQP 0-9-1; otherwise it is in that of AMQP 1.0."""
+    """Return whether the message is in the encoding of AMQP 0-9-1, not of AMQP 1.0."""
     return message[0][0] == amqp091.MARK
 
 
 def durable(message: Message) -> bool:
-    """Whether the publisher wants the message to survive a restart."""
+    """Return whether the publisher wants the message to survive a restart."""
     head = message[0]
     if head[0] == amqp091.MARK:
         return amqp091.persistent(head)
@@ -64,7 +63,7 @@ def durable(message: Message) -> bool:
 
 
 def redelivered(message: Message) -> bool:
-    """Whether the client is told that somebody may have had the message before."""
+    """Return whether the message may have been delivered before, as reported to the client."""
     head = message[0]
     if head[0] == amqp091.MARK:
         return amqp091.redelivered(head)
@@ -72,10 +71,9 @@ def redelivered(message: Message) -> bool:
 
 
 def acquired(message: Message, *, failed: bool) -> Message:
-    """The message as the next consumer sees it after one consumer had it.
+    """Return the message after one consumer had it.
 
     Args:
-        message: as it was delivered.
         failed: the delivery counts as a failed attempt (`modified` with delivery-failed).
     """
     head, content = message

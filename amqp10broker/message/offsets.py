@@ -1,12 +1,12 @@
-"""Messages of a stream: kept without their offset, delivered with it.
+"""Messages of a stream: stored without their offset, delivered with it.
 
-A stream keeps the encoding of AMQP 1.0. A delivery says in the annotation ``x-stream-offset`` where in
-the stream it stands, which no two messages have in common. So a stream keeps heads that end where the
-eight bytes of the offset belong: thousands of messages still share one, and a delivery costs adding
-them. An ``x-stream-offset`` that a publisher wrote (it copies from another stream) is taken out.
+A stream stores the encoding of AMQP 1.0. The annotation ``x-stream-offset`` of a delivery contains its
+offset, which no two messages share. So stored heads end where the eight bytes of the offset belong:
+thousands of messages still share one, and a delivery only appends them. An ``x-stream-offset`` that a
+publisher wrote is removed.
 
-A consumer that asks for it is told in ``x-opt-enqueued-time``, too, when the message was written here.
-That is one time for a chunk, so a head is made once for all messages of a chunk that share one.
+On request a delivery also has the time of writing in ``x-opt-enqueued-time``. That is one time for a
+chunk, so a head is made once for all messages of a chunk that share one.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _ANY_OFFSET: Final = bytes(OFFSET_BYTES)
 _NO_TIME: Final = Timestamp(0)
 _TIME_BYTES: Final = 8
 _OFFSET_KEY: Final = encode(X_STREAM_OFFSET) + encode(_PLACEHOLDER)[:-OFFSET_BYTES]
-"""What stands between the time and the offset: the constructor of the latter included."""
+"""The bytes between the time and the offset, including the constructor of the latter."""
 _ULONG_END: Final = encode(X_STREAM_OFFSET) + encode(ULong(2**64 - 1))[:-OFFSET_BYTES]
-"""How kept heads ended in data folders before RabbitMQ's long was written."""
+"""The end of stored heads in data folders before RabbitMQ's long was written."""
 _FILTER_VALUE: Final = X_STREAM_FILTER_VALUE.encode()
 _CACHE_ENTRIES: Final = 4096
 _HEAD: Final = itemgetter(0)
@@ -42,23 +42,17 @@ _pack_time = Struct(">q").pack
 
 
 def kept(messages: Sequence[Message]) -> list[Message]:
-    """The messages as a stream keeps them.
-
-    Args:
-        messages: as published, in either encoding.
-    """
+    """Convert published messages, of either encoding, to a stream's stored form."""
     converted = all_to_amqp10(messages)
     heads = {head: kept_head(head) for head in set(map(_HEAD, converted))}
     return [(heads[head], content) for head, content in converted]
 
 
 def kept_now(messages: list[Message]) -> list[Message]:
-    """The messages as `kept` makes them now.
-
-    Args:
-        messages: of one chunk as it was read, perhaps written when an offset was still a ulong.
+    """Convert the stored messages of one chunk, perhaps written when an offset was still a ulong, to today's
+    form.
     """
-    # A chunk is written at one time, so one message tells for all.
+    # A chunk is written at one time, so one message represents all.
     if not messages[0][0].endswith(_ULONG_END):
         return messages
     heads = {head: head[: -len(_OFFSET_KEY)] + _OFFSET_KEY for head in set(map(_HEAD, messages))}
@@ -66,21 +60,15 @@ def kept_now(messages: list[Message]) -> list[Message]:
 
 
 def delivered(messages: Sequence[Message], offset: int) -> list[Message]:
-    """Messages of a stream as consumers get them.
-
-    Args:
-        messages: as `kept` made them.
-        offset: of the first one; the others follow without a gap.
-    """
+    """Return stored messages as delivered, the first one with this offset, the others without a gap."""
     pack = _pack_offset
     return [(head + pack(number), content) for number, (head, content) in enumerate(messages, start=offset)]
 
 
 def delivered_with_time(messages: Sequence[Message], offsets: Iterable[int], time_ms: int) -> list[Message]:
-    """Messages of a stream as consumers get them that ask when they were enqueued.
+    """Return stored messages as delivered to consumers that request ``x-opt-enqueued-time``.
 
     Args:
-        messages: as `kept` made them.
         offsets: of each.
         time_ms: when they were written, in milliseconds since 1970.
     """
@@ -94,13 +82,12 @@ def delivered_with_time(messages: Sequence[Message], offsets: Iterable[int], tim
 
 
 def kept_head(head: bytes) -> bytes:
-    """The head that a stream keeps for a head of AMQP 1.0."""
     return _cached(head) if len(head) <= HEAD_BYTES_MAX else _without_offset(head)
 
 
 def filter_values(messages: Sequence[Message]) -> set[str | None]:
-    """The different ``x-stream-filter-value`` of messages as `kept` made them; None: some have none."""
-    # Most messages have none, and looking for its name in the bytes says so at once.
+    """Return the different ``x-stream-filter-value`` of stored messages; None: some have none."""
+    # Most messages have none, and searching the bytes for its name is the fastest check.
     return {
         filter_value((head + _ANY_OFFSET, b"")) if _FILTER_VALUE in head else None
         for head in set(map(_HEAD, messages))
@@ -115,7 +102,7 @@ def _without_offset(head: bytes) -> bytes:
 
 
 def _timed_start(head: bytes) -> bytes:
-    """Of a head that a stream keeps, one that ends where the eight bytes of a time belong."""
+    """The stored head up to the place of the eight bytes of a time."""
     return _cached_timed(head) if len(head) <= HEAD_BYTES_MAX else _without_time(head)
 
 

@@ -1,4 +1,4 @@
-"""Messages for those that speak no AMQP: properties by name, in the words of AMQP 0-9-1, and a body."""
+"""Messages for APIs without AMQP: properties by their names of AMQP 0-9-1, and a body."""
 
 from __future__ import annotations
 
@@ -18,19 +18,17 @@ from amqp10broker.message.convert import to_amqp091
 from amqp10broker.message.message import Message
 
 NAMES: Final = tuple(field.name for field in fields(BasicProperties))
-"""Of the properties."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlainMessage:
-    """One message.
+    """A message with decoded properties.
 
     Attributes:
-        exchange: it was published to.
-        routing_key: it was published with.
-        properties: those that it has; values are such as JSON has.
+        exchange, routing_key: as published.
+        properties: the present ones; values are JSON values.
         redelivered: a consumer had it before.
-        body: bytes; of a message of AMQP 1.0 whose body is not data the encoded body.
+        body: bytes; for an AMQP 1.0 message with a body that is not data the encoded body.
     """
 
     exchange: str
@@ -41,7 +39,6 @@ class PlainMessage:
 
 
 def plain_message(message: Message) -> PlainMessage:
-    """A message of either protocol."""
     head, body = to_amqp091(message)
     names, given, redelivered = split_head(head)
     exchange, pos = decode_shortstr(names, 0)
@@ -52,13 +49,13 @@ def plain_message(message: Message) -> PlainMessage:
 
 
 def encoded_properties(given: Mapping[str, Any]) -> bytes:
-    """Properties as a content header has them.
+    """Encode properties as a content header has them.
 
     Args:
         given: by name; unknown ones are left out.
 
     Raises:
-        BadRequest: one has a value that it cannot have.
+        BadRequest: a property has an invalid value.
     """
     try:
         return encode_properties(BasicProperties(**{name: given[name] for name in NAMES if name in given}))
@@ -67,7 +64,6 @@ def encoded_properties(given: Mapping[str, Any]) -> bytes:
 
 
 def _shown(value: Any) -> Any:
-    """A value of a property, as JSON can have it."""
     if isinstance(value, dict):
         return {_text(key): _shown(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -86,5 +82,4 @@ def _shown(value: Any) -> Any:
 
 
 def _text(text: str) -> str:
-    """The text, with what was not UTF-8 replaced."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

@@ -1,9 +1,9 @@
-"""A message as a quorum queue delivers it again: what happened to it so far, written into its head.
+"""The head of a message that a quorum queue delivers again: its history so far.
 
-The queue keeps a message as published, and beside it how often consumers had it, how many of those
-deliveries failed, and what `modified` outcomes added. All that is put into the head when the message is
-delivered again: `x-acquired-count` and `x-delivery-count` as annotations of AMQP 1.0 or headers of
-AMQP 0-9-1, the delivery-count and first-acquirer of the header, the redelivered flag.
+The queue stores a message as published, and beside it the number of acquisitions, of failed deliveries,
+and the annotations of `modified` outcomes. They are written into the head at a redelivery:
+`x-acquired-count` and `x-delivery-count` as annotations of AMQP 1.0 or headers of AMQP 0-9-1, the
+delivery-count and first-acquirer of the header, the redelivered flag.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ X_ACQUIRED_COUNT: Final = Symbol("x-acquired-count")
 X_DELIVERY_COUNT: Final = Symbol("x-delivery-count")
 
 _OURS: Final = frozenset((X_EXCHANGE, X_ROUTING_KEY, X_OPT_DEATHS, X_DEATH))
-"""What a consumer may not write by the outcome modified: where the message came from, and how it died."""
+"""Keys that a consumer may not write by the outcome modified: the message's origin and its deaths."""
 
 _CACHE_ENTRIES: Final = 4096
 
 
 def redelivered(message: Message, acquired: int, failures: int, annotations: bytes = b"") -> Message:
-    """The message as the next consumer sees it.
+    """Return the message for the next consumer.
 
     Args:
         message: as it was published.
-        acquired: how often consumers of this queue had it.
-        failures: how many of those deliveries failed.
+        acquired: number of acquisitions by consumers of this queue.
+        failures: number of failed deliveries among those.
         annotations: an encoded map that `modified` outcomes merged into its annotations; empty: none.
     """
     head, content = message
@@ -54,33 +54,29 @@ def redelivered(message: Message, acquired: int, failures: int, annotations: byt
 
 
 def merged(annotations: bytes, more: bytes) -> bytes:
-    """Two encoded maps of annotations as one; the second goes before the first.
-
-    Args:
-        annotations: what was merged so far; empty: nothing.
-        more: the annotations of one `modified` outcome; empty: none.
-    """
+    """Merge two encoded maps of annotations; entries of the second take precedence. Empty: none."""
     if not annotations or not more:
         return annotations or more
     return encode({**_items(annotations), **_items(more)})
 
 
 def delivery_time_ms(annotations: bytes) -> int | None:
-    """When the message may be delivered again at the earliest, as its `modified` outcome asks for.
+    """Return the earliest time of the next delivery, as requested by a `modified` outcome.
 
     Args:
         annotations: an encoded map.
 
     Returns:
-        Milliseconds since 1970, None if `x-opt-delivery-time` is not there, or is no number. RabbitMQ looks
-        at the value, not at its type: RabbitMQ's own client for Python sends a long, others a timestamp.
+        Milliseconds since 1970, None if `x-opt-delivery-time` is absent, or not a number. RabbitMQ checks
+        the value, not its type: RabbitMQ's own client for Python sends a long, others a timestamp.
     """
     return milliseconds_in(_items(annotations).get(X_OPT_DELIVERY_TIME))
 
 
 def _items(annotations: bytes) -> dict[Any, Any]:
     value, _ = decode(annotations)
-    # A map with a key that Python cannot hash merges nothing: such a key is no symbol, and refused before.
+    # A map with a key that Python cannot hash merges nothing: such a key is not a symbol, and was refused
+    # before.
     return {} if isinstance(value, Map) else value
 
 
@@ -111,7 +107,7 @@ def _head091(head: bytes, acquired: int, failures: int, more: dict[Any, Any]) ->
     try:
         encoded = encode_properties(properties)
     except EncodeError:
-        # What a client of AMQP 1.0 added has no encoding here: better without it than not at all.
+        # The annotations of an AMQP 1.0 client have no encoding here: leave them out rather than the message.
         properties.headers = {name: value for name, value in headers.items() if name not in map(str, more)}
         encoded = encode_properties(properties)
     return amqp091.join_head(

@@ -1,4 +1,4 @@
-"""What a headers exchange compares of a message, the same for the same message in either protocol."""
+"""The values that a headers exchange compares, the same for the same message in either protocol."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from amqp10broker.message.values import DROPPED, name_of, simple_to_amqp091, to_
 
 
 def routing_headers(message: Message) -> dict[str, object]:
-    """The headers of a message of AMQP 0-9-1; application-properties and x- annotations of one of AMQP 1.0.
+    """Return an AMQP 0-9-1 message's headers, or an AMQP 1.0 message's application-properties and x-
+    annotations.
 
     Values are plain Python ones: numbers int or float whatever their width, timestamps int in seconds,
-    texts str, binaries bytes. An annotation goes before an application-property of the same name.
+    texts str, binaries bytes. An annotation takes precedence over an application-property of the same
+    name.
     """
     head, bare = message
     if head[0] == amqp091.MARK:

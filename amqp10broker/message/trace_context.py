@@ -1,7 +1,8 @@
-"""The trace that a message belongs to: W3C Trace Context, as its publisher wrote it into the message.
+"""The trace of a message: W3C Trace Context, as its publisher wrote it into the message.
 
-AMQP 1.0: the application-properties ``traceparent`` and ``tracestate``. AMQP 0-9-1: headers of these names.
-Message-annotations cannot have them: the broker takes none whose names do not begin with ``x-``.
+AMQP 1.0: the application-properties ``traceparent`` and ``tracestate``. AMQP 0-9-1: headers of these
+names. They cannot be message-annotations: the broker accepts only annotations with names that begin with
+``x-``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from amqp10broker.message.routing_headers import routing_headers
 
 NAMES: Final = ("traceparent", "tracestate")
 LOOKED_THROUGH_BYTES: Final = 4096
-"""Of a message of AMQP 1.0: application-properties behind that are not found."""
+"""In an AMQP 1.0 message, application-properties behind these bytes are not searched."""
 
 _MARK: Final = b"traceparent"
 # Between name and value are the value's type and length: two bytes in AMQP 1.0, five in AMQP 0-9-1.
@@ -29,10 +30,9 @@ _SAMPLED: Final = 1
 
 
 def trace_fields(message: Message) -> dict[str, str] | None:
-    """The fields by name; empty if the message has no ``traceparent``.
+    """Return the fields by name; empty if the message has no ``traceparent``.
 
-    Returns:
-        None: it has one whose trace is not sampled, which is seen without reading all the others.
+    None: the trace is not sampled, which is known before all the other fields are read.
     """
     head, content = message
     where = head if is_amqp091(message) else content
@@ -48,7 +48,6 @@ def trace_fields(message: Message) -> dict[str, str] | None:
 
 
 def destination(message: Message) -> tuple[str, str]:
-    """Exchange and routing key that the message was published to."""
     if is_amqp091(message):
         names, _, _ = amqp091.split_head(message[0])
         size = names[0]
@@ -58,7 +57,7 @@ def destination(message: Message) -> tuple[str, str]:
 
 
 def ids(message: Message) -> tuple[str | None, str | None]:
-    """The message-id and the correlation-id, as texts; None: it has none."""
+    """Return message-id and correlation-id as texts; None for one that is absent."""
     if is_amqp091(message):
         properties = decode_properties(amqp091.split_head(message[0])[1])
         return properties.message_id, properties.correlation_id

@@ -1,4 +1,4 @@
-"""What a queue wants to know of a message: durable, priority, time to live, delay. Read from its head.
+"""The traits of a message that a queue uses, read from its head: durable, priority, time to live, delay.
 
 Most messages have one of few heads, so each short head is read once.
 """
@@ -25,10 +25,7 @@ _CACHE_ENTRIES: Final = 4096
 
 
 class Traits(NamedTuple):
-    """Of one head."""
-
     durable: bool
-    """The publisher wants the message to survive a restart."""
     priority: int | None
     """0 to 255; None: the publisher gave none."""
     ttl_ms: int | None
@@ -56,5 +53,4 @@ _remembered = lru_cache(maxsize=_CACHE_ENTRIES)(_read)
 
 
 def traits_of(head: bytes) -> Traits:
-    """What a message's head says of it."""
     return _remembered(head) if len(head) <= HEAD_BYTES_MAX else _read(head)

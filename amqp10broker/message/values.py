@@ -1,7 +1,7 @@
-"""Values between the type systems of AMQP 0-9-1 and AMQP 1.0, width for width.
+"""Conversion of values between the type systems of AMQP 0-9-1 and AMQP 1.0, width for width.
 
-A value that the other side cannot hold is `DROPPED`, and so are items of arrays and tables, each by
-itself; nothing here raises.
+A value without a counterpart becomes `DROPPED`, and so do items of arrays and tables, each by itself;
+nothing here raises.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from amqp10broker.amqp10 import types as t10
 
 
 class Dropped:
-    """The class of `DROPPED`."""
-
     __slots__ = ()
 
     def __repr__(self) -> str:
@@ -29,11 +27,12 @@ DROPPED: Final = Dropped()
 """Stands for a value that has no counterpart."""
 
 TEXT_BYTES_MAX: Final = 4096
-"""A longer text of AMQP 0-9-1 becomes binary: its long strings are as often data as text, and whether it
-is UTF-8 would have to be checked by every reader."""
+"""A longer text of AMQP 0-9-1 becomes binary: its long strings are as often data as text, and every reader
+would have to check for UTF-8.
+"""
 
 NAME_BYTES_MAX: Final = 255
-"""Of a short string: names in tables, and most properties."""
+"""The limit of a short string: names in tables, and most properties."""
 
 # Only the spelling that comes back: an upper-case one stays text, or a requester that compares its
 # correlation-id with the one of the reply would find another.
@@ -43,12 +42,11 @@ _INT64_MAX: Final = 2**63 - 1
 
 
 def uuid_of(text: str) -> UUID | None:
-    """The UUID that a text like ``urn:uuid:3d0c...`` names, None if it is no such text."""
+    """Return the UUID that a text like ``urn:uuid:3d0c...`` names, None for any other text."""
     return UUID(text[9:]) if _URN_UUID.fullmatch(text) else None
 
 
 def urn_of(uuid: UUID) -> str:
-    """The text for a UUID in AMQP 0-9-1."""
     return f"urn:uuid:{uuid}"
 
 
@@ -56,13 +54,13 @@ def urn_of(uuid: UUID) -> str:
 
 
 def simple_to_amqp10(value: Any) -> Any:
-    """A header as an application-property, which holds no tables and arrays."""
+    """Convert a header to an application-property, which cannot be a table or an array."""
     convert = _SIMPLE_TO_10.get(type(value))
     return DROPPED if convert is None else convert(value)
 
 
 def to_amqp10(value: Any) -> Any:
-    """A header as a message-annotation: tables become maps, arrays become lists."""
+    """Convert a header to a message-annotation: tables become maps, arrays become lists."""
     if type(value) is dict:
         return {
             t10.Symbol(key) if key.isascii() else key: converted
@@ -87,13 +85,13 @@ def _text(value: str) -> str | bytes:
 
 
 def milliseconds(seconds: int) -> Any:
-    """Seconds as a timestamp of AMQP 1.0."""
     return t10.Timestamp(seconds * 1000) if seconds * 1000 <= _INT64_MAX else DROPPED
 
 
 def _decimal64(value: Decimal) -> t10.Decimal64:
-    """In binary integer decimal encoding: a sign, ten bits of exponent plus 398, 53 bits of coefficient.
-    The 31 bits and the scale of a decimal of AMQP 0-9-1 always fit."""
+    """Binary integer decimal encoding: a sign, ten bits of exponent plus 398, 53 bits of coefficient. The 31
+    bits and the scale of an AMQP 0-9-1 decimal always fit.
+    """
     sign, digits, exponent = value.as_tuple()
     assert isinstance(exponent, int)
     coefficient = int("".join(map(str, digits)))
@@ -124,17 +122,16 @@ _SIMPLE_TO_10: Final[dict[type, Callable[[Any], Any]]] = {
 
 
 def simple_to_amqp091(value: Any) -> Any:
-    """An application-property as a header; lists, maps, arrays and described values are dropped."""
+    """Convert an application-property to a header; lists, maps, arrays and described values are dropped."""
     convert = _SIMPLE_TO_091.get(type(value))
     return DROPPED if convert is None else convert(value)
 
 
 def to_amqp091(value: Any, depth: int = 1) -> Any:
-    """A message-annotation as a header: lists and arrays become arrays, maps become tables.
+    """Convert a message-annotation to a header: lists and arrays become arrays, maps become tables.
 
     Args:
-        value: what to convert.
-        depth: how many tables and arrays will enclose it.
+        depth: number of tables and arrays that will enclose it.
     """
     kind = type(value)
     if kind in (dict, t10.Map):
@@ -147,7 +144,7 @@ def to_amqp091(value: Any, depth: int = 1) -> Any:
 
 
 def table_of(pairs: Iterable[tuple[Any, Any]], depth: int) -> dict[str, Any]:
-    """A table of those pairs that have a text as key and a value with a counterpart."""
+    """Make a table of those pairs that have a text as key and a value with a counterpart."""
     return {
         name: converted
         for key, item in pairs
@@ -156,7 +153,7 @@ def table_of(pairs: Iterable[tuple[Any, Any]], depth: int) -> dict[str, Any]:
 
 
 def name_of(key: Any) -> str | None:
-    """The name in a table for a key of a map; None if it is no text, or too long a one."""
+    """Return the name in a table for a key of a map; None if it is not a text, or too long."""
     if not isinstance(key, str):
         return None
     return str(key) if len(key.encode()) <= NAME_BYTES_MAX else None
@@ -167,13 +164,14 @@ def _int64(value: int) -> Any:
 
 
 def seconds(milliseconds: int) -> Any:
-    """A timestamp of AMQP 1.0 in seconds; there is none before 1970."""
+    """Convert a timestamp of AMQP 1.0 to seconds; AMQP 0-9-1 has none before 1970."""
     return t091.Timestamp(milliseconds // 1000) if milliseconds >= 0 else DROPPED
 
 
 def _decimal(bits: int, width: int, exponent_bits: int, bias: int) -> Any:
-    """A decimal in binary integer decimal encoding. Infinities, not-a-numbers and what 31 bits and a scale
-    of 0 to 255 cannot hold are dropped."""
+    """Decode a decimal in binary integer decimal encoding. Infinities, not-a-numbers and values beyond 31
+    bits and a scale of 0 to 255 are dropped.
+    """
     sign = bits >> (width - 1)
     coefficient_bits = width - 1 - exponent_bits
     if bits >> (width - 3) & 3 == 3:

@@ -1,1 +1,1 @@
-"""What a consumer of a stream asks for: where to begin, which chunks to read, which messages to be given."""
+"""The filters of a consumer: the first offset, the chunks to read, the messages to deliver."""

@@ -1,20 +1,20 @@
-"""The first stage of filtering a stream: whether a chunk may hold messages with a wanted filter value.
+"""The first stage of filtering a stream: whether a chunk may contain messages with a wanted filter value.
 
-A publisher gives a message a filter value (annotation or header ``x-stream-filter-value``). The writer of a
-chunk keeps the different values of its messages as a Bloom filter in the chunk's head, and a consumer that
-names values reads only chunks that may hold one of them. It is given whole chunks, and looks at the values
-of the messages itself.
+A publisher gives a message a filter value (annotation or header ``x-stream-filter-value``). The writer of
+a chunk stores the different values of its messages as a Bloom filter in the chunk's head, and a consumer
+that names values reads only chunks that may contain one of them. It receives whole chunks, and checks the
+values of the messages itself.
 
-The filter lies on disk, so its form is fixed:
+The filter is stored on disk, so its form is fixed:
 
 * nothing at all: no message of the chunk has a filter value;
 * otherwise `size_bytes` (16 to 255, argument ``x-stream-filter-size-bytes``) bytes. The highest bit of the
-  first says that there are messages without a filter value beside those that have one; its other bits are
+  first means that there are messages without a filter value beside those that have one; its other bits are
   the number of hashes k, 1 to 16. The rest is m bits, bit i being bit i % 8, counted from the lowest, of
   byte 1 + i // 8. A value sets the bits (a + j * b) % m for j from 0 to k - 1, where a and b are the two
   halves, little-endian, of the 16-byte BLAKE2b hash (RFC 7693, no key) of its UTF-8; b is made odd.
 
-k is chosen by how many values there are, so that a chunk with few values is seldom read in vain.
+k depends on the number of values, so that a chunk with few values is seldom read in vain.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from amqp10broker.message.message import Message
 SIZE_BYTES_MIN: Final = 16
 SIZE_BYTES_MAX: Final = 255
 SIZE_BYTES_DEFAULT: Final = 16
-"""RabbitMQ's."""
+"""RabbitMQ's default size of a chunk's filter."""
 
 X_STREAM_FILTER_VALUE: Final = "x-stream-filter-value"
 
@@ -45,10 +45,11 @@ _NAME: Final = X_STREAM_FILTER_VALUE.encode()
 
 
 def filter_value(message: Message) -> str | None:
-    """The filter value that the publisher gave a message; None if it gave none, one that is no string, or an
-    empty one, which counts as none in RabbitMQ."""
+    """Return the filter value of a message; None for none, one that is not a string, or an empty one, which
+    counts as none in RabbitMQ.
+    """
     head = message[0]
-    # Most messages have no such annotation, and looking for its name in the bytes says so at once.
+    # Most messages have no such annotation, and searching the bytes for its name is the fastest check.
     if _NAME not in head:
         return None
     if head[0]:
@@ -63,14 +64,12 @@ def _filter_value(head: bytes) -> str | None:
 
 
 def chunk_filter(values: Iterable[str | None], size_bytes: int = SIZE_BYTES_DEFAULT) -> bytes:
-    """The filter of a chunk.
+    """Make the filter of a chunk: empty, or `size_bytes` bytes.
 
     Args:
-        values: the filter values of its messages, None for a message without one; repetitions do not matter.
+        values: the filter values of its messages, None for a message without one; repetitions do not
+            matter.
         size_bytes: 16 to 255.
-
-    Returns:
-        As described above: empty, or `size_bytes` bytes.
     """
     assert SIZE_BYTES_MIN <= size_bytes <= SIZE_BYTES_MAX
     distinct = set(values)
@@ -79,7 +78,7 @@ def chunk_filter(values: Iterable[str | None], size_bytes: int = SIZE_BYTES_DEFA
     if not named:
         return b""
     bits = (size_bytes - 1) * 8
-    # The least false positives are with m / n * ln 2 hashes.
+    # The fewest false positives are at m / n * ln 2 hashes.
     hashes = min(max(round(bits / len(named) * math.log(2)), 1), _HASHES_MAX)
     filled = 0
     for value in named:
@@ -92,7 +91,7 @@ def chunk_filter(values: Iterable[str | None], size_bytes: int = SIZE_BYTES_DEFA
 
 @lru_cache(maxsize=_CACHE_ENTRIES)
 def _hash(value: str) -> tuple[int, int]:
-    # A filter value may come from AMQP 0-9-1, of which the codec keeps bytes that are no UTF-8 as surrogates.
+    # A filter value may come from AMQP 0-9-1; its codec stores bytes that are not UTF-8 as surrogates.
     content = value.encode("utf-8", "surrogateescape")
     digest = hashlib.blake2b(content, digest_size=16, usedforsecurity=False).digest()
     return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little") | 1
@@ -100,18 +99,18 @@ def _hash(value: str) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class BloomFilter:
-    """What a consumer wants of the first stage."""
+    """The chunks that a consumer wants."""
 
     values: tuple[str, ...]
-    """Chunks that may hold a message with one of these are read."""
+    """Chunks that may contain a message with one of these are read."""
     match_unfiltered: bool = False
-    """So are those that hold a message without a filter value."""
+    """So are those that contain a message without a filter value."""
 
     def may_match(self, chunk: bytes) -> bool:
-        """Whether to read a chunk. Never False for one that holds a wanted message.
+        """Return whether to read a chunk. Never False for one that contains a wanted message.
 
         Args:
-            chunk: its filter, as `chunk_filter` made it.
+            chunk: its filter, made by `chunk_filter`.
         """
         if not chunk:
             return self.match_unfiltered

@@ -1,5 +1,6 @@
-"""The arguments of basic.consume that only a stream knows: x-stream-offset, x-stream-filter and
-x-stream-match-unfiltered."""
+"""The arguments of basic.consume for streams: x-stream-offset, x-stream-filter and
+x-stream-match-unfiltered.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +20,11 @@ X_STREAM_MATCH_UNFILTERED: Final = "x-stream-match-unfiltered"
 
 
 def from_amqp091_arguments(arguments: Mapping[str, Any], *, stream: str, vhost: str) -> Filters:
-    """What a consumer of AMQP 0-9-1 asks of a stream. x-stream-match-unfiltered alone means nothing.
+    """Read the filters of an AMQP 0-9-1 consumer. x-stream-match-unfiltered alone means nothing.
 
     Args:
-        arguments: of basic.consume; others than the three are not looked at.
-        stream: the queue's name, for the error.
-        vhost: its virtual host's name, for the error.
+        arguments: of basic.consume; others than the three are ignored.
+        stream, vhost: names for the error.
 
     Raises:
         PreconditionFailed: an argument has a value that it cannot have.

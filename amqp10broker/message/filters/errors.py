@@ -1,19 +1,15 @@
-"""The one error of this folder::
-
-    FilterError     a filter is invalid, and not in place: the reply to the attach leaves it out
-
-Whatever bytes a client sends as a filter, nothing but this comes of it.
-"""
+"""The only error that reading a filter raises, whatever bytes a client sends."""
 
 from __future__ import annotations
 
 
 class FilterError(ValueError):
-    """A filter cannot be used; the message says what is wrong with it, for the log.
+    """A filter cannot be used, and the reply to the attach leaves it out; the message has the reason, for the
+    log.
 
     Args:
         reason: a clause: "is 4097 characters long; 4096 are allowed".
-        position: of the character in the text of an SQL filter, from 0; None where there is no place to name.
+        position: of the character in the text of an SQL filter, from 0; None without one.
     """
 
     def __init__(self, reason: str, position: int | None = None) -> None:

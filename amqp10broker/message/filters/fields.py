@@ -1,9 +1,8 @@
-"""The values of a message that a filter looks at: which there are, and how they are read.
+"""Fields of a message that filters use, and the reader of their values.
 
-A filter looks at few values of very many messages. So they are found by walking over the encoded sections
-and building nothing but what is wanted: a message has been checked when it was published, and its
-properties begin with the bytes that nearly everybody writes. One that is spelled otherwise is decoded as a
-whole.
+A filter reads few values of very many messages. So the reader walks over the encoded sections and builds
+only the values that are needed: a message has been checked when it was published, and its properties
+usually begin with the same bytes. A message that is encoded otherwise is decoded as a whole.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ PRIORITY: Final = "priority"
 DELIVERY_MODE: Final = "delivery-mode"
 REDELIVERED: Final = "redelivered"
 PRIORITY_DEFAULT: Final = 4
-"""Of a message that says none (part 3, section 3.2.1)."""
+"""The priority of a message without one (part 3, section 3.2.1)."""
 
 HEADER: Final[Mapping[str, Callable[[Header], Any]]] = {
     PRIORITY: lambda header: PRIORITY_DEFAULT if header.priority is None else header.priority,
     DELIVERY_MODE: lambda header: "PERSISTENT" if header.durable else "NON_PERSISTENT",
-    REDELIVERED: lambda header: False,  # what a stream gives is never given back
+    REDELIVERED: lambda header: False,  # streams do not redeliver messages
 }
-"""What can be asked of the header, and how it is told: what only selectors ask for, in the words of JMS."""
+"""Fields of the header, by their names in JMS, and how each is read; only selectors use them."""
 
 PROPERTIES: Final = (
     "message-id",
@@ -55,8 +54,6 @@ PROPERTIES: Final = (
 
 
 class Section(Enum):
-    """A part of the message."""
-
     HEADER = "header"
     PROPERTIES = "properties"
     APPLICATION_PROPERTIES = "application-properties"
@@ -64,7 +61,7 @@ class Section(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A place in a message."""
+    """A field of a message: its section and its name."""
 
     section: Section
     name: str
@@ -72,8 +69,6 @@ class Field:
 
 
 class Absent:
-    """The class of `ABSENT`."""
-
     __slots__ = ()
 
     def __repr__(self) -> str:
@@ -81,7 +76,7 @@ class Absent:
 
 
 ABSENT: Final = Absent()
-"""Stands for a value that is not there, where that is something else than null."""
+"""Stands for an absent value, where that differs from null."""
 
 _PROPERTIES_SECTION: Final = b"\x00\x53\x73"
 _APPLICATION_SECTION: Final = b"\x00\x53\x74"
@@ -121,10 +116,9 @@ class FieldReader:
     """Reads certain fields of messages.
 
     Args:
-        fields: which ones.
-        absent: stands for an application property that the message does not have. A field of the properties
-            section that is not there is None, as one that is null.
-        uuid_as_binary: give a UUID as its sixteen bytes.
+        absent: stands for an absent application property. An absent field of the properties section is
+            None, as a null one is.
+        uuid_as_binary: return a UUID as its sixteen bytes.
     """
 
     __slots__ = (
@@ -167,11 +161,7 @@ class FieldReader:
         )
 
     def read(self, message: Message) -> list[Any]:
-        """The values, in the order of the fields.
-
-        Args:
-            message: of either protocol; one of AMQP 0-9-1 is read as what it becomes in AMQP 1.0.
-        """
+        """Return the values in the order of the fields; a message of AMQP 0-9-1 is converted first."""
         head, bare = message
         if head[0] == amqp091.MARK:
             head, bare = to_amqp10(message)
@@ -255,7 +245,7 @@ class FieldReader:
                 pos = skip(bare, pos)
 
     def _read_all(self, bare: bytes, values: list[Any]) -> None:
-        """Read a message that measures the descriptor of a section in an unusual way."""
+        """Read a message that encodes the descriptor of a section in an unusual way."""
         properties, application = read_properties(bare[: body_start(bare)])
         found = {key: value for key, value in application.items() if type(key) is str}
         for slot, field in enumerate(self._fields):

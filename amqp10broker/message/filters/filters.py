@@ -1,10 +1,10 @@
-"""All that a consumer asks of a stream or a queue, and whether a message is for it.
+"""The filters of a consumer of a stream or a queue, and the matching of messages.
 
-Things that do not know of each other: where to begin and to end (`offset_spec`), which chunks to read
-(`bloom`), and which messages of those to be given: an SQL filter, a selector or property filters. In AMQP
-1.0 they come as the source's filter-set, of which the reply says what is in place; what is invalid, unknown,
-or would be a second one of its sort, is left out. In AMQP 0-9-1 they are arguments of basic.consume
-(`consumer_arguments`); there are no filters for messages then, and no end.
+Three independent stages: the first and last offset (`offset_spec`), the chunks to read (`bloom`), and the
+messages of these to deliver: an SQL filter, a selector or property filters. In AMQP 1.0 they are entries
+of the source's filter-set, and the reply contains those that are in place; an invalid, unknown or
+duplicate entry is left out. In AMQP 0-9-1 they are arguments of basic.consume (`consumer_arguments`),
+without message filters and without an end.
 """
 
 from __future__ import annotations
@@ -26,14 +26,13 @@ from amqp10broker.message.message import Message
 
 OFFSET_SPEC: Final = "rabbitmq:stream-offset-spec"
 END_OFFSET: Final = "amqp10broker:stream-end-offset"
-"""Our own extension."""
+"""An extension of this broker."""
 STREAM_FILTER: Final = "rabbitmq:stream-filter"
 MATCH_UNFILTERED: Final = "rabbitmq:stream-match-unfiltered"
 PROPERTIES: Final = "amqp:properties-filter"
 APPLICATION_PROPERTIES: Final = "amqp:application-properties-filter"
 SQL: Final = "amqp:sql-filter"
 SELECTOR: Final = "apache.org:selector-filter:string"
-"""Of JMS."""
 SELECTOR_CODE: Final = 0x0000_468C_0000_0004
 SQL_NAME: Final = "sql-filter"
 """The name that the SQL filter must have in the filter-set; others may have any."""
@@ -51,30 +50,32 @@ _OF_MESSAGES: Final = (
     frozenset({SQL}),
     frozenset({SELECTOR}),
 )
-"""Three ways to choose messages, which exclude each other."""
+"""Three kinds of message filters, which exclude each other."""
 
 
 SEARCHED_BYTES_MAX: Final = 2048
-"""Messages with more bytes after the annotations are not searched for required bytes: it would be the body
-that is searched."""
+"""Messages with more bytes after the annotations are not searched for required bytes: the search would mostly
+cover the body.
+"""
 
 
 ALIKE_MAX: Final = 64
-"""Application-properties of which a filter remembers whether they pass, each of 260 bytes at most. When there
-are more, and they did not come four times each on average, it remembers none any more."""
+"""The most sets of application-properties, of 260 bytes each at most, with remembered results. When there are
+more, and they did not come four times each on average, the filter stops remembering.
+"""
 
 _SHORT_PROPERTIES: Final = b"\x00\x53\x73\xc0"
 _SHORT_APPLICATION: Final = b"\x00\x53\x74\xc1"
 
 
 class MessageFilter:
-    """Which messages pass.
+    """A predicate on messages.
 
-    Many messages have the same application-properties, byte for byte. A filter that looks at nothing else
-    decides on them once: that costs a fifth of reading and comparing.
+    Many messages have the same application-properties, byte for byte. A filter of application-properties
+    alone decides on them once, which costs a fifth of reading and comparing.
 
     Attributes:
-        entries: of the filter-set that it was made of; another node makes the same of them.
+        entries: of the filter-set that it was made of; another node makes the same filter of them.
     """
 
     __slots__ = ("_alike", "_known", "_read", "_required", "_run", "_uses_time", "entries")
@@ -87,13 +88,13 @@ class MessageFilter:
         uses_time: bool = False,
         required: bytes = b"",
     ) -> None:
-        """Build from parts; see `of_sql` and `of_properties`.
+        """Build a filter from parts; `of_sql` and `of_properties` call this.
 
         Args:
-            reader: of the values that are looked at.
-            run: given these, returns True for a message that passes.
-            uses_time: `run` wants the time in milliseconds behind the values.
-            required: what a message that passes has in its properties; may be empty.
+            reader: of the values that `run` takes.
+            run: returns True for a message that passes.
+            uses_time: `run` takes the time in milliseconds behind the values.
+            required: bytes that the properties of a passing message contain; may be empty.
         """
         self.entries: Mapping[Symbol, Described] = {}
         self._read = reader.read
@@ -102,17 +103,15 @@ class MessageFilter:
         self._required = required
         self._known: dict[bytes, bool] | None = {} if reader.of_application and not uses_time else None
         self._alike = 0
-        """Messages on which `_known` has decided, since it was empty."""
+        """Number of messages that `_known` has decided on since it was empty."""
 
     @classmethod
     def of_sql(cls, sql: SqlFilter) -> MessageFilter:
-        """The filter that an SQL expression makes."""
         reader = FieldReader(sql.fields, uuid_as_binary=True)
         return cls(reader, sql.run, uses_time=sql.uses_time, required=sql.required)
 
     @classmethod
     def of_properties(cls, tests: Mapping[Field, FieldTest]) -> MessageFilter:
-        """The filter that property filters make: all tests must be passed."""
         reader = FieldReader(tuple(tests), absent=ABSENT)
         numbered = tuple((slot, test.passes) for slot, test in enumerate(tests.values()))
 
@@ -125,16 +124,15 @@ class MessageFilter:
         return cls(reader, run, required=max((test.required for test in tests.values()), key=len))
 
     def matches(self, message: Message, now_ms: int) -> bool:
-        """Whether a message passes.
+        """Return whether a message, of either protocol, passes.
 
         Args:
-            message: of either protocol.
             now_ms: the time since 1970, for UTC().
         """
         return bool(self.matching((message,), now_ms))
 
     def matching(self, messages: Sequence[Message], now_ms: int) -> list[int]:
-        """The positions of those messages that pass, counted from 0."""
+        """Return the positions of the messages that pass, counted from 0."""
         read, run, required = self._read, self._run, self._required
         if self._uses_time:
             return [place for place, message in enumerate(messages) if run((*read(message), now_ms)) is True]
@@ -148,7 +146,6 @@ class MessageFilter:
         ]
 
     def _matching_alike(self, messages: Sequence[Message], known: dict[bytes, bool]) -> list[int]:
-        """As `matching`, of what looks at application-properties only."""
         read, run, required = self._read, self._run, self._required
         found: list[int] = []
         decided = len(messages)
@@ -178,26 +175,19 @@ class MessageFilter:
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """What a consumer asks of a stream. None where it asks nothing."""
+    """The filters of one consumer of a stream; None where there is none."""
 
     offset: OffsetSpec | None = None
-    """None means `offset_spec.Next`."""
+    """None stands for `offset_spec.Next` here."""
     bloom: BloomFilter | None = None
     messages: MessageFilter | None = None
     end: int | None = None
-    """The first offset that it does not want: there it has all, whatever is published later."""
+    """The first offset that is not wanted: the consumer is complete there, whatever is published later."""
 
     def matches(self, message: Message, now_ms: int) -> bool:
-        """Whether a message of a chunk that was read is for the consumer.
-
-        Args:
-            message: of either protocol.
-            now_ms: the time since 1970, for UTC().
-        """
         return self.messages is None or self.messages.matches(message, now_ms)
 
     def matching(self, messages: Sequence[Message], now_ms: int) -> Sequence[int]:
-        """The positions of those messages that are for the consumer, in order, counted from 0."""
         if self.messages is None:
             return range(len(messages))
         return self.messages.matching(messages, now_ms)
@@ -205,34 +195,33 @@ class Filters:
 
 @dataclass(frozen=True, slots=True)
 class RefusedFilter:
-    """A filter that is not in place."""
+    """A filter that is not in place, and the reason."""
 
     name: str
-    """Its name in the filter-set."""
+    """The key in the filter-set."""
     reason: str
-    """For the log, or for the client."""
     selects: bool
-    """It is a selector: clients of JMS do not look whether theirs is in place."""
+    """Whether it is a selector: JMS clients do not check whether theirs is in place."""
 
 
 @dataclass(frozen=True, slots=True)
 class FilterSet:
-    """What became of a filter-set."""
+    """The result of reading a filter-set."""
 
     filters: Filters
     in_place: dict[Symbol, Described]
-    """The entries of the filter-set that are in place, as they were sent: for the reply."""
+    """The entries that are in place, as they were sent: for the reply."""
     refused: tuple[RefusedFilter, ...]
 
 
 def from_amqp10(filter_set: Mapping[Any, Any] | Map | None, *, of_stream: bool = True) -> FilterSet:
     """Read the filter field of a source.
 
-    Never raises, whatever was sent: what cannot be used is refused, and everything else is in place.
+    Never raises: an entry that cannot be used is refused, and all others are in place.
 
     Args:
         filter_set: names with described values (part 3, section 3.5.8).
-        of_stream: of any other queue, only what says which messages are wanted can be in place.
+        of_stream: False for any other queue, where only message filters can be in place.
     """
     builder = _Builder(of_stream=of_stream)
     in_place: dict[Symbol, Described] = {}
@@ -248,7 +237,7 @@ def from_amqp10(filter_set: Mapping[Any, Any] | Map | None, *, of_stream: bool =
 
 
 def is_selector(value: object) -> bool:
-    """Whether a value of a filter-set is a selector, valid or not."""
+    """Return whether a value of a filter-set is a selector, valid or not."""
     return isinstance(value, Described) and value.descriptor in (SELECTOR, SELECTOR_CODE)
 
 
@@ -256,8 +245,6 @@ _NAME_CHARACTERS_MAX: Final = 100
 
 
 class _Builder:
-    """What is in place so far."""
-
     def __init__(self, *, of_stream: bool) -> None:
         self._of_stream = of_stream
         self._seen: set[str] = set()
@@ -270,11 +257,7 @@ class _Builder:
         self._of_messages: dict[Symbol, Described] = {}
 
     def add(self, name: Any, value: Any) -> None:
-        """Put one entry of the filter-set in place.
-
-        Raises:
-            FilterError: it cannot be; nothing has changed.
-        """
+        """Raises FilterError before any change if the entry cannot be in place."""
         if not isinstance(name, Symbol):
             raise FilterError("the name of a filter is a symbol")
         if not isinstance(value, Described):
@@ -329,7 +312,6 @@ class _Builder:
 
 
 def _sort(descriptor: Any) -> str:
-    """Which filter a descriptor stands for."""
     if isinstance(descriptor, ULong):
         name = _CODES.get(descriptor)
         if name is not None:
@@ -347,7 +329,7 @@ def _text(content: Any) -> str:
 
 def _filter_values(content: Any) -> tuple[str, ...]:
     values = content if isinstance(content, list | Array) else (content,)
-    # One that is left out would be missed by the consumer, so a wrong one refuses all.
+    # A consumer would miss a value that is left out, so one wrong value refuses all.
     if not len(values) or not all(type(value) is str for value in values):
         raise FilterError("the value must be a string or a list of strings")
     return tuple(dict.fromkeys(values))

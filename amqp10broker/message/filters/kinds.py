@@ -1,4 +1,4 @@
-"""Kinds of values that filters compare: what differs in width or name only is alike."""
+"""Kinds of values that filters compare: types that differ in width or name only are one kind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ BOOLEAN: Final = 1
 NUMBER: Final = 2
 """Integers, floating-point numbers and times alike: 10 equals 10.0."""
 TEXT: Final = 3
-"""Strings, symbols and characters."""
 BINARY: Final = 4
 UNIQUE_ID: Final = 5
 
@@ -31,5 +30,6 @@ KINDS: Final[Mapping[type, int]] = {
     bytes: BINARY,
     UUID: UNIQUE_ID,
 }
-"""By the class of the value. Null, decimals and whatever has values inside are of no kind. To ask for the
-class, and not whether it is an instance, keeps True from being 1."""
+"""By the class of the value. Null, decimals and compound values have no kind. The lookup by class, not by
+`isinstance`, prevents True from being 1.
+"""

@@ -1,5 +1,5 @@
-"""Where in a stream a consumer begins: the filter ``rabbitmq:stream-offset-spec`` of AMQP 1.0 and the
-argument ``x-stream-offset`` of AMQP 0-9-1.
+"""The first offset of a consumer: the filter ``rabbitmq:stream-offset-spec`` of AMQP 1.0 and the argument
+``x-stream-offset`` of AMQP 0-9-1.
 
 ==========================  =============================  ==========================
 meaning                     AMQP 1.0                       AMQP 0-9-1
@@ -10,8 +10,8 @@ a point in time             timestamp (milliseconds)       timestamp (seconds)
 so long ago                 string or symbol: ``10m``      long string: ``10m``
 ==========================  =============================  ==========================
 
-A point in time is as exact as chunks are: the stream begins with the chunk that holds it, which may hold
-messages from before. Nothing here knows what time it is; an interval is counted back by who opens the stream.
+A point in time is as exact as chunks are: the stream begins with the chunk that contains it, which may
+have earlier messages. The opener of the stream resolves an interval, because nothing here has a clock.
 """
 
 from __future__ import annotations
@@ -38,23 +38,22 @@ class Last:
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """The first message that is published from now on; what a consumer gets that does not say."""
+    """The first message that is published from now on; the default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """The message with this offset, or the nearest one that is there."""
+    """The message with this offset, or the nearest one that exists."""
 
     offset: int
-    """From 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """The chunk that holds a point in time."""
+    """The chunk that contains a point in time."""
 
     time_ms: int
-    """Since 1970-01-01T00:00:00Z."""
+    """In milliseconds since 1970-01-01T00:00:00Z."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +67,8 @@ OffsetSpec: TypeAlias = First | Last | Next | Offset | AtTime | Interval
 
 _WORDS: Final[dict[str, OffsetSpec]] = {"first": First(), "last": Last(), "next": Next()}
 
-# Eighteen digits are more than the age of the universe in seconds; without a bound, a text of megabytes
-# would be read as a number.
+# Eighteen digits are more than the age of the universe in seconds; without a bound, a text of megabytes would
+# be read as a number.
 _INTERVAL: Final = re.compile("([0-9]{1,18})([YMDhms])")
 _SECOND_MS: Final = 1000
 _DAY_MS: Final = 24 * 3600 * _SECOND_MS
@@ -92,7 +91,7 @@ _INTEGERS_091: Final = frozenset(
 
 
 def from_amqp10(value: Any) -> OffsetSpec:
-    """The value of a filter ``rabbitmq:stream-offset-spec``.
+    """Read the value of a filter ``rabbitmq:stream-offset-spec``.
 
     Raises:
         FilterError: it is none of those in the table above.
@@ -116,10 +115,10 @@ def from_amqp10(value: Any) -> OffsetSpec:
 
 
 def end_from_amqp10(value: Any) -> int:
-    """The value of a filter ``amqp10broker:stream-end-offset``: the first offset that is not wanted.
+    """Read the value of a filter ``amqp10broker:stream-end-offset``: the first offset that is not wanted.
 
     Raises:
-        FilterError: it is no integer from 0.
+        FilterError: it is not an integer from 0.
     """
     if type(value) in _INTEGERS_10 and value >= 0:
         return int(value)
@@ -129,7 +128,7 @@ def end_from_amqp10(value: Any) -> int:
 
 
 def from_amqp091(value: Any) -> OffsetSpec:
-    """The value of a consumer argument ``x-stream-offset``.
+    """Read the value of a consumer argument ``x-stream-offset``.
 
     Raises:
         FilterError: it is none of those in the table above; the reason says what is allowed.

@@ -1,7 +1,7 @@
 """Property filters (AMQP Filter Expressions, section 4): reference values for fields of the message.
 
 A filter is a map from a field's name to a value, of one section, with 1 to 16 entries; a message passes if
-every field matches. What a reference value matches:
+every field matches. Reference values match as follows:
 
 =======================  ==================================================================================
 null                     in properties, anything; in application-properties, any value, if the key is there
@@ -44,12 +44,12 @@ ENTRIES_MAX: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class FieldTest:
-    """What a field must be."""
+    """A condition on one field."""
 
     passes: Callable[[Any], bool]
-    """Given the value in the message, or `ABSENT`."""
+    """Takes the value in the message, or `ABSENT`."""
     required: bytes = b""
-    """Bytes that the encoding of every value that passes has; empty if there are none to be named."""
+    """Bytes that the encoding of every passing value contains; empty if none are known."""
 
 
 _MESSAGE_ID: Final = (ULong, Byte, Short, Int, Long, UUID, bytes, str)
@@ -73,11 +73,11 @@ _kind = KINDS.get
 
 
 def parse_properties(value: Any) -> dict[Field, FieldTest]:
-    """The value of a filter ``amqp:properties-filter``.
+    """Read the value of a filter ``amqp:properties-filter``.
 
     Raises:
-        FilterError: it is no map, has too many entries or none, names a field that there is not, or has a
-            value that the field cannot have.
+        FilterError: it is not a map, has too many entries or none, has an unknown field, or a value that
+            the field cannot have.
     """
     tests: dict[Field, FieldTest] = {}
     for key, reference in _entries(value).items():
@@ -92,11 +92,11 @@ def parse_properties(value: Any) -> dict[Field, FieldTest]:
 
 
 def parse_application_properties(value: Any) -> dict[Field, FieldTest]:
-    """The value of a filter ``amqp:application-properties-filter``.
+    """Read the value of a filter ``amqp:application-properties-filter``.
 
     Raises:
-        FilterError: it is no map, has too many entries or none, a key that is no string, or a value that is
-            a list, map, array or described value.
+        FilterError: it is not a map, has too many entries or none, a key that is not a string, or a value
+            that is a list, map, array or described value.
     """
     tests: dict[Field, FieldTest] = {}
     for key, reference in _entries(value).items():
@@ -110,7 +110,7 @@ def parse_application_properties(value: Any) -> dict[Field, FieldTest]:
 
 
 def _entries(value: Any) -> dict[Any, Any]:
-    # Keys that a dict cannot hold apart are not all strings, nor all symbols.
+    # Keys that a dict cannot distinguish are not all strings, nor all symbols.
     if not isinstance(value, dict):
         raise FilterError(f"the value must be a map from names to values, not {_shown(value)}")
     if not 1 <= len(value) <= ENTRIES_MAX:

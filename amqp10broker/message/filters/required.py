@@ -1,7 +1,7 @@
-"""Bytes without which no message passes a filter.
+"""Bytes that every message that passes a filter contains.
 
-Most filters ask for a text that a field must be. To look for some bytes in a message costs a fraction of
-reading its fields, so that the many messages that a selective filter does not let through cost little.
+Most filters compare a field with a text. A search for some bytes in a message costs a fraction of reading
+its fields, so that the many messages that a selective filter rejects cost little.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from amqp10broker.message.filters.sql_like import longest_part
 
 
 def text_bytes(value: str | bytes) -> bytes:
-    """How a text or binary lies in a message; nothing if it is too short to be looked for.
+    """Return the encoding of a text or binary in a message; empty if it is too short to be searched for.
 
-    A single character is: a value of the type char equals it, and is encoded otherwise.
+    A single character is too short: a value of the type char equals it, and is encoded otherwise.
     """
     content = value.encode() if isinstance(value, str) else value
     return content if len(value) > 1 else b""
 
 
 def required_by(expression: ast.Expression) -> bytes:
-    """The longest text or binary that an expression asks a field to be, or to have in it; empty if none."""
+    """Return the longest text or binary that an expression requires in a field; empty if none."""
     conditions = expression.operands if isinstance(expression, ast.And) else (expression,)
     found = [b""]
     for condition in conditions:

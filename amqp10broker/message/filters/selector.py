@@ -1,9 +1,10 @@
-"""Selectors of JMS as filters: their words and names; grammar and evaluation are those of SQL filters.
+"""Selectors of JMS as filters: their lexer; grammar and evaluation are those of SQL filters.
 
-The language is the conditional expression of SQL-92 of Jakarta Messaging 3.1, section 3.8. Its keywords may
-be written in any case and its names are those of Java, and of JMS header fields. Beyond its letter a name may
-have dots, or be anything between double quotes; a list of IN may have any values; and the field of a message
-is also ``amqp.subject`` and the like, which clients write that translate selectors themselves.
+The language is the conditional expression of SQL-92 of Jakarta Messaging 3.1, section 3.8. Its keywords
+are case-insensitive and its names are those of Java, and of JMS header fields. Beyond the specification a
+name may contain dots, or be anything between double quotes; a list of IN may have any values; and the
+field of a message is also ``amqp.subject`` and the like, which clients write that translate selectors
+themselves.
 """
 
 from __future__ import annotations
@@ -65,11 +66,7 @@ _TOKEN: Final = re.compile(
 
 
 def compile_selector(text: str) -> SqlFilter:
-    """Compile a selector.
-
-    Raises:
-        FilterError: it is none; the error says where.
-    """
+    """Compile the text of a selector; a `FilterError` has the position of the error."""
     return compile_expression(parse_tokens(_tokenize(text), _DIALECT))
 
 

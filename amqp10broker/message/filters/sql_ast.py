@@ -1,4 +1,4 @@
-"""What an SQL filter says, as a tree: the parser builds it, `sql_eval` compiles it."""
+"""The tree of an SQL filter: `sql_parser` builds it, `sql_eval` compiles it."""
 
 from __future__ import annotations
 
@@ -10,27 +10,21 @@ from amqp10broker.message.filters.fields import Field
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A value that stands in the text."""
-
     value: bool | int | float | str | bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Identifier:
-    """A value of the message."""
-
     field: Field
 
 
 @dataclass(frozen=True, slots=True)
 class Utc:
-    """The time at which the message is looked at, in milliseconds since 1970."""
+    """The time of the evaluation, in milliseconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unary:
-    """``+`` or ``-`` before a number."""
-
     operator: str
     operand: Expression
 
@@ -46,8 +40,6 @@ class Arithmetic:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """``= <> < <= > >=``."""
-
     operator: str
     left: Expression
     right: Expression
@@ -79,22 +71,18 @@ class IsNull:
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """NOT."""
-
     operand: Expression
 
 
 @dataclass(frozen=True, slots=True)
 class And:
-    """AND between two or more: a chain of them is one node, so that it is no deep tree."""
+    """AND between two or more: a chain of them is one node, which bounds the tree's depth."""
 
     operands: tuple[Expression, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Or:
-    """OR between two or more."""
-
     operands: tuple[Expression, ...]
 
 
@@ -104,7 +92,7 @@ Expression: TypeAlias = (
 
 
 def children(node: Expression) -> tuple[Expression, ...]:
-    """The expressions directly inside of one."""
+    """Return the direct subexpressions of a node."""
     match node:
         case Literal() | Identifier() | Utc():
             return ()

@@ -1,13 +1,13 @@
-"""An SQL filter as a function: the tree of an expression, compiled to closures.
+"""Compiles the tree of an SQL filter to closures.
 
-Three values are True, False and None, which is *unknown*, and what a null is as well. Everything that is
-none of the three counts as unknown where a condition is wanted. The types of AMQP fall into four kinds:
-booleans, numbers (integers, floating point and times alike), texts (strings, symbols, characters) and
-binaries (with UUIDs among them). Values of different kinds are never equal, less or greater: all comparisons
-of them are False, `<>` too. What is of no kind (decimals, lists) is not null and equals nothing.
+Three values are True, False and None, which is *unknown*, and also the value of a null. Any other value
+counts as unknown where a condition is needed. The types of AMQP fall into four kinds: booleans, numbers
+(integers, floating point and times alike), texts (strings, symbols, characters) and binaries (with UUIDs
+among them). Values of different kinds are never equal, less or greater: all comparisons of them are False,
+`<>` too. A value of no kind (decimals, lists) is not null and equals nothing.
 
-A closure takes the list of the values that the message has for the expression's fields. Where UTC() is
-asked for, the time stands behind them.
+A closure takes the list of the values of the expression's fields, with the time behind them if UTC()
+occurs.
 """
 
 from __future__ import annotations
@@ -41,36 +41,31 @@ _MIRRORED: Final = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": 
 
 @dataclass(frozen=True, slots=True)
 class SqlFilter:
-    """A compiled expression."""
+    """A compiled expression and the fields that it reads."""
 
     fields: tuple[Field, ...]
-    """What it looks at."""
     uses_time: bool
-    """It asks for UTC()."""
+    """Whether the expression contains UTC()."""
     required: bytes
-    """Bytes that the properties of a message must have somewhere, or it does not pass; empty if there are
-    none to be named."""
+    """Bytes that the properties of a passing message contain somewhere; empty if none are known."""
     run: Run
-    """Takes the fields' values, null and absent being None and a UUID being bytes, and after them the time in
-    milliseconds if it uses that; returns True for a message that passes, and something else for one that does
-    not."""
+    """Takes the fields' values, null and absent being None and a UUID being bytes, and the time in
+    milliseconds if `uses_time`; returns True for a message that passes, and any other value for one that
+    does not.
+    """
 
 
 def compile_sql(text: str) -> SqlFilter:
-    """Compile an expression.
+    """Compile the text of an SQL filter.
 
     Raises:
-        FilterError: it is none.
+        FilterError: the text or the pattern of a LIKE in it is invalid.
     """
     return compile_expression(parse(text))
 
 
 def compile_expression(expression: ast.Expression) -> SqlFilter:
-    """Compile a tree.
-
-    Raises:
-        FilterError: the pattern of a LIKE is none.
-    """
+    """Compile the tree of an expression."""
     nodes = _inside_out(expression)
     fields = tuple(dict.fromkeys(node.field for node in nodes if isinstance(node, ast.Identifier)))
     slots = {field: slot for slot, field in enumerate(fields)}
@@ -86,7 +81,7 @@ def compile_expression(expression: ast.Expression) -> SqlFilter:
 
 
 def _inside_out(expression: ast.Expression) -> list[ast.Expression]:
-    """All nodes, children before parents. Without recursion: a tree may be two hundred levels deep."""
+    """Without recursion: a tree may be two hundred levels deep. Children come before parents."""
     nodes: list[ast.Expression] = []
     left = [expression]
     while left:
@@ -99,12 +94,9 @@ def _inside_out(expression: ast.Expression) -> list[ast.Expression]:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A compiled node."""
-
     run: Run
     constant: bool = False
     value: Any = None
-    """Of a constant."""
 
 
 def _constant(value: Any) -> _Part:
@@ -143,7 +135,6 @@ def _compile(node: ast.Expression, inner: Sequence[_Part], slots: Mapping[Field,
 
 
 def _all(runs: tuple[Run, ...], decisive: bool) -> Run:
-    """AND, of which False decides, or OR, of which True does."""
     neutral = not decisive
     if len(runs) == 2:
         first, second = runs
@@ -212,7 +203,7 @@ def _comparison_with(compare: Callable[[Any, Any], bool], equality: bool, run: R
     if constant is None:
         return lambda values: None
     if kind == BOOLEAN and not equality:
-        kind = 0  # of no value
+        kind = 0  # a value of no kind
 
     def compared(values: Sequence[Any]) -> Any:
         found = run(values)

@@ -1,7 +1,7 @@
-"""The words of an SQL filter (AMQP Filter Expressions, section 6): text to tokens.
+"""The lexer of an SQL filter (AMQP Filter Expressions, section 6), in RabbitMQ's dialect (`docs/filters.md`).
 
-What is accepted is RabbitMQ's dialect, see `docs/filters.md`. All is found by one regular expression that
-never looks back further than one token, so the time is linear in the text, whatever the text.
+One regular expression finds all tokens, and never looks back further than one token, so the time is linear
+in the text.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ TOKENS_MAX: Final = 200
 
 
 class TokenKind(Enum):
-    """What a token is."""
-
     KEYWORD = "keyword"
     SYMBOL = "symbol"
     LITERAL = "literal"
@@ -31,12 +29,13 @@ class TokenKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One word of the text."""
+    """One token of the text."""
 
     kind: TokenKind
     value: str | int | float | bytes | bool | tuple[str | None, str]
-    """Of a keyword or symbol, its text; of a literal, what it stands for; of an identifier, what is before
-    the dot, None if nothing is, and the name."""
+    """The text of a keyword or symbol; the value of a literal; of an identifier, the part before the dot,
+    None without one, and the name.
+    """
     position: int
     """Of its first character in the text, from 0."""
 
@@ -44,11 +43,12 @@ class Token:
 KEYWORDS: Final = frozenset(
     {"AND", "OR", "NOT", "LIKE", "ESCAPE", "IN", "IS", "NULL", "TRUE", "FALSE", "UTC"}
 )
-"""In capitals only."""
+"""Keywords, recognised in capitals only."""
 
 RESERVED: Final = KEYWORDS | {"EXISTS", "LOWER", "UPPER", "LEFT", "RIGHT", "SUBSTRING", "DATE", "NAN", "INF"}
-"""Words of the specification that are no names, in whatever case: a property that is called so is written
-in brackets. It also tells who writes ``and`` that it is no keyword."""
+"""Reserved words of the specification, in whatever case: a property with such a name is written in brackets.
+The set also makes ``and`` an error, because it is not a keyword.
+"""
 
 _WORD: Final = "[A-Za-z_][A-Za-z0-9_]*"
 _TOKEN: Final = re.compile(
@@ -69,15 +69,15 @@ _CONTROL: Final = re.compile("[\x00-\x1f\x7f]")
 
 
 def has_control_character(text: str) -> bool:
-    """Whether there is one of the characters 0 to 31 and 127 in a text."""
+    """Return whether a text contains one of the characters 0 to 31 and 127."""
     return _CONTROL.search(text) is not None
 
 
 def tokenize(text: str) -> list[Token]:
-    """The tokens of an expression, and one of kind END behind them.
+    """Return the tokens of an expression, and one of kind END behind them.
 
     Raises:
-        FilterError: the text is too long, has too many tokens, or something in it is no token.
+        FilterError: the text is too long, has too many tokens, or contains an invalid token.
     """
     check_length(text)
     tokens: list[Token] = []
@@ -95,11 +95,7 @@ def tokenize(text: str) -> list[Token]:
 
 
 def check_length(text: str) -> None:
-    """Of either language.
-
-    Raises:
-        FilterError: the text is too long, or no text.
-    """
+    """Raise `FilterError` for a text that is too long, or has a lone surrogate."""
     if len(text) > CHARACTERS_MAX:
         raise FilterError(f"the expression is {len(text)} characters long; {CHARACTERS_MAX} are allowed")
     if (surrogate := _SURROGATE.search(text)) is not None:
@@ -107,11 +103,7 @@ def check_length(text: str) -> None:
 
 
 def check_tokens(tokens: Sequence[Token]) -> None:
-    """Of either language.
-
-    Raises:
-        FilterError: there are too many.
-    """
+    """Raise `FilterError` for an expression with too many tokens."""
     if len(tokens) > TOKENS_MAX:
         raise FilterError(f"the expression has {len(tokens)} tokens; {TOKENS_MAX} are allowed")
 
@@ -129,7 +121,7 @@ def _token(found: re.Match[str], text: str, position: int) -> Token:
             raise FilterError("a control character in a name", position)
         return Token(TokenKind.IDENTIFIER, (None, delimited.replace("[[", "[").replace("]]", "]")), position)
     if found["hyphened"] is not None:
-        # Without this, it would be a subtraction that never matches anything.
+        # Otherwise it would be a subtraction that never matches anything.
         raise FilterError(f"write '{found['hyphened'].replace('-', '_')}' with an underscore", position)
     if (digits := found["digits"]) is not None:
         if not digits or len(digits) % 2:

@@ -1,8 +1,8 @@
-"""LIKE: ``_`` stands for one character, ``%`` for any number of them, and so on with an escape character.
+"""LIKE: ``_`` stands for one character, ``%`` for any number of them; an escape character makes them literal.
 
-A pattern is cut at its ``%`` into segments of fixed length. The first and the last have their places at the
-ends of the text; each of the others is looked for from where the one before it was found, the nearest
-place being as good as any. So nothing is ever tried twice, and no pattern can make the search explode.
+A pattern is cut at its ``%`` into segments of fixed length. The first and the last have their places at
+the ends of the text; each of the others is searched from the end of the one before it, because the nearest
+place is as good as any. So nothing is ever tried twice, and no pattern makes the search explode.
 """
 
 from __future__ import annotations
@@ -17,33 +17,32 @@ from amqp10broker.message.filters.sql_lexer import has_control_character
 Matcher = Callable[[str], bool]
 
 _STEPS_MAX: Final = 100_000
-"""A search by regular expression takes at most text times segment steps, of about 3 ns. Where that is more
-than this, as only malice makes it, a search is used that takes one big step a character, of about 200 ns."""
+"""A search by regular expression takes at most text times segment steps, of about 3 ns. Beyond this number,
+which only malice reaches, another search takes one step per character, of about 200 ns.
+"""
 
 
 class _Segment:
-    """What stands between two ``%``."""
+    """A pattern's piece between two ``%``."""
 
     __slots__ = ("_characters", "_pattern", "length", "text")
 
     def __init__(self, characters: list[str | None]) -> None:
-        """Build from characters; None is any one."""
+        """None stands for any one character."""
         self.length = len(characters)
         self.text = None if None in characters else "".join(map(str, characters))
-        """The segment itself, if there is no ``_`` in it."""
+        """The segment itself, if it contains no ``_``."""
         self._characters = characters
         self._pattern = re.compile(
             "".join("." if character is None else re.escape(character) for character in characters), re.DOTALL
         )
 
     def is_at(self, text: str, start: int) -> bool:
-        """Whether it stands at that place, which leaves room for it."""
         if self.text is not None:
             return text.startswith(self.text, start)
         return self._pattern.match(text, start) is not None
 
     def find(self, text: str, start: int, end: int) -> int:
-        """The first place between two where it stands, -1 if there is none."""
         if self.text is not None:
             return text.find(self.text, start, end)
         if (end - start) * self.length > _STEPS_MAX:
@@ -52,7 +51,7 @@ class _Segment:
         return -1 if found is None else found.start()
 
     def _find_in_long(self, text: str, start: int, end: int) -> int:
-        """Bit i of `state` says that the first i + 1 characters stand right before the current place."""
+        """Bit i of `state` means that the first i + 1 characters stand right before the current place."""
         anything = sum(1 << index for index, character in enumerate(self._characters) if character is None)
         accepted: dict[str, int] = {}
         for index, character in enumerate(self._characters):
@@ -68,14 +67,14 @@ class _Segment:
 
 
 def compile_like(pattern: str, escape: str | None) -> Matcher:
-    """What says whether a text matches.
+    """Return a function that matches texts.
 
     Args:
-        pattern: as it stands in the expression.
-        escape: a character that makes the next one stand for itself; None for no such.
+        pattern: as written in the expression.
+        escape: a character that makes the next one literal; None for no such.
 
     Raises:
-        FilterError: the pattern ends with the escape character, or there is a control character in it.
+        FilterError: the pattern ends with the escape character, or contains a control character.
     """
     segments = [_Segment(characters) for characters in _split(pattern, escape)]
     if len(segments) == 1:
@@ -103,11 +102,7 @@ def compile_like(pattern: str, escape: str | None) -> Matcher:
 
 
 def longest_part(pattern: str, escape: str | None) -> str:
-    """The longest text that every match has in it.
-
-    Raises:
-        FilterError: as `compile_like`.
-    """
+    """Return the longest text that every match contains."""
     parts = [""]
     for characters in _split(pattern, escape):
         parts.append("")
@@ -120,7 +115,6 @@ def longest_part(pattern: str, escape: str | None) -> str:
 
 
 def _split(pattern: str, escape: str | None) -> list[list[str | None]]:
-    """The segments' characters, None for ``_``."""
     if has_control_character(pattern):
         raise FilterError("a control character in the pattern of LIKE")
     segments: list[list[str | None]] = [[]]
@@ -146,7 +140,7 @@ def _exactly(segment: _Segment) -> Matcher:
 
 
 def _with_one_percent(segments: list[_Segment]) -> Matcher | None:
-    """Short ways for what most patterns are: a beginning, an end, or both, or something in between."""
+    """Fast paths for the commonest patterns: a beginning, an end, or both, or a part in between."""
     texts = [segment.text for segment in segments]
     match texts:
         case [str() as start, ""]:

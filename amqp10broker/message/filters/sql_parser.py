@@ -1,21 +1,21 @@
 """The grammar of an SQL filter (AMQP Filter Expressions, section 6): tokens to a tree.
 
-An operator-precedence parser with stacks of its own: however deep an expression is nested, the interpreter's
-stack is not used up. From the weakest to the strongest::
+An operator-precedence parser with stacks of its own: a deeply nested expression does not use up the
+interpreter's stack. From the weakest to the strongest::
 
     OR
     AND
     NOT x
     x = y  <>  <  <=  >  >=    x [NOT] LIKE 's' [ESCAPE 'c']    x [NOT] IN (y, ...)    name IS [NOT] NULL
-                               x [NOT] BETWEEN y AND z (selectors alone have the word)
+                               x [NOT] BETWEEN y AND z (in selectors only)
     + -
     * / %
     +x -x
     literal, name, UTC(), (x)
 
-Comparisons do not chain (``a = b = c``), and what stands on either side of an operator binds at least as
-strongly as the operator itself, so that NOT is only found where a condition can begin. A sign stands
-before something of the last line only: ``--1`` is written ``-(-1)``.
+Comparisons do not chain (``a = b = c``), and the operands of an operator bind at least as strongly as the
+operator itself, so that NOT is only found where a condition can begin. A sign stands before something of
+the last line only: ``--1`` is written ``-(-1)``.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _MULTIPLICATIVE: Final = 6
 _SIGN: Final = 7
 _PRIMARY: Final = 8
 _OPEN: Final = 0
-"""Of a parenthesis: weaker than all, so that nothing is taken from before it."""
+"""The level of a parenthesis: weaker than all operators, so that nothing is reduced across it."""
 
 _BINARY: Final = {
     "OR": _OR,
@@ -62,7 +62,7 @@ _BINARY: Final = {
     **dict.fromkeys("*/%", _MULTIPLICATIVE),
 }
 _BETWEEN: Final = "BETWEEN"
-"""Until its AND has come, open as a parenthesis is."""
+"""Open like a parenthesis until its AND has come."""
 _BETWEEN_AND: Final = "BETWEEN AND"
 
 _SECTIONS: Final = {
@@ -81,9 +81,8 @@ _PROPERTIES: Final = {name.replace("-", "_"): name for name in PROPERTIES}
 class _Operand:
     node: Expression
     level: int
-    """How strongly its outermost operator binds."""
+    """The binding strength of its outermost operator."""
     bare: bool = False
-    """It is one word, not something in parentheses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +95,6 @@ class _Operator:
 
 @dataclass(frozen=True, slots=True)
 class _List:
-    """An IN list that is being read."""
-
     operand: Expression
     negated: bool
     options: list[Expression]
@@ -105,11 +102,11 @@ class _List:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What tells apart the languages that have this grammar.
+    """The differences between the languages that share this grammar.
 
     Attributes:
-        field: what a name means: what is before its dot, if anything, the name, and its position.
-        divide: the operator that ``/`` is in the tree.
+        field: maps the part before a name's dot, if any, the name, and its position to a field.
+        divide: the operator of ``/`` in the tree.
     """
 
     field: Callable[[str | None, str, int], Field]
@@ -117,19 +114,13 @@ class Dialect:
 
 
 def parse(text: str) -> Expression:
-    """The tree of an SQL filter.
-
-    Raises:
-        FilterError: it is none; the error says where.
-    """
+    """Parse an SQL filter; a `FilterError` has the position of the error."""
     return parse_tokens(tokenize(text), _SQL)
 
 
 def parse_tokens(tokens: Sequence[Token], dialect: Dialect) -> Expression:
-    """The tree of an expression in one of the languages; its last token is END.
-
-    Raises:
-        FilterError: it is none; the error says where.
+    """Parse tokens, of which the last one is END, in one of the languages; a `FilterError` has the position
+    of the error.
     """
     return _Parser(tokens, dialect).parse()
 
@@ -184,10 +175,9 @@ class _Parser:
             else:
                 raise _unexpected(token)
 
-    # What follows an operand, up to an operator that wants another one.
+    # An operand's continuation, up to an operator that needs another operand.
 
     def _rest(self) -> bool:
-        """Read on until the next operand; True if the expression has ended."""
         while True:
             token = self._take()
             if token.kind is TokenKind.END:
@@ -228,7 +218,6 @@ class _Parser:
             raise _unexpected(token)
 
     def _condition(self, token: Token, text: str) -> bool:
-        """LIKE, IN, BETWEEN and IS NULL; True if another operand is to be read now."""
         self._reduce(_COMPARISON)
         self._check_left(token, _COMPARISON)
         negated = text == "NOT"
@@ -275,7 +264,6 @@ class _Parser:
         return token.value
 
     def _option(self, token: Token) -> None:
-        """Put the operand into the list of IN that it is in."""
         self._reduce(_OPEN + 1)
         self._check_between(token)
         if not self._operators or self._operators[-1].text != "IN":
@@ -310,7 +298,6 @@ class _Parser:
             self._sign()
 
     def _sign(self) -> None:
-        """Apply the sign before a finished primary."""
         if self._operators and self._operators[-1].level == _SIGN:
             text = self._operators.pop().text
             self._operands.append(_Operand(Unary(text, self._operands.pop().node), _SIGN))
@@ -319,7 +306,6 @@ class _Parser:
         self._operands.append(_Operand(Not(node) if negated else node, _COMPARISON))
 
     def _reduce(self, level: int) -> None:
-        """Apply the operators on the stack that bind at least so strongly."""
         while self._operators and self._operators[-1].level >= level:
             operator = self._operators.pop()
             last = self._operands.pop()
@@ -344,7 +330,6 @@ class _Parser:
         return token
 
     def _skip(self, text: str) -> bool:
-        """Take the next token if it is this keyword."""
         token = self._tokens[self._next]
         if token.kind is TokenKind.KEYWORD and token.value == text:
             self._next += 1
@@ -359,7 +344,7 @@ class _Parser:
 
 
 def _combine(operator: _Operator, left: _Operand, right: Expression, dialect: Dialect) -> Expression:
-    # The level tells a chain from one in parentheses, which stays a tree of its own.
+    # The level distinguishes a chain from one in parentheses, which stays a separate tree.
     if operator.level == _OR:
         chain = left.node.operands if isinstance(left.node, Or) and left.level == _OR else (left.node,)
         return Or((*chain, right))

@@ -29,5 +29,4 @@ _NAMES: Final[dict[type, str]] = {
 
 
 def type_name(value: Any) -> str:
-    """The name of the field type of a value."""
     return _NAMES.get(type(value), type(value).__name__.lower())

@@ -1,6 +1,6 @@
-"""What a consumer asks of a stream as bytes, for a stream that lives at another node.
+"""The filters of a consumer as bytes, for a stream at another node.
 
-An encoded filter-set of AMQP 1.0, whatever protocol the consumer speaks: `filters.from_amqp10` reads it there
+An encoded filter-set of AMQP 1.0, whatever the consumer's protocol: `filters.from_amqp10` reads it there
 as it reads a client's.
 """
 
@@ -23,11 +23,10 @@ from amqp10broker.message.filters.filters import (
 from amqp10broker.message.filters.offset_spec import AtTime, First, Interval, Last, Next, Offset, OffsetSpec
 
 _TIME_MAX_MS: Final = 2**63 - 1
-"""The last time that a timestamp can hold."""
+"""The last time that a timestamp can represent."""
 
 
 def encode_wanted(filters: Filters) -> bytes:
-    """What a consumer asks, as bytes."""
     entries: dict[Symbol, Any] = {}
     if filters.offset is not None:
         _add(entries, OFFSET_SPEC, _offset(filters.offset))
@@ -42,10 +41,10 @@ def encode_wanted(filters: Filters) -> bytes:
 
 
 def decode_wanted(data: bytes) -> Filters:
-    """What `encode_wanted` made.
+    """Decode the bytes of `encode_wanted`.
 
     Raises:
-        FilterError: it is nothing of that sort, or asks for what cannot be had.
+        FilterError: the bytes are not such a filter-set, or one of its filters cannot be used.
     """
     try:
         entries, end = decode(data)
