@@ -1,1 +1,1 @@
-"""The HTTP API's side that decides: requests in, answers out, without a socket."""
+"""The HTTP API without its socket: requests in, answers out."""

@@ -1,4 +1,4 @@
-"""A binding as the HTTP API shows it, and the key that names it in paths."""
+"""Binding objects of the HTTP API, and the keys that identify them in paths."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from amqp10broker.routing.exchange import Binding
 
 
 def properties_key(binding: Binding) -> str:
-    """What tells a binding from the others between its two ends.
+    """Return the key of a binding among those with the same two ends.
 
-    Its routing key, form-encoded, and if there are arguments a tilde and a hash of them; a tilde alone stands
-    for neither. Clients take it from a list, and encode it once more for a path.
+    Its routing key, form-encoded, and if there are arguments a tilde and a hash of them; a tilde alone
+    stands for neither. Clients take it from a list, and encode it once more for a path.
     """
-    # A tilde in a routing key must not be taken for ours.
+    # Distinguishes a tilde in a routing key from the separator.
     key = quote_plus(binding.routing_key, safe="").replace("~", "%7E")
     if binding.arguments:
         return f"{key}~{binding.arguments_hash}"
@@ -22,12 +22,11 @@ def properties_key(binding: Binding) -> str:
 
 
 def location(binding: Binding) -> str:
-    """Where the binding is, relative to the path that it was made at."""
+    """Return the binding's location relative to the path of its creation."""
     return f"{quote(binding.destination.name, safe='')}/{quote(properties_key(binding), safe='')}"
 
 
 def binding_object(binding: Binding, vhost: str) -> dict[str, Any]:
-    """The object."""
     return {
         "source": binding.source,
         "vhost": vhost,

@@ -1,8 +1,8 @@
-"""What an endpoint is given: the request, who asks, and the broker behind the API.
+"""The input of an endpoint: the request, the user's rights, and the broker behind the API.
 
-An endpoint is an ``async def`` of a `Call` that returns an `Answer`. It waits for nothing but what `Door`
-offers, so it is tested without a socket. What refuses raises `Refused`, or the broker's own `RefusedError`,
-which `refusals` puts into the API's words.
+An endpoint is an ``async def`` of a `Call` that returns an `Answer`. It waits only for methods of `Door`,
+so it is tested without a socket. A refusal is raised as `Refused`, or as the broker's own `RefusedError`,
+which `refusals` converts.
 """
 
 from __future__ import annotations
@@ -38,96 +38,95 @@ NO_CONTENT: Final = Answer(HTTPStatus.NO_CONTENT)
 
 
 class Door(Protocol):
-    """The broker, as endpoints may ask it."""
+    """The interface of endpoints to the broker."""
 
     @property
     def catalog(self) -> Catalog:
-        """What is declared."""
+        pass
 
     @property
     def node_name(self) -> str:
-        """Of this node, as paths and objects name it."""
+        """The name of this node in paths and objects."""
 
     def node(self) -> NodeView:
-        """This node's process."""
+        pass
 
     def process(self) -> Mapping[str, int]:
-        """Of this process, by RabbitMQ's names: processors; tasks, and those of them that are ready to run;
-        file descriptors, as far as the system says."""
+        """Return the process's figures by RabbitMQ's names: processors; tasks, and those of them that are
+        ready to run; file descriptors, as far as the system reports them.
+        """
 
     def clients(self) -> Mapping[str, Mapping[str, int | None]]:
-        """What all clients did and got since the start, by virtual host; see `service.counters`."""
+        """Return the counters of all clients since the start, by virtual host (`service.counters`)."""
 
     @property
     def interval_ms(self) -> int:
-        """Between two looks at what has rates."""
+        """Milliseconds between two samples of an object."""
 
     @property
     def samples(self) -> Samples:
-        """What earlier requests have seen of objects, for rates."""
+        """Samples of objects taken at earlier requests, for rates."""
 
     @property
     def attempts(self) -> Attempts:
-        """Who tried to log in."""
+        pass
 
     def settings(self) -> str:
-        """The settings as they are now, as a file that gives the same ones."""
+        """Return the present settings as a configuration file."""
 
     @property
     def permits_global_qos(self) -> bool:
-        """Whether a client of AMQP 0-9-1 may limit all consumers of a channel together."""
+        """Whether an AMQP 0-9-1 client may limit all consumers of a channel together."""
 
     async def certificates(self) -> Sequence[CertificateSeen]:
-        """The files with certificates that the settings name."""
+        pass
 
     def connections_open(self) -> tuple[int, int]:
-        """Connections to this node, those that have not logged in counted, and how many there may be."""
+        """Return the number of connections to this node, including those not logged in, and the limit."""
 
     async def connections_elsewhere(self) -> Sequence[ConnectionView]:
-        """Those of the cluster's other nodes, as far as they answer."""
+        """Return the connections of the cluster's other nodes, as far as they answer."""
 
     async def connections(self) -> Sequence[ConnectionView]:
-        """The open connections of this node, looked at a few at a time."""
+        """Return the open connections of this node, collected in portions."""
 
     async def metrics(self, wanted: Wanted) -> bytes:
-        """Everything that is counted, as text; others run meanwhile."""
+        """Return all metrics as text, computed in portions."""
 
     async def page_file(self, path: str) -> PageFile | None:
-        """A file of the page; None if there is none of this path."""
+        """Return a file of the page; None if there is none of this path."""
 
     def follow(self, following: Following, grants: Grants) -> Feed:
-        """What a user hears of paths, as it changes.
+        """Return a feed of the changes at paths.
 
         Raises:
             Refused: 503, too many streams are open.
         """
 
     def random(self, size: int) -> bytes:
-        """So many unguessable bytes."""
+        """Return `size` unguessable random bytes."""
 
     def now_ms(self) -> int:
-        """The time of day, milliseconds since the epoch."""
+        """Return milliseconds since the epoch."""
 
     async def pause(self) -> None:
-        """Let others run, within a long answer."""
+        """Let other tasks run, within a long answer."""
 
     async def publish(
         self, access: Access, exchange: str, routing_key: str, properties: Mapping[str, Any], body: bytes
     ) -> bool:
-        """Publish a message, and wait until its queues have taken it.
+        """Publish a message, and wait until its queues have stored it.
 
         Args:
-            access: what the user may do in the virtual host.
+            access: the user's permissions in the virtual host.
             exchange: its name, empty for the default one.
-            routing_key: of the message.
-            properties: by name, see `message.plain`.
-            body: of the message.
+            properties: by name (`message.plain`).
 
         Returns:
-            Whether it went to any queue.
+            Whether any queue got it.
 
         Raises:
-            BrokerError: it was refused, or not taken in time.
+            BrokerError: it was refused, or not stored in time.
         """
 
     async def get(
@@ -136,26 +135,19 @@ class Door(Protocol):
         """Get messages from the head of a queue.
 
         Args:
-            access: what the user may do in the virtual host.
-            queue: its name.
-            most: messages to get.
-            verdict: what becomes of them when all are there.
+            access: the user's permissions in the virtual host.
+            most: the most messages to get.
+            verdict: the outcome of all of them.
 
         Returns:
-            The messages, and how many were ready behind the last one.
+            The messages, and the number of ready ones behind the last one.
 
         Raises:
             BrokerError: it was refused, or not answered in time.
         """
 
     def begin(self, operation: str, given: Mapping[str, Any], *, user: str) -> None:
-        """Have an operation run behind the answer; how it ends, the log says.
-
-        Args:
-            operation: its name, see `run`; it is about no virtual host.
-            given: its arguments by name.
-            user: who asks, for the log.
-        """
+        """Start an operation in the background; its result is logged."""
 
     async def run(
         self, operation: str, given: Mapping[str, Any], *, vhost: str | None, user: str, access: Access | None
@@ -165,9 +157,9 @@ class Door(Protocol):
         Args:
             operation: its name.
             given: its arguments by name.
-            vhost: the virtual host that names mean; None is the one of the configuration.
-            user: who asks, for the log.
-            access: what the user may do; None: the endpoint has checked it.
+            vhost: the virtual host of the names; None is the configured default.
+            user: for the log.
+            access: the user's permissions; None: the endpoint has checked them.
 
         Raises:
             BrokerError: it was refused, or not answered in time.
@@ -176,12 +168,11 @@ class Door(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request on its way through an endpoint.
+    """One request of an endpoint.
 
     Attributes:
-        request: itself.
-        values: what stands for the braces of the route's pattern.
-        grants: what the user may do who asks; None where nobody has to log in.
+        values: the values of the braces in the route's pattern.
+        grants: the user's rights; None at endpoints without a login.
         door: the broker.
     """
 
@@ -192,13 +183,13 @@ class Call:
 
     @property
     def granted(self) -> Grants:
-        """What the user may do, at an endpoint that needs a login."""
+        """The user's rights, at an endpoint that requires a login."""
         assert self.grants is not None, "the endpoint needs no login"
         return self.grants
 
     @property
     def who(self) -> User:
-        """Who asks, at an endpoint that needs a login."""
+        """The user, at an endpoint that requires a login."""
         return account_of(self.granted)
 
     @property
@@ -206,25 +197,25 @@ class Call:
         """The object of the body.
 
         Raises:
-            Refused: 400, it is none.
+            Refused: 400, the body is not an object.
         """
         return read_object(self.request.body)
 
     @property
     def with_stats(self) -> bool:
-        """Whether more than what is declared is asked for."""
+        """Whether statistics are requested, too."""
         return self.request.query.get("disable_stats") != "true"
 
     def has(self, tag: Tag) -> bool:
-        """Whether the user has a tag, or one that includes it."""
+        """Return whether the user has a tag, or one that includes it."""
         return not SUFFICIENT[tag].isdisjoint(self.who.tags)
 
     def sees(self, vhost: str) -> bool:
-        """Whether the objects of a virtual host are there for this user."""
+        """Return whether the user may see the objects of a virtual host."""
         return self.has(Tag.ADMINISTRATOR) or self.granted.entry(vhost) is not None
 
     def vhost(self, name: str | None = None) -> VirtualHost:
-        """A virtual host; without a name that of the path.
+        """Return a virtual host; without a name that of the path.
 
         Raises:
             Refused: 404, there is none, or none for this user.
@@ -235,41 +226,33 @@ class Call:
         return found
 
     def vhosts(self) -> list[VirtualHost]:
-        """Those that the path means: all that this user sees, by name, or the one that it names.
-
-        Raises:
-            Refused: 404, as `vhost` does.
-        """
+        """Return the virtual host of the path, or without one all that this user sees, by name."""
         if "vhost" in self.values:
             return [self.vhost()]
         every = self.door.catalog.vhosts
         return [every[name] for name in sorted(every) if self.sees(name)]
 
     def access(self, vhost: str) -> Access:
-        """What this user may do in a virtual host."""
         return Access(self.granted, vhost)
 
     async def act(self, operation: str, vhost: str, /, **given: Any) -> Any:
-        """Run an operation with this user's permissions; see `Door.run`."""
+        """Run an operation with this user's permissions (`Door.run`)."""
         access = self.access(vhost)
         return await self.door.run(operation, given, vhost=vhost, user=self.who.name, access=access)
 
     async def administer(self, operation: str, vhost: str | None = None, /, **given: Any) -> Any:
-        """Run an operation that the tag of the endpoint is enough for; see `Door.run`."""
+        """Run an operation for which the endpoint's tag is sufficient (`Door.run`)."""
         return await self.door.run(operation, given, vhost=vhost, user=self.who.name, access=None)
 
     def rated(self, *key: str, **families: Values) -> dict[str, dict[str, Any]]:
-        """Values with their rates, and with the histories that the query asks for.
+        """Return values with their rates, and with the histories that the query requests.
 
         Args:
             *key: of the object: its kind, and its names.
             **families: values by name, for each family of `Span.read`.
 
-        Returns:
-            The same families.
-
         Raises:
-            Refused: 400, a history of too many points is asked for.
+            Refused: 400, a history of too many points is requested.
         """
         every = {name: value for values in families.values() for name, value in values.items()}
         series = self.door.samples.look(key, self.door.now_ms(), every)
@@ -279,12 +262,7 @@ class Call:
         }
 
     def idle(self, *key: str, seen: Values) -> dict[str, str]:
-        """Since when nothing has become of an object, if anything is known of that.
-
-        Args:
-            *key: as in `rated`, which has been called for it.
-            seen: all values of it that were given there.
-        """
+        """Return since when an object's values have been unchanged, if known; call `rated` before."""
         since_ms = self.door.samples.unchanged_since(key, seen)
         if since_ms is None:
             return {}
@@ -292,11 +270,13 @@ class Call:
         return {"idle_since": at.isoformat(timespec="milliseconds")}
 
     def shown(self, item: Mapping[str, Any]) -> Answer:
-        """One object, with the columns that are asked for."""
+        """Answer with one object, with the requested columns."""
         return Answer.of_json(Listing.read(self.request.query, paged=False).pick(item))
 
     def listed(self, items: Sequence[Mapping[str, Any]]) -> Answer:
-        """Objects in the order of virtual host and name, as the query wants them; see also `long_lists`."""
+        """Answer with objects ordered by virtual host and name, as the query requests; `long_lists` has one
+        for long lists.
+        """
         return Answer.of_json(Listing.read(self.request.query, paged=False).shown(items))
 
 
@@ -308,13 +288,13 @@ def route(
     tag: Tag | None = Tag.MANAGEMENT,
     **methods: RunEndpoint | tuple[Tag, RunEndpoint] | Endpoint[RunEndpoint],
 ) -> Route[RunEndpoint]:
-    """A route of the API.
+    """Make a route of the API.
 
     Args:
         pattern: of paths, below ``/api``.
-        tag: that a method needs; None: no login.
-        **methods: by name in lower case, what runs; with another tag before it where it needs that tag, or as
-            the whole endpoint.
+        tag: required by the methods; None: no login.
+        **methods: endpoints by name in lower case; with another tag before it where it needs that tag, or
+            as a whole `Endpoint`.
     """
     endpoints = {}
     for name, run in methods.items():

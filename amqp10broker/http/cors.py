@@ -1,4 +1,4 @@
-"""Which pages of other origins a browser lets read the answers."""
+"""Cross-origin resource sharing: the pages of other origins that may read the answers."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _NEVER: Final = ("null", "*")
 
 @dataclass(frozen=True, slots=True)
 class Cors:
-    """Origins that may; none by default.
+    """The permitted origins; none by default.
 
     Attributes:
         origins: ``https://host:port``; ``*`` for all, which then may not send a login.
-        max_age_s: how long a browser may keep what a preflight said.
+        max_age_s: how long a browser may cache a preflight's answer.
     """
 
     origins: tuple[str, ...] = ()
     max_age_s: int = MAX_AGE_S
 
     def headers(self, request: Mapping[str, str], *, allow: str | None = None) -> tuple[tuple[str, str], ...]:
-        """What an answer says of it.
+        """Return the headers of an answer.
 
         Args:
             request: headers of the request, names in lower case.

@@ -1,14 +1,14 @@
-"""What has changed between two answers of one path, so that who follows it hears of that alone.
+"""Differences between two answers of one path, for live updates.
 
 A difference is JSON. It is one of:
 
 - ``{"to": value}``: another value, whole;
-- ``{"members": {name: difference}, "gone": [name]}``: an object, of which other members are as they were;
-- ``{"order": [place or [row]], "rows": {place: difference}}``: an array. ``order`` says for each place of the
-  new array where its row was in the old one, or gives a new row, within an array; without it all are where
-  they were. ``rows`` are those that have changed, by their new places.
+- ``{"members": {name: difference}, "gone": [name]}``: an object with otherwise unchanged members;
+- ``{"order": [place or [row]], "rows": {place: difference}}``: an array. ``order`` contains for each place
+  of the new array its row's place in the old one, or a new row, within an array; without it the places are
+  unchanged. ``rows`` are those that have changed, by their new places.
 
-Rows are recognised by the members that name them (`_NAMES`), and by their places where none do.
+Rows are identified by the members in `_NAMES`, and by their places without these.
 """
 
 from __future__ import annotations
@@ -36,23 +36,18 @@ _NAMES: Final = (
     ("Node Name",),
     ("watch",),
 )
-"""Members that together name a row. The first ones count that all rows have, each row others."""
+"""Members that together name a row. The first tuple counts that all rows have, each with other values."""
 _DEPTH_MAX: Final = 12
-"""What lies deeper, in arguments of clients, is compared as a whole."""
+"""Deeper values, in arguments of clients, are compared as a whole."""
 
 
 def difference(before: Any, after: Any) -> Difference | None:
-    """What makes one value of the other; None: they are the same.
-
-    Args:
-        before: JSON, parsed.
-        after: likewise.
-    """
+    """Return the difference between two parsed JSON values; None: they are equal."""
     return _difference(before, after, 0)
 
 
 def applied(value: Any, change: Difference) -> Any:
-    """The value that a difference makes of the one before it, which is not changed: what the page does."""
+    """Apply a difference to a value, which is not changed: the page does the same."""
     if "to" in change:
         return change["to"]
     if "rows" in change:
@@ -73,7 +68,7 @@ def applied(value: Any, change: Difference) -> Any:
 def _difference(before: Any, after: Any, depth: int) -> Difference | None:
     if before is after:
         return None
-    # A truth value is equal to a number in Python, and no number in JSON.
+    # A truth value is equal to a number in Python, but not in JSON.
     if type(before) is not type(after):
         return {"to": after}
     if isinstance(after, dict | list):
@@ -112,7 +107,6 @@ def _rows(before: list[Any], after: list[Any], depth: int) -> Difference | None:
 
 
 def _names_of(before: Sequence[Any], after: Sequence[Any]) -> tuple[str, ...] | None:
-    """The members that name the rows of both arrays; None if nothing does."""
     some = next(iter(after), None) or next(iter(before), None)
     if not isinstance(some, dict):
         return None

@@ -1,7 +1,7 @@
-"""RabbitMQ's feature flags and deprecated features, as far as there is such a feature here.
+"""RabbitMQ's feature flags and deprecated features that have an equivalent here.
 
-A client asks for a flag before it uses what came with it. Nothing has to be enabled here: what there is,
-is on. Flags of RabbitMQ's own storage and of how its nodes speak to each other are left out.
+A client checks a flag before it uses the feature. Nothing has to be enabled here. Flags of RabbitMQ's own
+storage and inter-node protocol are left out.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ _DEPRECATED: Final = {
 
 
 def flags() -> list[dict[str, Any]]:
-    """All feature flags."""
     return [
         {
             "name": name,
@@ -58,16 +57,11 @@ def flags() -> list[dict[str, Any]]:
 
 
 def is_flag(name: str) -> bool:
-    """Whether there is a flag of this name."""
     return name in _FLAGS
 
 
 def deprecated(*, global_qos: bool) -> list[dict[str, Any]]:
-    """All deprecated features.
-
-    Args:
-        global_qos: whether that one is permitted.
-    """
+    """Return all deprecated features; `global_qos` is whether that one is permitted."""
     permitted = {TRANSIENT, GLOBAL_QOS} if global_qos else {TRANSIENT}
     return [
         {
@@ -83,6 +77,6 @@ def deprecated(*, global_qos: bool) -> list[dict[str, Any]]:
 
 
 def used(catalog: Catalog) -> frozenset[str]:
-    """Names of the deprecated features that what is declared makes use of."""
+    """Return the names of the deprecated features that declared objects use."""
     uses = any(not (queue.durable or queue.exclusive or queue.kind.volatile) for queue in catalog)
     return frozenset({TRANSIENT} if uses else ())

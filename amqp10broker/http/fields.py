@@ -1,4 +1,4 @@
-"""Bodies: JSON objects, and what stands in them."""
+"""Readers of request bodies, which are JSON objects. A value of a wrong type raises `Refused` with 400."""
 
 from __future__ import annotations
 
@@ -11,16 +11,12 @@ from amqp10broker.http.messages import Refused
 
 
 def read_object(body: bytes) -> dict[str, Any]:
-    """The object of a request's body, whatever its content type says; an empty body is an empty object.
-
-    Raises:
-        Refused: 400, it is no JSON, or no object.
-    """
+    """Return the object of a request's body, whatever its content type; an empty body is an empty object."""
     if not body.strip():
         return {}
     try:
         value = json.loads(body.decode(), parse_constant=_no_constant)
-        # A half of a surrogate pair has no form in UTF-8: it could be kept and never shown again.
+        # A half of a surrogate pair has no UTF-8 form: it could be stored but never shown again.
         json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         raise _bad("not_json") from None
@@ -30,22 +26,14 @@ def read_object(body: bytes) -> dict[str, Any]:
 
 
 def require(given: Mapping[str, Any], *keys: str) -> None:
-    """Refuse an object that lacks keys.
-
-    Raises:
-        Refused: 400, naming all that are missing.
-    """
+    """Check that an object has these keys; the refusal names all that are missing."""
     missing = [key for key in keys if key not in given]
     if missing:
         raise _bad(f"[{','.join(f'{{key_missing,{key}}}' for key in missing)}]")
 
 
 def flag(given: Mapping[str, Any], key: str, default: bool) -> bool:
-    """A truth value, which may also be a string.
-
-    Raises:
-        Refused: 400, it is neither.
-    """
+    """Return a truth value, which may also be a string."""
     value = given.get(key, default)
     if isinstance(value, bool):
         return value
@@ -55,11 +43,7 @@ def flag(given: Mapping[str, Any], key: str, default: bool) -> bool:
 
 
 def integer(given: Mapping[str, Any], key: str, default: int) -> int:
-    """An integer, which may also be a string of digits.
-
-    Raises:
-        Refused: 400, it is neither.
-    """
+    """Return an integer, which may also be a string of digits."""
     value = given.get(key, default)
     if isinstance(value, int) and not isinstance(value, bool):
         return value
@@ -71,11 +55,6 @@ def integer(given: Mapping[str, Any], key: str, default: int) -> int:
 
 
 def text(given: Mapping[str, Any], key: str, default: str) -> str:
-    """A string.
-
-    Raises:
-        Refused: 400, it is none.
-    """
     value = given.get(key, default)
     if not isinstance(value, str):
         raise _bad(f"'{key}' must be a string")
@@ -83,11 +62,7 @@ def text(given: Mapping[str, Any], key: str, default: str) -> str:
 
 
 def table(given: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """An object, empty if it is not given.
-
-    Raises:
-        Refused: 400, it is none.
-    """
+    """Return an object, empty if the key is absent."""
     value = given.get(key)
     # RabbitMQ's older clients write an empty table as an empty array.
     if value is None or value == []:

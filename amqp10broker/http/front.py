@@ -1,9 +1,9 @@
-"""What every request goes through, whatever its endpoint: path, method, login, tag, type of the answer; and
-what every answer carries.
+"""Checks common to all requests (path, method, login, tag, type of the answer), and headers common to all
+answers.
 
-The order is RabbitMQ's: an unknown path is told to everybody, and so is a method that the path lacks; a
-preflight needs no login. The head decides all of that. The shell reads it, verifies the password, reads the
-body and runs the endpoint between::
+The order is RabbitMQ's: unknown paths and missing methods are reported without a login; a preflight needs
+no login. The head decides all of that. The shell reads it, verifies the password, reads the body and runs
+the endpoint between::
 
     entered = front.enter(request)                  # an answer, or the visit of an endpoint
     front.admit(entered, tags of the user)          # unless the endpoint needs no login
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 BODY_BYTES_MAX: Final = 20_000_000
 GZIP_BYTES_MIN: Final = 300
-"""A smaller body is not made smaller by it."""
+"""Smaller bodies do not gain from compression."""
 _GZIP_LEVEL: Final = 1
 _GZIP: Final = 16 + zlib.MAX_WBITS
 
@@ -41,19 +41,17 @@ _ALWAYS: Final = (
 )
 _READING: Final = ("GET", "HEAD", "OPTIONS")
 _OF_FORMS: Final = ("application/x-www-form-urlencoded", "multipart/form-data", "text/plain")
-"""What a page of any origin can have a browser send, with the login that it remembers, without asking first
-(Fetch, section 2.2.1)."""
+"""Types that a page of any origin can make a browser send, with its stored login and without a preflight
+(Fetch, section 2.2.1).
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Visit(Generic[T]):
-    """A request that has found its endpoint.
+    """A request with its endpoint.
 
     Attributes:
-        request: itself.
-        route: of its path.
-        endpoint: of its method.
-        values: what stands for the braces of the route's pattern.
+        values: the values of the braces in the route's pattern.
     """
 
     request: Request
@@ -63,22 +61,19 @@ class Visit(Generic[T]):
 
 
 class Front(Generic[T]):
-    """The way in and out of one listener's endpoints."""
+    """Entrance and exit of one listener's endpoints."""
 
     def __init__(self, router: Router[T], cors: Cors, prefix: tuple[str, ...] = ()) -> None:
-        """Open it.
-
-        Args:
-            router: knows the endpoints.
-            cors: which pages of other origins may read answers.
-            prefix: segments in front of every path.
+        """Args:
+        cors: the pages of other origins that may read answers.
+        prefix: segments before every path.
         """
         self._router = router
         self._cors = cors
         self._prefix = prefix
 
     def enter(self, request: Request) -> Visit[T] | Answer:
-        """Find a request's endpoint; without one, the whole answer."""
+        """Find a request's endpoint; without one, return the whole answer."""
         below = len(self._prefix)
         known = request.segments[:below] == self._prefix
         found = self._router.find(request.segments[below:]) if known else None
@@ -97,12 +92,12 @@ class Front(Generic[T]):
         return Visit(request, route, endpoint, values)
 
     def _of_page(self, request: Request, endpoint: Endpoint[T]) -> Refused | None:
-        """The refusal of a change that a page of another origin may have its browser's user make."""
+        """Refuse a change that a page of another origin may have triggered in a user's browser."""
         headers = request.headers
         if request.method in _READING:
             return None
         origin = headers.get("origin")
-        site = headers.get("sec-fetch-site")  # which no page can set
+        site = headers.get("sec-fetch-site")  # pages cannot set this header
         here = site in ("same-origin", "none") or (
             site is None and (origin is None or origin.partition("://")[2] == headers.get("host"))
         )
@@ -116,18 +111,14 @@ class Front(Generic[T]):
         return None
 
     def below(self, request: Request) -> Request:
-        """A request for a path below the API as one for the whole path."""
+        """Return a request for a path below the API as one for the whole path."""
         return replace(request, segments=(*self._prefix, "api", *request.segments))
 
     def admit(self, visit: Visit[T], tags: Collection[str]) -> None:
-        """Check what must be right before an endpoint runs.
-
-        Args:
-            visit: of the endpoint.
-            tags: of the user who has logged in; empty where nobody has to.
+        """Check a visit before its endpoint runs; `tags` is empty without a login.
 
         Raises:
-            Refused: a tag is missing, or the client takes no JSON.
+            Refused: a tag is missing, or the client does not accept JSON.
         """
         if visit.endpoint.tag is not None:
             check_tag(visit.endpoint.tag, tags)
@@ -138,7 +129,7 @@ class Front(Generic[T]):
             raise refusal
 
     def leave(self, request: Request, route: Route[T] | None, answer: Answer) -> Answer:
-        """The answer as it is sent, but for compression."""
+        """Return the answer to send, except for compression."""
         allow = () if route is None else (("allow", route.allow),)
         told = {name for name, _ in answer.headers}
         always = (header for header in _ALWAYS if header[0] not in told)
@@ -146,19 +137,19 @@ class Front(Generic[T]):
 
 
 def not_found() -> Refused:
-    """The refusal of a path, or of an object, that is not there."""
+    """Make the refusal of a path, or of an object, that does not exist."""
     return Refused(HTTPStatus.NOT_FOUND, "Object Not Found", "Not Found")
 
 
 def too_large(limit: int = BODY_BYTES_MAX) -> Refused:
-    """The refusal of a body that is larger than may be."""
+    """Make the refusal of a body that exceeds the limit."""
     return Refused(
         HTTPStatus.BAD_REQUEST, "bad_request", f"the body exceeded the size limit of {limit} bytes: send less"
     )
 
 
 def check_framing(headers: Iterable[tuple[bytes, bytes]], version: bytes, limit: int) -> None:
-    """Look at how a body is announced, before any of it is waited for.
+    """Check how a body is announced, before any of it is received.
 
     Args:
         headers: of the request, names in lower case.
@@ -166,8 +157,8 @@ def check_framing(headers: Iterable[tuple[bytes, bytes]], version: bytes, limit:
         limit: bytes of a body.
 
     Raises:
-        Refused: 400, it is too long, or its length is told in two ways: another server on the way may go by
-            the other one, and take for a request what is a body here (RFC 9112, section 6.1).
+        Refused: 400, it is too long, or its length is ambiguous: a proxy may use the other length, and
+            take for a request what is a body here (RFC 9112, section 6.1).
     """
     told = {name: value for name, value in headers if name in (b"content-length", b"transfer-encoding")}
     if b"transfer-encoding" in told and (len(told) > 1 or version < b"1.1"):
@@ -178,12 +169,14 @@ def check_framing(headers: Iterable[tuple[bytes, bytes]], version: bytes, limit:
 
 
 def takes(accept: str | None, types: Collection[str] = JSON_TYPES) -> bool:
-    """Whether a client takes one of these types, by its header ``Accept``; one without it takes anything."""
+    """Return whether a client accepts one of these types by its header ``Accept``; without it all are
+    accepted.
+    """
     return accept is None or _best(accept, types) > 0
 
 
 def wants_gzip(request: Request, answer: Answer) -> bool:
-    """Whether the body of an answer is to be compressed: `compressed` does, and may take a while."""
+    """Return whether to compress the body of an answer; `compressed` does it, and may take a while."""
     encodings = request.headers.get("accept-encoding")
     return (
         encodings is not None
@@ -193,14 +186,14 @@ def wants_gzip(request: Request, answer: Answer) -> bool:
 
 
 def compressed(answer: Answer) -> Answer:
-    """The answer with its body as gzip."""
+    """Return the answer with its body as gzip."""
     packer = zlib.compressobj(_GZIP_LEVEL, wbits=_GZIP)
     body = packer.compress(answer.body) + packer.flush()
     return replace(answer, body=body).with_headers(("content-encoding", "gzip"))
 
 
 def _best(header: str, wanted: Collection[str]) -> float:
-    """The quality that preferences (RFC 9110, 12.4.2) give to the first of these that they name."""
+    """Quality values as of RFC 9110, 12.4.2."""
     qualities: dict[str, float] = {}
     for item in header.split(","):
         name, *parameters = (part.strip().lower() for part in item.split(";"))
@@ -214,7 +207,7 @@ def _best(header: str, wanted: Collection[str]) -> float:
 
 
 def _quality(text: str) -> float:
-    """A weight from 0 to 1; one that is none says no."""
+    """An invalid weight counts as 0."""
     whole, _, fraction = text.partition(".")
     if whole not in ("0", "1") or not (fraction == "" or (fraction.isascii() and fraction.isdigit())):
         return 0.0

@@ -1,4 +1,4 @@
-"""Lists as their queries want them: chosen by name, sorted, a page of them, some columns."""
+"""Filtering by name, sorting, paging and column selection of lists."""
 
 from __future__ import annotations
 
@@ -21,15 +21,14 @@ Item: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What a query wants of a list.
+    """The list options of a query.
 
     Attributes:
-        columns: keys to keep, with dots into objects; None: all.
+        columns: keys to include, with dots into objects; None: all.
         sort: the key to sort by, with dots; None: the order stays.
-        descending: by that key.
         page: from 1; None: everything, as a plain array.
         page_size: items of a page.
-        name: what names must hold; None: any. It counts on pages alone.
+        name: part of the names; None: any. It applies to pages only.
         regex: the name is a regular expression.
     """
 
@@ -43,14 +42,13 @@ class Listing:
 
     @classmethod
     def read(cls, query: Mapping[str, str], *, paged: bool) -> Self:
-        """Understand a query.
+        """Parse the list options of a query.
 
         Args:
-            query: of the request.
-            paged: whether this list comes in pages at all; if not, what is said of pages is ignored.
+            paged: whether this list has pages at all; if not, page options are ignored.
 
         Raises:
-            Refused: 400, no such page can be.
+            Refused: 400, a page option is invalid.
         """
         columns = query.get("columns")
         page = _number(query, "page") if paged and "page" in query else None
@@ -73,29 +71,28 @@ class Listing:
         )
 
     async def found(self, items: Sequence[Item], pause: Callable[[], Awaitable[None]]) -> Sequence[Item]:
-        """The items whose names fit; all, if there are no pages.
+        """Return the items with matching names; all, if there are no pages.
 
         Args:
-            items: of the list.
-            pause: lets others run.
+            pause: lets other tasks run.
 
         Raises:
-            InvalidArgument: the name is a regular expression that would take too long.
+            InvalidArgument: the regular expression would take too long.
         """
         name = self.name
         if self.page is None or name is None:
             return items
         if not self.regex:
             return [item for item in items if name in _name(item)]
-        # As RabbitMQ: what is no expression finds nothing.
+        # As in RabbitMQ, an invalid expression matches nothing.
         return await Finding(name, "name").among(items, _name, pause) if is_expression(name) else []
 
     def shown(self, items: Sequence[Item]) -> list[Item]:
-        """The items of a list that has no pages."""
+        """Return the items of a list without pages."""
         return [self.pick(item) for item in self.sorted(items)]
 
     def on_page(self, found: Sequence[Item]) -> Sequence[Item]:
-        """Of items in their order those of the page; all, if there are no pages.
+        """Return the items of the page; all, if there are no pages.
 
         Raises:
             Refused: 400, the page is behind the last one.
@@ -112,7 +109,7 @@ class Listing:
         return found[begin : begin + self.page_size]
 
     def facts(self, total: int, found: int, shown: int) -> dict[str, int] | None:
-        """What a page says beside its items; None if there are no pages."""
+        """Return a page's counts beside its items; None if there are no pages."""
         if self.page is None:
             return None
         return {
@@ -125,7 +122,7 @@ class Listing:
         }
 
     def pick(self, item: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The columns of one object that are wanted; those that it lacks are left out."""
+        """Return the requested columns of one object; missing ones are left out."""
         if self.columns is None:
             return item
         picked: dict[str, Any] = {}
@@ -137,17 +134,17 @@ class Listing:
             place = picked
             for key in outer:
                 inner = place.get(key)
-                # A column that was asked for whole has this one already.
+                # A column that was requested as a whole contains this one already.
                 place = inner if isinstance(inner, dict) else place.setdefault(key, {})
             place[last] = dict(value) if isinstance(value, Mapping) else value
         return picked
 
     def sorted(self, items: Sequence[Item]) -> Sequence[Item]:
-        """The items in the order that is wanted."""
+        """Return the items in the requested order."""
         if self.sort is None:
             return items[::-1] if self.descending else items
         first, *inner = self.sort.split(".")
-        # Of ten thousands of items each look counts, for nobody else runs meanwhile.
+        # Each lookup counts with ten thousands of items, because no other task runs meanwhile.
         if not inner:
             ranks = [_rank(item.get(first, _ABSENT)) for item in items]
         else:
@@ -162,7 +159,6 @@ def _name(item: Item) -> str:
 
 
 def _at(item: Mapping[str, Any], path: str) -> Any:
-    """What stands at a key with dots; `_ABSENT` if nothing does."""
     value: Any = item
     for key in path.split("."):
         if not isinstance(value, Mapping) or key not in value:
@@ -172,10 +168,10 @@ def _at(item: Mapping[str, Any], path: str) -> Any:
 
 
 def _rank(value: Any) -> tuple[int, Any]:
-    """An order of whatever may stand in a column: numbers (0 for nothing), truth values, others, text."""
+    """An order of any JSON values: numbers (0 for nothing), truth values, others, text."""
     if value is _ABSENT:
         return (0, 0)
-    if type(value) is int:  # what most columns have
+    if type(value) is int:  # the commonest type of a column
         return (0, value)
     if value is None:
         return (1, -1)

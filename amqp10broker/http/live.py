@@ -1,11 +1,11 @@
-"""What a client follows: paths of the API, asked again and again for it, and told as server-sent events.
+"""Live updates: paths of the API, requested repeatedly on the client's behalf, as server-sent events.
 
-The events, each with one line of JSON that says by ``id`` which of the paths it is about, from 0:
+The events, each with one line of JSON with the path's index as ``id``, from 0:
 
-- ``whole``: ``{"id", "value"}``, what stands there: the first one, and one after a refusal;
-- ``delta``: ``{"id", "change"}``, what has changed since (`differences`);
-- ``more``: ``{"id", "value"}``, of a path that goes on where its last answer ended: what came behind it;
-- ``refused``: ``{"id", "status", "error", "reason"}``: it cannot be had now; it is asked for again.
+- ``whole``: ``{"id", "value"}``, the complete answer: the first one, and one after a refusal;
+- ``delta``: ``{"id", "change"}``, the changes since (`differences`);
+- ``more``: ``{"id", "value"}``, for a path with continued answers: the continuation;
+- ``refused``: ``{"id", "status", "error", "reason"}``: the request failed; it is repeated.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from amqp10broker.http.messages import Answer, Refused, Request, json_text
 EVENT_TYPES: Final = ("text/event-stream", "text/*", "*/*")
 EVENT_HEADERS: Final = (
     ("content-type", "text/event-stream"),
-    # Another server on the way that gathers an answer would have the client wait forever.
+    # A proxy that buffers an answer would make the client wait forever.
     ("x-accel-buffering", "no"),
 )
 PATHS_MAX: Final = 8
 INTERVAL_MS_MIN: Final = 100
 INTERVAL_MS_MAX: Final = 600_000
 BODY_BYTES_MAX: Final = 1_048_576
-"""Of an answer that can be followed: it is parsed in one go, some milliseconds."""
+"""The size limit of an answer: it is parsed in one go, some milliseconds."""
 HEARTBEAT: Final = ": \n\n"
-"""A comment, which no client hears of: the connection is there."""
+"""A comment, which clients ignore: it keeps the connection alive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Following:
-    """What a client wants to follow.
+    """The paths that a client follows.
 
     Attributes:
         paths: as requests, without the API's own beginning of all paths.
-        interval_ms: between two looks.
+        interval_ms: between two requests.
     """
 
     paths: tuple[Request, ...]
@@ -49,14 +49,14 @@ class Following:
 
     @classmethod
     def read(cls, request: Request, interval_ms: int) -> Self:
-        """Understand a query.
+        """Parse a request for updates.
 
         Args:
-            request: ``path`` of it, again and again, and ``interval``.
-            interval_ms: between two looks, if the query does not say.
+            request: with parameters ``path``, repeatable, and ``interval``.
+            interval_ms: the default interval.
 
         Raises:
-            Refused: 400, it cannot be followed.
+            Refused: 400, a path cannot be followed.
         """
         targets = request.every("path")
         if not 1 <= len(targets) <= PATHS_MAX:
@@ -73,10 +73,10 @@ class Following:
 
 @dataclass(eq=False, slots=True)
 class Latest:
-    """What stands at a path now, for any number of those who follow it.
+    """The present answer of a path, shared by all its followers.
 
     Attributes:
-        value: of the last answer that was another one; each is an object of its own. Meaningless before one.
+        value: of the last answer that differed; each is a new object. Meaningless before the first one.
         known: there is a value.
         refusal: why there is none now; None: there is.
     """
@@ -89,12 +89,12 @@ class Latest:
     _change: str | None = None
 
     def heard(self, answer: Answer) -> bool:
-        """Take an answer; whether it says anything new."""
+        """Store an answer; return whether it differs from the last one."""
         refusal = refusal_of(answer)
         if refusal is not None:
             if refusal == self.refusal:
                 return False
-            # What is not to be seen is not kept, either.
+            # A value that may not be seen any more is not stored, either.
             self.value, self.known, self.refusal, self._body, self._before = None, False, refusal, b"", None
             return True
         if self.known and answer.body == self._body:
@@ -109,12 +109,12 @@ class Latest:
         return True
 
     def told(self, place: int, heard: Any, *, anything: bool) -> str:
-        """The event that brings a client to the present value.
+        """Return the event that brings a client to the present value.
 
         Args:
             place: of the path among those that the client follows.
             heard: the value that the client has.
-            anything: it has one.
+            anything: whether it has one.
         """
         if anything and heard is self._before:
             change = self._change
@@ -127,11 +127,10 @@ class Latest:
 
 
 def refusal_of(answer: Answer, size_max: int | None = BODY_BYTES_MAX) -> dict[str, Any] | None:
-    """What a client hears of an answer that cannot be followed; None if it can.
+    """Return the event data of an answer that cannot be followed; None if it can.
 
     Args:
-        answer: to what stands at the path.
-        size_max: bytes of it; None: any, as no differences are looked for.
+        size_max: bytes of it; None: any, because no differences are computed.
     """
     if answer.status == HTTPStatus.OK:
         if ("content-type", "application/json") not in answer.headers:
@@ -150,19 +149,17 @@ def refusal_of(answer: Answer, size_max: int | None = BODY_BYTES_MAX) -> dict[st
 
 
 def event(name: str, place: int, key: str, text: str) -> str:
-    """An event about a path.
+    """Format an event about a path.
 
     Args:
-        name: of the event.
-        place: of the path.
-        key: of what it says.
-        text: that, as JSON in one line.
+        place: the path's index.
+        text: the value of `key`, as JSON in one line.
     """
     return f'event: {name}\ndata: {{"id":{place},"{key}":{text}}}\n\n'
 
 
 def refused_event(place: int, refusal: Mapping[str, Any]) -> str:
-    """The event of a path that cannot be had."""
+    """Format the event of a refused path."""
     return f"event: refused\ndata: {json_text({'id': place, **refusal})}\n\n"
 
 

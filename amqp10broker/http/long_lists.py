@@ -1,8 +1,8 @@
-"""Lists that may have ten thousands of items: others go on while one is made.
+"""Lists with possibly ten thousands of items, made without blocking other tasks.
 
-What is known of every item at no cost finds, and if it can sorts, those that are asked for; only these are
-made, in portions, and of them only the columns that are asked for. They are written in portions, too: an
-encoder lets nobody else run before it is done.
+The cheap columns are enough to find, and if possible to sort, the requested items; only these are
+completed, in portions, with the requested columns. They are encoded in portions, too: the encoder lets no
+other task run.
 """
 
 from __future__ import annotations
@@ -17,21 +17,16 @@ from amqp10broker.http.messages import Answer, json_bytes
 T = TypeVar("T")
 
 PORTION: Final = 50
-"""Items that are made, or written, in one go: some milliseconds."""
+"""Items that are made, or encoded, in one go: some milliseconds."""
 
 Make: TypeAlias = Callable[[Sequence[Item], Collection[str] | None], Awaitable[Sequence[Item]]]
-"""Makes whole items of known ones, in their order: with these keys at least, None for all. An item that
-is not there any more is left out."""
+"""Completes items, in their order: with at least these keys, None for all. An item that has been deleted is
+left out.
+"""
 
 
 async def described(call: Call, things: Sequence[T], describe: Callable[[T], Item]) -> list[Item]:
-    """Each thing as it is shown, made in portions.
-
-    Args:
-        call: asks for it.
-        things: which may end meanwhile.
-        describe: makes an item.
-    """
+    """Make an item of each thing, in portions; things may end meanwhile."""
     made: list[Item] = []
     for portion in _portions(things):
         made += map(describe, portion)
@@ -42,18 +37,17 @@ async def described(call: Call, things: Sequence[T], describe: Callable[[T], Ite
 async def listed(
     call: Call, known: Sequence[Item], make: Make | None = None, *, paged: bool = True
 ) -> Answer:
-    """The answer with a list.
+    """Answer with a list.
 
     Args:
-        call: asks for it.
-        known: each item as far as it costs nothing, in the order of virtual host and name. All have the same
+        known: the cheap columns of each item, in the order of virtual host and name. All have the same
             keys, ``name`` among them.
-        make: makes the rest; None: there is none.
-        paged: whether this list comes in pages.
+        make: completes items; None: they are complete.
+        paged: whether this list has pages.
 
     Raises:
-        Refused: 400, no such page can be.
-        InvalidArgument: the name is a regular expression that would take too long.
+        Refused: 400, a page option is invalid.
+        InvalidArgument: the regular expression would take too long.
     """
     listing = Listing.read(call.request.query, paged=paged)
     keys = set(known[0]) if known else set[str]()
@@ -79,12 +73,10 @@ async def listed(
 async def written(
     call: Call, things: Sequence[T], describe: Callable[[T], Item], size: int | None = None
 ) -> bytes:
-    """A JSON array, written in portions.
+    """Encode a JSON array in portions.
 
     Args:
-        call: asks for it.
-        things: its items.
-        describe: makes an item as it is written.
+        describe: makes an item just before it is encoded.
         size: items of a portion; None: `PORTION`.
     """
     parts = []
@@ -97,7 +89,7 @@ async def written(
 async def _with(
     key: str, keys: Collection[str], call: Call, items: Sequence[Item], make: Make
 ) -> Sequence[Item]:
-    """Known items with one key more. All else of what is made for it is dropped: it would be much."""
+    """All other columns that are computed for the key are dropped: together they would be large."""
     made: list[Item] = []
     for portion in _portions(items):
         made += [
@@ -113,7 +105,7 @@ def _part(items: Iterable[Item]) -> bytes:
 
 
 def _joined(parts: Iterable[bytes], before: bytes = b"[", behind: bytes = b"]") -> bytes:
-    """One array, in one go: it may be ten megabytes."""
+    """One allocation: the array may have ten megabytes."""
     pieces = [before]
     for part in filter(None, parts):
         pieces += (part, b",")

@@ -1,8 +1,8 @@
-"""The broker's own looks at what has rates, while clients ask: so a rate is that of the last interval.
+"""Periodic samples of objects with rates, taken by the broker itself while clients make requests.
 
-Without them a rate would be that between two looks of a client, and none at its first ones. What is looked at
-is what clients look at, by the same endpoints; nobody hears the answers. Of very many objects there are no
-looks but those of clients: they would take a good part of a processor.
+Without them a rate would cover the time between two requests of a client, and its first requests would
+have none. The same endpoints are called as by clients, and the answers are dropped. With very many objects
+only clients' requests count: sampling all would take a good part of a processor.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from amqp10broker.http.messages import Request
 from amqp10broker.security.grants import Changing, Grants, Operation, TopicOperation
 
 QUIET_MS: Final = 600_000
-"""So long after the last request there are looks."""
+"""Sampling stops so long after the last request."""
 QUEUES_MAX: Final = 1_000
 CONNECTIONS_MAX: Final = 1_000
-"""Of more there are no looks."""
+"""With more connections they are not sampled."""
 USERS_MAX: Final = 8
-"""Whose overview is looked at: each sees its own. Those that have asked last."""
+"""The most users with a sampled overview, which differs by user: those with the latest requests."""
 
 _OF_QUEUES: Final[tuple[RunEndpoint, ...]] = (queues.list_queues, exchanges.list_exchanges)
 _OF_CONNECTIONS: Final[tuple[RunEndpoint, ...]] = (connections.list_connections, connections.list_channels)
 _REQUEST: Final = Request("GET", (), {"columns": "message_stats,recv_oct_details"})
-"""For what has rates, and little of it."""
+"""A request for the columns with rates, and little else."""
 
 
 class _Never:
@@ -35,7 +35,7 @@ class _Never:
 
 
 class Everything:
-    """The broker itself may see everything: see `security.grants.Grants`."""
+    """Unlimited rights of the broker itself (`security.grants.Grants`)."""
 
     user = ""
     changes: Changing = _Never()
@@ -55,14 +55,14 @@ class Everything:
 
 
 class Looks:
-    """Who has asked of late, and what is looked at for them."""
+    """The recent users of the API, and the sampling for them."""
 
     def __init__(self, door: Door) -> None:
         self._door = door
         self._asked: dict[str, tuple[Grants, int]] = {}
 
     def asked(self, grants: Grants) -> bool:
-        """A user asks; whether nobody had asked for long, and looks are to begin."""
+        """Note a user's request; return whether sampling is to begin."""
         begins = not self.wanted
         self._asked.pop(grants.user, None)
         self._asked[grants.user] = grants, self._door.now_ms()
@@ -72,12 +72,12 @@ class Looks:
 
     @property
     def wanted(self) -> bool:
-        """Whether anybody has asked of late."""
+        """Whether there was a recent request."""
         since = self._door.now_ms() - QUIET_MS
         return any(at > since for _, at in self._asked.values())
 
     async def look(self) -> None:
-        """Look at everything that has rates, in portions."""
+        """Sample everything that has rates, in portions."""
         door = self._door
         everything: Grants = Everything()
         shared: list[RunEndpoint] = []

@@ -1,7 +1,7 @@
-"""What became of messages, in RabbitMQ's words: the object ``message_stats``.
+"""RabbitMQ's object ``message_stats``, made of message counters.
 
-It is not there, instead of zeros, where nothing ever happened. What happened comes in groups: with one of a
-group all of it is there.
+Instead of zeros it is absent where nothing ever happened. Its members come in groups, which are complete
+or absent.
 """
 
 from __future__ import annotations
@@ -23,21 +23,13 @@ _DELIVERING: Final = {
 
 
 def of_queue(counters: Mapping[str, int]) -> Stats:
-    """Of a queue.
-
-    Args:
-        counters: see `queues.counters.tally`.
-    """
+    """Make the statistics of a queue's counters (`queues.counters.tally`)."""
     stats: Stats = {"publish": counters["published"]} if counters["published"] else {}
     return stats | _delivering(counters)
 
 
 def of_clients(counters: Mapping[str, int]) -> Stats:
-    """Of what clients did and got.
-
-    Args:
-        counters: see `service.counters.ClientCounters`; one that is not there is 0.
-    """
+    """Make the statistics of clients' counters (`service.counters.ClientCounters`); missing ones are 0."""
     if not counters.get("published"):
         return _delivering(counters)
     unroutable, returned = (counters.get(name, 0) for name in ("unroutable", "returned"))
@@ -57,11 +49,7 @@ def _delivering(counters: Mapping[str, int]) -> Stats:
 
 
 def of_exchange(counters: Mapping[str, int]) -> Stats:
-    """Of an exchange: messages that came in, and those of them that went on, once each.
-
-    Args:
-        counters: see `routing.exchange.Exchange.counted`.
-    """
+    """Make the statistics of an exchange's counters (`routing.exchange.Exchange.counted`)."""
     published = counters["published"]
     if not published:
         return {}

@@ -1,4 +1,6 @@
-"""What the HTTP engine hands over and gets back: a request, an answer, and the answer that refuses."""
+"""The types between the HTTP engine and the endpoints: a request, an answer, and the exception of a
+refusal.
+"""
 
 from __future__ import annotations
 
@@ -14,33 +16,31 @@ from amqp10broker.dataclass import dataclass
 _QUERY_FIELDS_MAX: Final = 100
 
 Send: TypeAlias = Callable[[bytes], Awaitable[None]]
-"""Hands a piece of a body to the client; returns when it is on its way."""
+"""Sends a piece of a body to the client; returns when it is written."""
 
 
 class Feed(Protocol):
-    """A body that is made while it goes out, piece by piece."""
+    """A body that is generated while it is sent."""
 
     async def run(self, send: Send) -> None:
-        """Send all of it; cancelled when the client goes."""
+        """Send all of it; cancelled when the client disconnects."""
 
     def close(self) -> None:
-        """Called once when the answer is over, also one whose body never began."""
+        """Release resources; called once when the answer is over, even if its body never began."""
 
 
 class Refused(Exception):
-    """A request is not carried out.
+    """A request is refused.
 
     Attributes:
-        answer: what the client gets.
+        answer: to the client.
     """
 
     def __init__(self, status: int, error: str, reason: str) -> None:
-        """Make the answer.
-
-        Args:
-            status: of HTTP.
-            error: a short identifier, for programs.
-            reason: a sentence, for people. Clients decode it as a string: it is never anything else.
+        """Args:
+        status: of HTTP.
+        error: a short identifier, for programs.
+        reason: a sentence, for people. Clients decode it as a string: it is never anything else.
         """
         super().__init__(f"{status} {error}: {reason}")
         self.answer = Answer.of_json({"error": error, "reason": reason}, status=status)
@@ -48,16 +48,15 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request, whole.
+    """One complete request.
 
     Attributes:
-        method: GET, PUT...
         segments: of the path between slashes, decoded; a trailing slash makes none.
         query: the last value of each parameter.
         pairs: the whole query, in its order.
         slash: the path ends with one, as that of a folder.
-        headers: by name in lower case; of a name that occurs again the values, with commas between them.
-        body: all of it, without its transfer encoding.
+        headers: by name in lower case; repeated ones are joined by commas.
+        body: without its transfer encoding.
     """
 
     method: str
@@ -69,23 +68,21 @@ class Request:
     slash: bool = False
 
     def every(self, name: str) -> list[str]:
-        """All values of a parameter."""
+        """Return all values of a query parameter."""
         return [value for each, value in self.pairs if each == name]
 
     @classmethod
     def read(
         cls, method: bytes, target: bytes, headers: Iterable[tuple[bytes, bytes]], body: bytes = b""
     ) -> Self:
-        """Understand what an engine has parsed.
+        """Make a request of an engine's parsed parts.
 
         Args:
-            method: as it came.
-            target: path and query, as they came; a scheme and a host before them are left out.
+            target: path and query, as received; a scheme and a host before them are left out.
             headers: names in lower case, and values.
-            body: of the request.
 
         Raises:
-            Refused: 400, the target is not what it should be.
+            Refused: 400, the target is malformed.
         """
         path, _, query = target.partition(b"?")
         if not path.startswith(b"/"):
@@ -107,13 +104,11 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a request is answered with.
+    """The answer to a request.
 
     Attributes:
-        status: of HTTP.
-        headers: names in lower case, and values; content-length is the engine's to add.
-        body: of the answer.
-        feed: what makes the body instead, after which the connection is over.
+        headers: names in lower case, and values; the engine adds content-length.
+        feed: generates the body instead, and the connection is closed after it.
     """
 
     status: int
@@ -123,38 +118,33 @@ class Answer:
 
     @classmethod
     def of_json(cls, value: Any, *, status: int = HTTPStatus.OK) -> Self:
-        """An answer with a JSON body.
+        """Make an answer with a JSON body.
 
         Raises:
-            ValueError, TypeError: there is no JSON for it.
+            ValueError, TypeError: the value has no JSON form.
         """
         return cls.of_json_bytes(json_bytes(value), status=status)
 
     @classmethod
     def of_json_bytes(cls, body: bytes, *, status: int = HTTPStatus.OK) -> Self:
-        """The same of what `json_bytes` has written already."""
+        """Make an answer of a body that `json_bytes` has written already."""
         return cls(status, (("content-type", "application/json"),), body)
 
     def with_headers(self, *headers: tuple[str, str]) -> Answer:
-        """The same with more headers."""
         return replace(self, headers=self.headers + headers)
 
 
 def json_text(value: Any) -> str:
-    """A value as JSON.
+    """Encode a value as JSON.
 
     Raises:
-        ValueError, TypeError: there is no JSON for it.
+        ValueError, TypeError: the value has no JSON form.
     """
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def json_bytes(value: Any) -> bytes:
-    """A value as the body of an answer.
-
-    Raises:
-        ValueError, TypeError: there is no JSON for it.
-    """
+    """Encode a value as the body of an answer; raises as `json_text`."""
     return json_text(value).encode("utf-8", "backslashreplace")
 
 

@@ -1,4 +1,4 @@
-"""The nodes of the cluster, as paths and bodies name them."""
+"""Names of the cluster's nodes in paths and bodies."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from amqp10broker.http.calls import Call
 
 
 def is_node(call: Call, name: str) -> bool:
-    """Whether there is a node of this name; what stands behind an @ does not matter."""
+    """Return whether there is a node of this name, ignoring a part behind an @."""
     known = {node.name for node in call.door.catalog.nodes.values()} or {call.door.node_name}
     return bool({name, name.partition("@")[0]} & known)

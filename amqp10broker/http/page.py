@@ -1,4 +1,4 @@
-"""The page's files as they are answered: types, what a browser may do with them, and whether it has them."""
+"""The files of the management page: types, security headers, and caching."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KINDS: Final = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-"""Types by what names of files end with; no other file is part of the page."""
+"""Types by file name extension; files with another one are not part of the page."""
 
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -31,7 +31,7 @@ _HEADERS: Final = (
     ("cross-origin-opener-policy", "same-origin"),
     ("cross-origin-resource-policy", "same-origin"),
 )
-"""Nothing from elsewhere is loaded, sent to, or shown around this page."""
+"""The page neither loads from nor sends to other origins, and cannot be framed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,7 @@ class PageFile:
 
     Attributes:
         kind: its type.
-        body: of it.
-        tag: another one for every other content.
+        tag: differs for every content.
     """
 
     kind: str
@@ -50,18 +49,18 @@ class PageFile:
 
 
 def kind_of(name: str) -> str | None:
-    """The type of a file; None if none of this name is part of the page."""
+    """Return the type of a file; None if it is not part of the page."""
     return KINDS.get(name[name.rfind(".") :])
 
 
 def to_folder(request: Request) -> Answer:
-    """The way to the same path with a slash: a browser looks for the page's other files below it."""
+    """Redirect to the same path with a slash: browsers resolve the page's other files below it."""
     return Answer(HTTPStatus.PERMANENT_REDIRECT, (("location", f"{quote(request.segments[-1])}/"),))
 
 
 def answer_of(request: Request, file: PageFile) -> Answer:
-    """The file, unless the browser has it as it is."""
-    # Weak: packed or not, it is the same file (RFC 9110, 8.8.3.3).
+    """Answer with the file, or without a body if the browser has it already."""
+    # Weak: compressed or not, it is the same file (RFC 9110, 8.8.3.3).
     tag = f'W/"{file.tag}"'
     known = [each.strip() for each in request.headers.get("if-none-match", "").split(",")]
     if tag in known or "*" in known:

@@ -1,4 +1,4 @@
-"""A queue as the HTTP API shows it, made of its row of the operation ``list-queues``."""
+"""Queue objects of the HTTP API, made of rows of the operation ``list-queues``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 from amqp10broker.http import message_stats
 
 DECLARED: Final = ("name", "vhost", "type", "durable", "auto_delete", "exclusive", "arguments")
-"""What is known of a queue without asking anybody."""
+"""Columns that are known without querying other nodes or queues."""
 STATIC: Final = frozenset(
     {
         *DECLARED,
@@ -16,18 +16,18 @@ STATIC: Final = frozenset(
         *("internal", "internal_owner", "leader", "members", "online"),
     }
 )
-"""What is shown without statistics."""
+"""Columns that are shown without statistics."""
 TOTALS: Final = frozenset({*DECLARED, "node", "state"})
-"""What is shown beside the counts, of queues without statistics but with totals."""
+"""Columns beside the counts, for queues without statistics but with totals."""
 COUNTS: Final = ("messages", "messages_ready", "messages_unacknowledged")
 MESSAGE_MEMORY_BYTES: Final = 100
-"""What a message takes in memory beside its content, about."""
+"""Approximate memory of a message beside its content."""
 
 Row = Mapping[str, Any]
 
 
 def static(row: Row) -> dict[str, Any]:
-    """What does not change with every message."""
+    """Return the columns that do not change with every message."""
     shown = {key: row[key] for key in DECLARED}
     shown |= {
         "node": row["leader"],
@@ -44,17 +44,17 @@ def static(row: Row) -> dict[str, Any]:
 
 
 def counts(row: Row) -> dict[str, int]:
-    """Its messages; nothing if its leader has not answered."""
+    """Return the message counts; nothing if the leader has not answered."""
     ready, unacknowledged = row["message_count"], row["messages_unsettled"]
     if ready is None:
         return {}
-    # A stream keeps what it has delivered: that is among the ready messages.
+    # A stream stores delivered messages, too: they are among the ready ones.
     every = ready if row["type"] == "stream" else ready + unacknowledged + (row["messages_dlx"] or 0)
     return dict(zip(COUNTS, (every, ready, unacknowledged), strict=True))
 
 
 def figures(row: Row) -> dict[str, Any]:
-    """All that is counted of it now; nothing if its leader has not answered."""
+    """Return all counters and gauges; nothing if the leader has not answered."""
     if row["message_count"] is None:
         return {}
     shown: dict[str, Any] = {**counts(row), "consumers": row["consumer_count"], **_bytes(row)}
@@ -73,8 +73,8 @@ def figures(row: Row) -> dict[str, Any]:
 
 
 def _bytes(row: Row) -> dict[str, int]:
-    """Bytes of messages, and where messages are, as far as it is known; nothing for a stream."""
-    weight = row.get("weight")  # a node of another version may not tell it
+    """Bytes are unknown for a stream."""
+    weight = row.get("weight")  # a node of another version may not send it
     if weight is None:
         return {}
     known = counts(row)
@@ -104,5 +104,5 @@ def _bytes(row: Row) -> dict[str, int]:
 
 
 def details(row: Row) -> dict[str, Any]:
-    """What lists leave out."""
+    """Return the columns that lists leave out."""
     return {"single_active_consumer_tag": row["single_active_consumer_tag"]}

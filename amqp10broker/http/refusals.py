@@ -1,4 +1,4 @@
-"""What a refused operation is called over HTTP."""
+"""Conversion of the broker's refusals to HTTP answers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _STATUSES: Final = (
     (Unavailable, HTTPStatus.SERVICE_UNAVAILABLE, "unavailable"),
 )
 ACCESS_REFUSED: Final = "Access refused."
-"""RabbitMQ's reason. Which permission is missing, the log says."""
+"""RabbitMQ's reason. The log has the missing permission."""
 
 
 def refused(refusal: RefusedError) -> Refused:
-    """The refusal of an operation as the API answers it; whatever has no status of its own is a bad request.
+    """Convert the refusal of an operation; one without a status of its own is a bad request.
 
-    The API has no 403: a client whose user may not is answered as one who is not logged in.
+    The API has no 403: a user without permission gets the same answer as a client without a login.
     """
     for kind, status, error in _STATUSES:
         if isinstance(refusal, kind):
@@ -30,6 +30,6 @@ def refused(refusal: RefusedError) -> Refused:
 
 
 def fault(error: Exception) -> Refused:
-    """The refusal of a request that a fault in the broker has stopped."""
+    """Make the refusal of a request that failed by a fault in the broker."""
     reason = f"a fault in the broker ({type(error).__name__}); its log says more"
     return Refused(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_server_error", reason)

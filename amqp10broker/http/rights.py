@@ -1,6 +1,6 @@
-"""Who asks, by the header of HTTP Basic (RFC 7617) or a bearer token (RFC 6750), and which tags may do what.
+"""Credentials by HTTP Basic (RFC 7617) or a bearer token (RFC 6750), and the rights of user tags.
 
-Either is verified where passwords of AMQP are (`security.login`), as that of SASL's PLAIN.
+Credentials are verified like the PLAIN mechanism of AMQP (`security.login`).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from amqp10broker.http.messages import Answer, Refused, Request
 NOT_LOGGED_IN: Final = Answer(
     HTTPStatus.UNAUTHORIZED, (("www-authenticate", 'Basic realm="RabbitMQ Management"'),)
 )
-"""A browser asks its user for a password then."""
+"""Makes a browser prompt for a password."""
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
 _FIELDS_MAX: Final = 10
-"""Of a form to log in by."""
+"""The most fields of a login form."""
 
 
 class Tag(Enum):
-    """What an endpoint asks for: the least of the tags."""
+    """The least tag that an endpoint requires."""
 
     MANAGEMENT = "management"
     POLICYMAKER = "policymaker"
@@ -53,11 +53,10 @@ _REASONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """As whom a client wants to act.
+    """The credentials of a request.
 
     Attributes:
         user: the name, UTF-8; empty with a token.
-        password: as it came.
     """
 
     user: bytes
@@ -65,18 +64,15 @@ class Credentials:
 
     @property
     def plain(self) -> bytes:
-        """The response of SASL's PLAIN that says the same (RFC 4616)."""
+        """The equivalent response of SASL PLAIN (RFC 4616)."""
         return b"\0" + self.user + b"\0" + self.password
 
 
 def credentials(header: str | None) -> Credentials | Answer:
-    """Read the header ``Authorization``.
-
-    Args:
-        header: its value, None without one.
+    """Parse the header ``Authorization``, None if it is absent.
 
     Returns:
-        What it says, or the answer if it says nothing that can be verified.
+        The credentials, or an answer without such that can be verified.
     """
     if header is None:
         return NOT_LOGGED_IN
@@ -93,12 +89,12 @@ def credentials(header: str | None) -> Credentials | Answer:
 
 
 def header_credentials(request: Request) -> Credentials | Answer:
-    """What the header of a request says; see `credentials`."""
+    """Return the credentials in the header of a request."""
     return credentials(request.headers.get("authorization"))
 
 
 def form_credentials(request: Request) -> Credentials | Answer:
-    """What a form says, its fields ``username`` and ``password``; see `credentials`."""
+    """Return the credentials in a form's fields ``username`` and ``password``."""
     try:
         fields = dict(parse_qsl(request.body.decode(), keep_blank_values=True, max_num_fields=_FIELDS_MAX))
     except ValueError:
@@ -109,19 +105,15 @@ def form_credentials(request: Request) -> Credentials | Answer:
 
 
 def wrong_login() -> Refused:
-    """The refusal of a user or password that is wrong; which of them, nobody is told."""
+    """Make the refusal of a wrong user or password, without revealing which one."""
     return Refused(HTTPStatus.UNAUTHORIZED, "not_authorized", "Not_Authorized")
 
 
 def check_tag(wanted: Tag, tags: Collection[str]) -> None:
-    """Refuse a user whose tags do not suffice.
-
-    Args:
-        wanted: by the endpoint.
-        tags: of the user.
+    """Refuse a user without sufficient tags.
 
     Raises:
-        Refused: 401. The one who lacks all four tags is told that first, wherever it asks.
+        Refused: 401. The lack of all four tags is reported first, at any endpoint.
     """
     for tag in (Tag.MANAGEMENT, wanted):
         if not SUFFICIENT[tag] & frozenset(tags):

@@ -1,7 +1,8 @@
-"""Which endpoint a path means.
+"""The router from paths to endpoints.
 
-A pattern is a path whose parts in braces stand for anything: ``/api/queues/{vhost}/{name}``. Of two patterns
-that fit, the one counts that says more, from left to right: ``/api/queues/detailed`` is no virtual host.
+A pattern is a path with parts in braces that match anything: ``/api/queues/{vhost}/{name}``. Of two
+matching patterns the more specific one counts, from left to right: ``/api/queues/detailed`` is not a
+virtual host.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ JSON_TYPES: Final = ("application/json", "application/*", "*/*")
 
 @dataclass(frozen=True, slots=True)
 class Endpoint(Generic[T]):
-    """What one method of a path does.
+    """One method of a path.
 
     Attributes:
-        tag: that the user must have; None: anybody may, without a login.
-        run: what carries it out.
-        types: of its answers; a client must take one of them.
-        onward: the member of its answers' object, and parameter of its query, that asks for what came behind
-            an answer; None: each answer is all that there is.
-        login: reads who asks.
-        forms: types of forms that it takes, of those that it posts.
+        tag: that the user must have; None: no login.
+        run: the endpoint function.
+        types: of its answers; a client must accept one of them.
+        onward: the member of its answers, and parameter of its query, that continues behind an answer;
+            None: each answer is complete.
+        login: reads the credentials.
+        forms: content types of forms that it accepts.
     """
 
     tag: Tag | None
@@ -43,50 +44,40 @@ class Endpoint(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Route(Generic[T]):
-    """A path and its methods; HEAD comes with GET, OPTIONS with all.
-
-    Attributes:
-        pattern: of paths.
-        endpoints: by method.
-    """
+    """A path and its methods; HEAD comes with GET, OPTIONS with all."""
 
     pattern: str
     endpoints: Mapping[str, Endpoint[T]]
 
     @property
     def allow(self) -> str:
-        """The methods, as the header of that name lists them."""
+        """The methods, as in the header ``Allow``."""
         head = ("HEAD",) if "GET" in self.endpoints else ()
         return ", ".join((*head, *self.endpoints, "OPTIONS"))
 
     @property
     def parts(self) -> tuple[str | None, ...]:
-        """Between slashes: what must stand there, None for anything."""
+        """The segments of the pattern, None for a pair of braces."""
         return tuple(
             None if part.startswith("{") else part for part in self.pattern.removesuffix("/").split("/")[1:]
         )
 
     def values(self, segments: tuple[str, ...]) -> dict[str, str]:
-        """What stands for the braces in a path that fits."""
+        """Return the values of the braces for a matching path."""
         names = self.pattern.removesuffix("/").split("/")[1:]
         return {
             name[1:-1]: value for name, value in zip(names, segments, strict=True) if name.startswith("{")
         }
 
     def endpoint(self, method: str) -> Endpoint[T] | None:
-        """What the method does; None if the path does not have it."""
+        """Return the endpoint of a method; None if the path does not have it."""
         return self.endpoints.get("GET" if method == "HEAD" else method)
 
 
 class Router(Generic[T]):
-    """All routes of a listener."""
+    """All routes of a listener. Raises ValueError if two patterns match the same paths."""
 
     def __init__(self, routes: Iterable[Route[T]]) -> None:
-        """Sort them.
-
-        Raises:
-            ValueError: two patterns mean the same paths.
-        """
         self._by_length: dict[int, list[tuple[tuple[str | None, ...], Route[T]]]] = defaultdict(list)
         for route in routes:
             parts = route.parts
@@ -98,7 +89,7 @@ class Router(Generic[T]):
             found.sort(key=lambda each: [part is None for part in each[0]])
 
     def find(self, segments: tuple[str, ...]) -> tuple[Route[T], dict[str, str]] | None:
-        """The route of a path, and what stands for its braces; None if there is none."""
+        """Return the route of a path, and the values of its braces; None if there is none."""
         for parts, route in self._by_length.get(len(segments), ()):
             if all(part is None or part == segment for part, segment in zip(parts, segments, strict=True)):
                 return route, route.values(segments)

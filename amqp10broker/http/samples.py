@@ -1,9 +1,9 @@
-"""What changes, by looks at it: the rates ``x_details`` beside counters and gauges.
+"""Samples of counters and gauges at requests, for the rates ``x_details``.
 
-Nothing is sampled while nobody asks. Each look at an object, a client's or the broker's own (`looks`), leaves
-a sample of it, no more than one in an interval, and a rate is what changed between the last two. So an object
-has no rate at the first look. Which node has an object does not matter, for what is looked at is what is
-sampled (ADR 0068).
+Nothing is sampled without requests. Each request for an object, a client's or the broker's own (`looks`),
+stores a sample of it, at most one per interval, and a rate is the change between the last two. So an
+object has no rate at the first request. Which node has an object does not matter, because the answer is
+what is sampled.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.http.messages import Refused
 
 SLACK_MS: Final = 10
-"""By so much less than an interval two samples may lie apart: looks are not on the millisecond."""
+"""Tolerance of the interval between two samples: requests are not exact to the millisecond."""
 KEPT_MS: Final = 3_600_000
-"""How long samples are kept."""
+"""How long samples are stored."""
 SAMPLES_MAX: Final = 240
-"""Of one object. Beyond, those of its older half lie twice as far apart."""
+"""Samples of one object. Beyond, those of its older half are thinned out to every second one."""
 OBJECTS_MAX: Final = 20_000
-"""Those that nobody has looked at for longest are forgotten."""
+"""Beyond this number, the least recently requested objects are forgotten."""
 MANY: Final = 1_000
-"""Of more objects than these, each has only what a rate needs."""
+"""With more objects than these, each has only the samples that a rate needs."""
 POINTS_MAX: Final = 1_000
-"""Of a history."""
+"""The most points of a history."""
 
 Values: TypeAlias = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A history that is asked for.
+    """A history as requested.
 
     Attributes:
-        age_ms: how far back it goes.
+        age_ms: its length.
         step_ms: between two of its points.
     """
 
@@ -47,10 +47,9 @@ class Span:
 
     @classmethod
     def read(cls, query: Mapping[str, str], family: str) -> Span | None:
-        """What a query asks for; None: no history.
+        """Return the history that a query requests; None: none.
 
         Args:
-            query: of the request.
             family: ``msg_rates``, ``lengths``, ``data_rates`` or ``node_stats``.
 
         Raises:
@@ -67,21 +66,17 @@ class Span:
 
 
 class Series:
-    """The samples of one object."""
-
     __slots__ = ("_samples",)
 
     def __init__(self) -> None:
         self._samples: deque[tuple[int, Values]] = deque()
 
     def look(self, now_ms: int, values: Values, *, least_ms: int, most: int) -> None:
-        """Somebody looks at the object.
+        """Store a sample of the object, unless the last one is too recent.
 
         Args:
-            now_ms: when.
-            values: of it.
             least_ms: between two samples.
-            most: samples to keep.
+            most: samples to store.
         """
         samples = self._samples
         if samples and now_ms - samples[-1][0] < least_ms:
@@ -93,13 +88,15 @@ class Series:
             self._thin(most)
 
     def details(self, name: str, span: Span | None) -> dict[str, Any]:
-        """The rate of one value, and its history if that is asked for."""
+        """Return the rate of one value, and its history if requested."""
         rates = [_rate(name, *pair) for pair in pairwise(list(self._samples)[-2:])]
         found: dict[str, Any] = {"rate": rates[0] if rates else 0.0}
         return found if span is None else found | self._history(name, span)
 
     def unchanged_since(self, values: Values) -> int | None:
-        """From which sample on, in ms, all were as these values; None: it is not known of two samples."""
+        """Return the time in ms since which all values were equal to these; None: there are not two such
+        samples.
+        """
         alike: list[int] = []
         for when, told in reversed(self._samples):
             if told != values:
@@ -108,7 +105,7 @@ class Series:
         return alike[-1] if len(alike) > 1 else None
 
     def _history(self, name: str, span: Span) -> dict[str, Any]:
-        """Points from the newest sample back, as far as there were looks."""
+        """Points from the newest sample back, as far as there are samples."""
         samples = list(self._samples)
         at = newest = samples[-1][0]
         points: list[dict[str, int]] = []
@@ -138,41 +135,34 @@ class Series:
 
 
 class Samples:
-    """Of all objects that are looked at."""
+    """The samples of all requested objects."""
 
     def __init__(self, interval_ms: int) -> None:
-        """Begin without any.
-
-        Args:
-            interval_ms: between two samples of an object, more or less.
+        """Args:
+        interval_ms: between two samples of an object, approximately.
         """
         self._least_ms = interval_ms - SLACK_MS
         self._series: dict[Hashable, Series] = {}
 
     def forget(self) -> None:
-        """Begin anew."""
+        """Delete all samples of all objects."""
         self._series.clear()
 
     def unchanged_since(self, key: Hashable, values: Values) -> int | None:
-        """See `Series.unchanged_since`."""
         series = self._series.get(key)
         return None if series is None else series.unchanged_since(values)
 
     def look(self, key: Hashable, now_ms: int, values: Values) -> Series:
-        """Somebody looks at an object.
+        """Store a sample of an object and return its series.
 
         Args:
-            key: of the object; another one if it was deleted and made anew need not be told apart.
-            now_ms: the time.
+            key: of the object; a deleted and re-created object may have the same key.
             values: all of it that has a rate.
-
-        Returns:
-            What is known of it.
         """
         series = self._series.pop(key, None)
         if series is None:
             series = Series()
-        self._series[key] = series  # now the last one that was looked at
+        self._series[key] = series  # now the most recently requested one
         if len(self._series) > OBJECTS_MAX:
             del self._series[next(iter(self._series))]
         series.look(
@@ -182,7 +172,7 @@ class Samples:
 
 
 def rated(values: Values, series: Series, span: Span | None) -> dict[str, Any]:
-    """Values with their rates beside them."""
+    """Return values with their rates beside them."""
     shown: dict[str, Any] = {}
     for name, value in values.items():
         shown[name] = value
@@ -191,5 +181,5 @@ def rated(values: Values, series: Series, span: Span | None) -> dict[str, Any]:
 
 
 def _rate(name: str, before: tuple[int, Values], after: tuple[int, Values]) -> float:
-    """A change per second. A counter that is there for the first time was 0."""
+    """A counter that appears for the first time was 0."""
     return (after[1].get(name, 0) - before[1].get(name, 0)) * 1000 / max(1, after[0] - before[0])

@@ -1,4 +1,4 @@
-"""The handshake of a WebSocket that is to carry AMQP (RFC 6455, section 4.2; the binding, section 2)."""
+"""The handshake of a WebSocket that carries AMQP (RFC 6455, section 4.2; the binding, section 2)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.http.messages import Refused, Request
 
 SUBPROTOCOLS: Final = ("amqp", "AMQPWSB10")
-"""The binding's name, and that of its drafts, which is taken from a client that has no other."""
+"""The binding's name, and that of its drafts, for clients that offer no other."""
 VERSION: Final = "13"
 _KEY_BYTES: Final = 16
 _GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
@@ -27,8 +27,8 @@ class Accepted:
 
     Attributes:
         headers: of the answer 101.
-        foreign: a page of another machine asks, which the operator has not named. On this machine it is no
-            client of this machine.
+        foreign: the page is of another machine, and not in the configured origins. Its connection does not
+            count as one from this machine.
     """
 
     headers: tuple[tuple[str, str], ...]
@@ -36,25 +36,20 @@ class Accepted:
 
 
 def asks_for_websocket(headers: Collection[tuple[bytes, bytes]], version: bytes) -> bool:
-    """Whether a request wants to go on as a WebSocket; with HTTP/1.0 none can (RFC 9110, 7.8).
-
-    Args:
-        headers: of the request, names in lower case.
-        version: of HTTP.
-    """
+    """Return whether a request wants a WebSocket, which HTTP/1.0 cannot have (RFC 9110, 7.8)."""
     wanted = b",".join(value for name, value in headers if name == b"upgrade")
     return version >= b"1.1" and "websocket" in _tokens(wanted.decode("latin-1").lower())
 
 
 def accept(request: Request, origins: Collection[str]) -> Accepted:
-    """Look at a request that asks for a WebSocket.
+    """Check a request for a WebSocket.
 
     Args:
         request: at any path.
-        origins: pages of these may connect; ``*``: all.
+        origins: of pages that may connect; ``*``: all.
 
     Raises:
-        Refused: 400, 403 or 426, and why.
+        Refused: 400, 403 or 426, with the reason.
     """
     headers = request.headers
     if request.method != "GET" or request.body:
@@ -89,7 +84,7 @@ def accept(request: Request, origins: Collection[str]) -> Accepted:
 
 
 def _of_this_machine(origin: str) -> bool:
-    """Whether an origin names this machine by a name that no other can take."""
+    """Only names of this machine that no other machine can have."""
     try:
         host = urlsplit(origin).hostname or ""
         return host == "localhost" or ipaddress.ip_address(host).is_loopback

@@ -1,4 +1,1 @@
-"""The endpoints of the HTTP API, a module for each kind of object.
-
-Each has ``ROUTES``; `http.table` has them all.
-"""
+"""The endpoints of the HTTP API, a module for each kind of object; `http.table` collects their ``ROUTES``."""

@@ -1,4 +1,4 @@
-"""Logging in: by a form, what was tried, and passwords as definitions have them."""
+"""Endpoints of logins: by a form, counters of attempts, and password hashes for definitions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from amqp10broker.metrics.gather import PROTOCOLS
 
 
 async def login(call: Call) -> Answer:
-    """Log in by a form: the user, and what to send as HTTP Basic from now on."""
+    """Log in by a form; return the user, and the value for HTTP Basic."""
     given = form_credentials(call.request)
     assert not isinstance(given, Answer), "the user has logged in"
     basic = base64.b64encode(given.user + b":" + given.password).decode()
@@ -24,7 +24,7 @@ async def login(call: Call) -> Answer:
 
 
 async def list_attempts(call: Call) -> Answer:
-    """How many tried to log in at this node, by protocol."""
+    """List the counters of login attempts at this node, by protocol."""
     _here(call)
     return call.listed(
         [
@@ -40,20 +40,20 @@ async def list_attempts(call: Call) -> Answer:
 
 
 async def list_attempts_by_source(call: Call) -> Answer:
-    """The same by address and user: that is not counted, as RabbitMQ does not by default."""
+    """Return an empty list: attempts are not counted by address and user, as is RabbitMQ's default."""
     _here(call)
     return call.listed([])
 
 
 async def forget_attempts(call: Call) -> Answer:
-    """Begin to count anew."""
+    """Reset the counters of login attempts."""
     _here(call)
     call.door.attempts.forget()
     return NO_CONTENT
 
 
 async def hash_password(call: Call) -> Answer:
-    """A password as `PUT /users` takes it: salt and SHA-256, in base64."""
+    """Return a password's hash as `PUT /users` accepts it: salt and SHA-256, in base64."""
     salt = call.door.random(4)
     digest = hashlib.sha256(salt + call.values["password"].encode()).digest()
     return Answer.of_json({"ok": base64.b64encode(salt + digest).decode()})

@@ -1,4 +1,4 @@
-"""Bindings."""
+"""Endpoints of bindings: list, bind and unbind."""
 
 from __future__ import annotations
 
@@ -22,23 +22,25 @@ from amqp10broker.routing.topology import DEFAULT_EXCHANGE
 
 
 async def list_bindings(call: Call) -> Answer:
-    """Bindings of all virtual hosts that the user sees, or of one; those of the default exchange too."""
+    """List bindings of all virtual hosts that the user sees, or of one, including those of the default
+    exchange.
+    """
     known = []
     for vhost in call.vhosts():
-        # Those of the default exchange are kept nowhere: there is one for each queue.
+        # Bindings of the default exchange are not stored: there is one for each queue.
         known += await described(call, _names(vhost), partial(_default_object, vhost.name))
         known += await described(call, vhost.topology.bindings(), partial(binding_object, vhost=vhost.name))
     return await listed(call, known, paged=False)
 
 
 async def list_bindings_of_queue(call: Call) -> Answer:
-    """Bindings of a queue, that of the default exchange first; none of one that is not there."""
+    """List the bindings of a queue, that of the default exchange first; none of a missing queue."""
     destination = Destination("queue", call.values["name"])
     return await _listed(call, call.vhost().topology.bindings(destination=destination))
 
 
 async def list_bindings_from_exchange(call: Call) -> Answer:
-    """Bindings of which an exchange is the source."""
+    """List bindings that have an exchange as their source."""
     vhost, name = call.vhost(), exchange_name(call)
     if name == DEFAULT_EXCHANGE:
         return await _listed(call, map(_default, _names(vhost)))
@@ -46,18 +48,18 @@ async def list_bindings_from_exchange(call: Call) -> Answer:
 
 
 async def list_bindings_to_exchange(call: Call) -> Answer:
-    """Bindings of which an exchange is the destination."""
+    """List bindings that have an exchange as their destination."""
     destination = Destination("exchange", exchange_name(call))
     return await _listed(call, call.vhost().topology.bindings(destination=destination))
 
 
 async def list_bindings_between(call: Call) -> Answer:
-    """Bindings between an exchange and a queue, or another exchange."""
+    """List bindings between an exchange and a queue, or another exchange."""
     return await _listed(call, _between(call))
 
 
 async def bind(call: Call) -> Answer:
-    """Bind a queue or an exchange to an exchange; one that is bound so already stays."""
+    """Bind a queue or an exchange to an exchange; an existing equal binding stays."""
     source, destination = _ends(call)
     body = call.body
     routing_key, arguments = fields.text(body, "routing_key", ""), fields.table(body, "arguments")
@@ -74,12 +76,12 @@ async def bind(call: Call) -> Answer:
 
 
 async def get_binding(call: Call) -> Answer:
-    """One binding."""
+    """Return one binding by its key."""
     return call.shown(binding_object(_named(call), call.vhost().name))
 
 
 async def unbind(call: Call) -> Answer:
-    """Undo a bind."""
+    """Remove a binding by its key."""
     binding = _named(call)
     await call.act(
         "unbind",
@@ -93,18 +95,15 @@ async def unbind(call: Call) -> Answer:
 
 
 async def _listed(call: Call, bindings: Iterable[Binding]) -> Answer:
-    """Bindings of the virtual host of the path; they come in no pages."""
     known = await described(call, list(bindings), partial(binding_object, vhost=call.vhost().name))
     return await listed(call, known, paged=False)
 
 
 def _names(vhost: VirtualHost) -> list[str]:
-    """Of its queues."""
     return sorted(queue.name for queue in vhost)
 
 
 def _default(name: str) -> Binding:
-    """The binding of the default exchange that every queue has."""
     return Binding(DEFAULT_EXCHANGE, Destination("queue", name), name)
 
 
@@ -113,7 +112,7 @@ def _default_object(vhost: str, name: str) -> dict[str, Any]:
 
 
 def _ends(call: Call) -> tuple[str, Destination]:
-    """The ends of a binding of the path, which need not be there."""
+    """The exchange and the destination need not exist."""
     kind: Literal["queue", "exchange"] = "queue" if "queue" in call.values else "exchange"
     name = call.values["queue"] if kind == "queue" else exchange_name(call, "destination")
     return exchange_name(call, "source"), Destination(kind, name)
@@ -125,16 +124,11 @@ def _between(call: Call) -> list[Binding]:
 
 
 def _named(call: Call) -> Binding:
-    """The binding of the path.
-
-    Raises:
-        Refused: 404, there is none.
-    """
     wanted = call.values["properties"]
     found = {properties_key(each): each for each in _between(call)}
     if wanted in found:
         return found[wanted]
-    # Some clients put the key into the path as they had it from a list.
+    # Some clients put the key into the path as they received it in a list.
     for key, binding in found.items():
         if unquote_plus(key) == wanted:
             return binding

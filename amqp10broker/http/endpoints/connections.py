@@ -1,4 +1,4 @@
-"""Connections of the cluster, their channels, sessions and consumers."""
+"""Endpoints of connections, their channels, sessions and consumers."""
 
 from __future__ import annotations
 
@@ -26,36 +26,35 @@ from amqp10broker.management.snapshot import (
 )
 
 CLOSED_HERE: Final = "Closed via management plugin"
-"""What a client hears without another reason: RabbitMQ's words, which people look for."""
+"""The client's reason without another one: RabbitMQ's words, which operators search for."""
 NOT_ACTIVE: Final = "not-active"
 """The reason of a consumer that is not its queue's single active one (`service.waits`)."""
 SETTLED: Final = 1
-"""The snd-settle-mode of a link whose deliveries are sent settled."""
+"""The snd-settle-mode of a link with deliveries that are sent settled."""
 SETTLE_MODES: Final = ("unsettled", "settled", "mixed")
-"""The three of them, in their order."""
 UNLIMITED: Final = "unlimited"
 PROTOCOL_10: Final = "AMQP 1-0"
 _PROTOCOLS: Final = {"AMQP 1.0": PROTOCOL_10}
 
 
 async def list_connections(call: Call) -> Answer:
-    """Connections: all to who monitors, else the user's own."""
+    """List connections: all for monitoring users, else the user's own."""
     return await listed(call, await described(call, await _seen(call), partial(_connection, call)))
 
 
 async def get_connection(call: Call) -> Answer:
-    """One connection."""
+    """Return one connection and its statistics."""
     return call.shown(_connection(call, await found_connection(call, call.values["name"])))
 
 
 async def delete_connection(call: Call) -> Answer:
-    """Close a connection; the header X-Reason says to the client why."""
+    """Close a connection; the header X-Reason gives the client the reason."""
     await _close(call, await found_connection(call, call.values["name"]))
     return NO_CONTENT
 
 
 async def list_of_user(call: Call) -> Answer:
-    """Connections of a user."""
+    """List the connections of a user."""
     keys = ("name", "node", "user", "vhost")
     shown = [_connection(call, each) for each in await _of_user(call)]
     return call.listed([{key: each[key] for key in keys} for each in shown])
@@ -69,13 +68,13 @@ async def delete_of_user(call: Call) -> Answer:
 
 
 async def list_channels_of_connection(call: Call) -> Answer:
-    """Channels of a connection of AMQP 0-9-1."""
+    """List the channels of an AMQP 0-9-1 connection."""
     found = await found_connection(call, call.values["name"])
     return await listed(call, [_channel(call, found, each) for each in found.channels])
 
 
 async def list_sessions(call: Call) -> Answer:
-    """Sessions of a connection of AMQP 1.0, with credit and windows of their links."""
+    """List the sessions of an AMQP 1.0 connection, with credit and windows of their links."""
     found = await found_connection(call, call.values["name"])
     if found.container_id is None:
         raise Refused(HTTPStatus.BAD_REQUEST, "bad_request", "connection does not use AMQP 1.0")
@@ -83,13 +82,13 @@ async def list_sessions(call: Call) -> Answer:
 
 
 async def list_channels(call: Call) -> Answer:
-    """Channels: all to who monitors, else the user's own."""
+    """List channels: all for monitoring users, else the user's own."""
     found = list(_channels(await _seen(call)))
     return await listed(call, await described(call, found, lambda each: _channel(call, *each)))
 
 
 async def get_channel(call: Call) -> Answer:
-    """One channel, with its consumers."""
+    """Return one channel, with its consumers."""
     for connection, channel in _channels(await _seen(call)):
         if _channel_name(connection, channel) == call.values["name"]:
             consumers = [_consumer(call, connection, channel.number, each) for each in channel.consumers]
@@ -99,7 +98,7 @@ async def get_channel(call: Call) -> Answer:
 
 
 async def list_consumers(call: Call) -> Answer:
-    """Consumers of queues: all to who monitors, else those of the user's own connections."""
+    """List consumers of queues: all for monitoring users, else those of the user's own connections."""
     consumers = list(_consumers(await _seen(call)))
     shown = await described(call, consumers, lambda each: _consumer_object(call, *each))
     return await listed(call, shown, paged=False)
@@ -109,7 +108,6 @@ async def list_consumers(call: Call) -> Answer:
 
 
 async def _seen(call: Call) -> list[ConnectionView]:
-    """The connections that the user may see, in the virtual host of the path if it names one."""
     return _visible(call, await every_connection(call))
 
 
@@ -120,12 +118,12 @@ def _visible(call: Call, connections: Iterable[ConnectionView]) -> list[Connecti
 
 
 async def every_connection(call: Call) -> list[ConnectionView]:
-    """Those of all nodes that answer, this one's first."""
+    """Return the connections of all nodes that answer, this one's first."""
     return [*await call.door.connections(), *await call.door.connections_elsewhere()]
 
 
 async def found_connection(call: Call, name: str) -> ConnectionView:
-    """A connection that the user may see.
+    """Return a connection that the user may see.
 
     Raises:
         Refused: 404, there is none of this name.
@@ -138,11 +136,7 @@ async def found_connection(call: Call, name: str) -> ConnectionView:
 
 
 async def _of_user(call: Call) -> list[ConnectionView]:
-    """The connections of the user of the path.
-
-    Raises:
-        Refused: 401, somebody else's are not for this user.
-    """
+    """Raises Refused with 401 for another user's connections."""
     user = call.values["user"]
     if user != call.who.name and not call.has(Tag.ADMINISTRATOR):
         raise Refused(HTTPStatus.UNAUTHORIZED, "not_authorised", "Not administrator user")
@@ -163,7 +157,6 @@ def _channels(connections: list[ConnectionView]) -> Iterator[tuple[ConnectionVie
 
 
 def consumers_of(call: Call, connections: Iterable[ConnectionView]) -> Iterator[dict[str, Any]]:
-    """The consumers that connections have, as objects."""
     for each in _consumers(connections):
         yield _consumer_object(call, *each)
 
@@ -195,7 +188,7 @@ def _consumer_object(
 
 
 def peer_details(connection: ConnectionView) -> dict[str, Any]:
-    """A connection, as others name it."""
+    """Return the short form of a connection for other objects."""
     peer_host, peer_port = _address(connection.peer)
     return {"name": _name(connection), "peer_host": peer_host, "peer_port": peer_port}
 
@@ -204,12 +197,7 @@ def peer_details(connection: ConnectionView) -> dict[str, Any]:
 
 
 def name_of(peer: str, local: str) -> str:
-    """A connection, by the addresses of both ends, as RabbitMQ names it.
-
-    Args:
-        peer: the client's.
-        local: ours; empty: it came to none.
-    """
+    """Name a connection by the addresses of both ends, as RabbitMQ does; `local` may be empty."""
     return f"{peer} -> {local}" if local else peer
 
 
@@ -282,7 +270,7 @@ def _session(session: SessionView) -> dict[str, Any]:
         "outgoing_unsettled_deliveries": session.unsettled_out,
         "incoming_links": [_incoming(each) for each in session.links if each.role == "sender"],
         "outgoing_links": [_outgoing(each) for each in session.links if each.role == "receiver"],
-        # What RabbitMQ has not.
+        # An extension of RabbitMQ's API.
         "transactions": [document(each) for each in session.transactions],
     }
 
@@ -318,7 +306,7 @@ def _outgoing(link: LinkView) -> dict[str, Any]:
 
 
 def _waits(wait: WaitView) -> Mapping[str, Any]:
-    """What RabbitMQ does not say: why a link, channel or consumer waits."""
+    """An extension of RabbitMQ's API: why a link, channel or consumer waits."""
     return {"waits": wait.waits, "waits_why": wait.waits_why, "waits_for_s": wait.waits_for_s}
 
 
@@ -391,7 +379,7 @@ def _receiver(connection: ConnectionView, session: SessionView, link: LinkView) 
         "consumer_tag": str(link.handle or 0),
         "queue": {"name": link.queue, "vhost": connection.vhost},
         "channel_details": {},
-        # What RabbitMQ does not say: where the link is.
+        # An extension of RabbitMQ's API: the location of the link.
         "link_details": {
             "connection_name": _name(connection),
             "channel_number": session.channel,

@@ -1,4 +1,4 @@
-"""Everything that is declared, as one document."""
+"""Endpoints of definitions: all declared objects as one document."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from amqp10broker.http.rights import Tag
 from amqp10broker.http.routes import Endpoint, Route
 
 _OF_VHOST: Final = ("parameters", "policies", "queues", "exchanges", "bindings")
-"""Parts of the document whose entries name a virtual host, but for permissions."""
+"""Lists in the document with entries that name a virtual host, except permissions."""
 
 
 async def get_definitions(call: Call) -> Answer:
-    """The document of the whole broker."""
+    """Return the document of the whole broker."""
     document = await call.administer("export-definitions")
     name = call.door.catalog.cluster_name(call.door.node_name)
     return await _offered(call, {**document, "original_cluster_name": name})
 
 
 async def get_definitions_of_vhost(call: Call) -> Answer:
-    """The document of one virtual host; it can be brought into another one."""
+    """Return the document of one virtual host; it can be imported into another one."""
     vhost = _vhost(call)
     document = await call.administer("export-definitions")
     facts = next(each for each in document["vhosts"] if each["name"] == vhost.name)
     header = {key: value for key, value in document.items() if isinstance(value, str)}
-    header.pop("explanation", None)  # of users, who are of no virtual host
+    header.pop("explanation", None)  # of users, which belong to no virtual host
     parts = {
         part: await described(
             call, [entry for entry in document[part] if entry["vhost"] == vhost.name], _without_vhost
@@ -54,12 +54,12 @@ async def get_definitions_of_vhost(call: Call) -> Answer:
 
 
 async def post_definitions(call: Call) -> Answer:
-    """Declare what a document says; where something is left out of it, the answer names that."""
+    """Import a document; the answer lists the parts that were left out."""
     return _imported(await call.administer("import-definitions", document=_document(call)))
 
 
 async def post_definitions_of_vhost(call: Call) -> Answer:
-    """Declare what a document says in one virtual host, whatever virtual hosts it names."""
+    """Import a document into one virtual host, whatever virtual hosts it names."""
     vhost = _vhost(call)
     document = _document(call)
     within: dict[str, Any] = {
@@ -88,7 +88,6 @@ def _without_vhost(entry: Item) -> Item:
 
 
 async def _offered(call: Call, document: dict[str, Any]) -> Answer:
-    """The document as an answer, its lists written in portions."""
     shown = Listing.read(call.request.query, paged=False).pick(document)
     members = []
     for part, value in shown.items():
@@ -105,10 +104,8 @@ async def _offered(call: Call, document: dict[str, Any]) -> Answer:
 
 
 def _document(call: Call) -> dict[str, Any]:
-    """What was sent, as JSON or as a file of a form.
-
-    Raises:
-        Refused: 415, it is neither; 400, it is no JSON object.
+    """The document is the body as JSON or a file of a form. Raises Refused: 415 for another type, 400 for
+    invalid JSON.
     """
     request = call.request
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -132,7 +129,6 @@ def _document(call: Call) -> dict[str, Any]:
 
 
 def _file_of(content_type: str, body: bytes) -> bytes:
-    """The field 'file' of a form."""
     # Megabytes of memory, which few brokers need.
     from email.parser import BytesParser
     from email.policy import HTTP

@@ -1,4 +1,4 @@
-"""Exchanges."""
+"""Endpoints of exchanges: declare, list, delete."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEFAULT_IN_PATHS: Final = "amq.default"
 
 
 async def list_exchanges(call: Call) -> Answer:
-    """Exchanges of all virtual hosts that the user sees, or of one."""
+    """List exchanges of all virtual hosts that the user sees, or of one."""
     known = []
     for vhost in call.vhosts():
         exchanges = sorted(vhost.topology, key=lambda each: each.name)
@@ -30,7 +30,7 @@ async def list_exchanges(call: Call) -> Answer:
 
 
 async def get_exchange(call: Call) -> Answer:
-    """One exchange."""
+    """Return one exchange and its statistics."""
     shown = _object(call, call.vhost(), exchange_of(call))
     if call.with_stats:
         shown |= {"incoming": [], "outgoing": []}
@@ -38,7 +38,7 @@ async def get_exchange(call: Call) -> Answer:
 
 
 async def put_exchange(call: Call) -> Answer:
-    """Declare an exchange."""
+    """Declare an exchange with its arguments."""
     body = call.body
     answer = await call.act(
         "declare-exchange",
@@ -54,7 +54,7 @@ async def put_exchange(call: Call) -> Answer:
 
 
 async def delete_exchange(call: Call) -> Answer:
-    """Delete an exchange, with its bindings; perhaps only if it has none."""
+    """Delete an exchange with its bindings; optionally only if it has none."""
     exchange = exchange_of(call)
     await call.act(
         "delete-exchange",
@@ -66,7 +66,7 @@ async def delete_exchange(call: Call) -> Answer:
 
 
 def exchange_of(call: Call, value: str = "name") -> Exchange:
-    """The exchange that a value of the path names.
+    """Return the exchange that a value of the path names.
 
     Raises:
         Refused: 404, there is none.
@@ -78,7 +78,7 @@ def exchange_of(call: Call, value: str = "name") -> Exchange:
 
 
 def exchange_name(call: Call, value: str = "name") -> str:
-    """The name of the exchange that a value of the path means."""
+    """Return the exchange name in the path, with the default exchange's alias replaced."""
     name = call.values[value]
     return DEFAULT_EXCHANGE if name == DEFAULT_IN_PATHS else name
 

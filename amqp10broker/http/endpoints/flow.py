@@ -1,4 +1,4 @@
-"""What waits, and timelines of links: how credit flows, which RabbitMQ's API does not show."""
+"""Endpoints of waits, and of timelines of links: how credit flows, an extension of RabbitMQ's API."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _COUNTS: Final = (
 )
 STEPS: Final = 1_000
 STEPS_MAX: Final = 5_000
-"""Of an answer: those that are not asked for otherwise, and as many as there may be."""
+"""The default and the maximum number of steps of an answer."""
 
 
 async def get_waiting(call: Call) -> Answer:
-    """What waits at any node, the longest first: why, since when, and what to do."""
+    """List the waits at all nodes, the longest first: cause, start, and remedy."""
     query = call.request.query
     chosen: dict[str, Any] = {name: query.get(name) for name in _CHOICES}
     chosen |= {name: integer(query, name, 0) if name in query else None for name in _NUMBERS}
@@ -44,11 +44,7 @@ async def get_waiting(call: Call) -> Answer:
 
 
 def _whose(call: Call, user: str | None) -> str | None:
-    """The user whose connections are looked at; None: everybody's.
-
-    Raises:
-        Refused: 401, somebody else's are not for this user.
-    """
+    """The user filter; None: all users. Raises Refused with 401 for another user's connections."""
     if call.has(Tag.MONITORING):
         return user
     if user not in (None, call.who.name):
@@ -65,14 +61,14 @@ def _waiting(waiting: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def list_timelines(call: Call) -> Answer:
-    """Links and channels whose frames are recorded: all to who monitors, else of the user's connections."""
+    """List recorded links and channels: all for monitoring users, else those of the user's connections."""
     user = _only(call)
     found = await call.administer("watches", node=call.request.query.get("node"))
     return call.listed([each for each in found if user in (None, each["user"])])
 
 
 async def post_timeline(call: Call) -> Answer:
-    """Record the frames of a link, a channel or a consumer, from now on."""
+    """Start recording the frames of a link, a channel or a consumer."""
     given = call.body
     require(given, "connection")
     name = given["connection"]
@@ -97,7 +93,7 @@ async def post_timeline(call: Call) -> Answer:
 
 
 async def get_timeline(call: Call) -> Answer:
-    """What happened there, frame by frame, from the beginning or from a step on."""
+    """Return the recorded frames, from the beginning or from a step on."""
     query = call.request.query
     frames = flag(query, "frames", True)
     since = integer(query, "since", 0) if "since" in query else None
@@ -114,24 +110,24 @@ async def get_timeline(call: Call) -> Answer:
 
 
 async def delete_timeline(call: Call) -> Answer:
-    """Look no more; it is recorded no more when nobody looks."""
+    """Stop watching; recording ends with the last watcher."""
     await call.administer("unwatch-link", **_which(call))
     return NO_CONTENT
 
 
 def _only(call: Call) -> str | None:
-    """Whose links this user may look at; None: everybody's."""
+    """Only monitoring users may see the links of all users, for which the filter is None."""
     return None if call.has(Tag.MONITORING) else call.who.name
 
 
 def _which(call: Call) -> dict[str, Any]:
-    """The timeline of the path, at the node of the query, as operations take it: one that the user sees."""
+    """The operation's arguments limit it to a timeline that the user may see."""
     watch = integer(call.values, "watch", 0)
     return {"watch": watch, "node": call.request.query.get("node"), "user": _only(call)}
 
 
 def _outlined(step: Mapping[str, Any]) -> dict[str, Any]:
-    """A step without what somebody else's messages say: of the frame its kind (ADR 0069)."""
+    """A step without another user's message contents: only the frame's kind."""
     return {**step, "frame": step["frame"].partition(" ")[0], "bytes": ""}
 
 

@@ -1,4 +1,4 @@
-"""Health checks: 200 and ``ok``, or 503 with what is wrong."""
+"""Health checks: 200 and ``ok``, or 503 with the failure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from amqp10broker.http.rights import Tag
 from amqp10broker.http.routes import Route
 
 _SAME: Final = {"amqp091": "amqp", "amqp10": "amqp", "amqps": "amqp/ssl"}
-"""Other names of listeners."""
 _DAY_MS: Final = 86_400_000
 _DAYS: Final = {"days": 1, "weeks": 7, "months": 30, "years": 365}
 _DIGITS_MAX: Final = 6
@@ -20,18 +19,18 @@ _RESOURCES: Final = {"disk": "disk space"}
 
 
 async def alarms(call: Call) -> Answer:
-    """Whether no alarm is on anywhere."""
+    """Check that no alarm is on anywhere."""
     return _no_alarms(await call.administer("list-alarms"))
 
 
 async def local_alarms(call: Call) -> Answer:
-    """Whether no alarm is on at this node."""
+    """Check that no alarm is on at this node."""
     rows = await call.administer("list-alarms")
     return _no_alarms([row for row in rows if row["node"] == call.door.node_name])
 
 
 async def port_listener(call: Call) -> Answer:
-    """Whether this node listens on a port."""
+    """Check that this node listens on a port."""
     text = call.values["port"]
     if not (text.isascii() and text.isdigit() and len(text) <= 5):
         raise _bad("the port must be a number")
@@ -43,7 +42,7 @@ async def port_listener(call: Call) -> Answer:
 
 
 async def protocol_listener(call: Call) -> Answer:
-    """Whether this node speaks some protocols."""
+    """Check that this node has listeners of some protocols."""
     spoken = sorted({row["protocol"] for row in await call.administer("list-listeners")})
     wanted = [each.strip() for each in call.values["protocols"].split(",") if each.strip()]
     missing = [each for each in wanted if _SAME.get(each.lower(), each.lower()) not in spoken]
@@ -53,7 +52,7 @@ async def protocol_listener(call: Call) -> Answer:
 
 
 async def certificate_expiration(call: Call) -> Answer:
-    """Whether no certificate of this node ends within a time."""
+    """Check that no certificate of this node expires within a time."""
     within, unit = call.values["within"], call.values["unit"]
     if not (within.isascii() and within.isdigit() and len(within) <= _DIGITS_MAX):
         raise _bad("Invalid expiration value.")
@@ -72,37 +71,37 @@ async def certificate_expiration(call: Call) -> Answer:
 
 
 async def virtual_hosts(call: Call) -> Answer:
-    """Whether all virtual hosts run: they do as long as the broker does."""
+    """Pass always: virtual hosts run as long as the broker does."""
     return _passed()
 
 
 async def quorum_critical(call: Call) -> Answer:
-    """Whether no quorum queue, nor the metadata, would lose its majority without this node."""
+    """Check that no quorum queue, nor the metadata, would lose its majority without this node."""
     return _checked(await call.administer("check-if-node-is-quorum-critical"))
 
 
 async def leaders_everywhere(call: Call) -> Answer:
-    """Whether the quorum queues of all virtual hosts have leaders."""
+    """Check that the quorum queues of all virtual hosts have leaders."""
     return await _leaders(call, None)
 
 
 async def leaders_in_vhost(call: Call) -> Answer:
-    """Whether the quorum queues of a virtual host have leaders."""
+    """Check that the quorum queues of a virtual host have leaders."""
     return await _leaders(call, call.vhost().name)
 
 
 async def in_service(call: Call) -> Answer:
-    """Whether the node is not in maintenance."""
+    """Check that the node is not in maintenance."""
     return _passed() if not await _drained(call) else _failed("the node is in maintenance")
 
 
 async def below_connection_limit(call: Call) -> Answer:
-    """Whether the node takes more connections."""
+    """Check that the node accepts more connections."""
     return await _below_limit(call)
 
 
 async def ready(call: Call) -> Answer:
-    """Whether clients are served: in service, listening, below the limit of connections."""
+    """Check that clients are served: in service, listening, below the limit of connections."""
     if await _drained(call):
         return _failed("the node is in maintenance")
     spoken = {row["protocol"] for row in await call.administer("list-listeners")}
@@ -112,7 +111,7 @@ async def ready(call: Call) -> Answer:
 
 
 async def target_size(call: Call) -> Answer:
-    """Whether as many nodes run as make the cluster whole."""
+    """Check that the target number of cluster nodes runs."""
     found = await call.administer("has-reached-target-cluster-size")
     if found["result"] == "ok":
         return _passed()
@@ -120,7 +119,7 @@ async def target_size(call: Call) -> Answer:
 
 
 async def metadata_initialized(call: Call) -> Answer:
-    """Whether what is declared has been read: it was before anybody could ask."""
+    """Pass always: the metadata is loaded before the API listens."""
     return _passed()
 
 
@@ -152,7 +151,7 @@ def _checked(found: Mapping[str, Any]) -> Answer:
 
 
 async def doctor(call: Call) -> Answer:
-    """The checklist of production, evaluated on the node that is asked: not RabbitMQ's."""
+    """Evaluate the production checklist on this node, an extension of RabbitMQ's API."""
     return Answer.of_json(await call.administer("doctor", by_itself=False))
 
 

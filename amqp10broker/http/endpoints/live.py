@@ -1,4 +1,4 @@
-"""Paths of the API as they change, as server-sent events: see `http.live`."""
+"""The endpoint of live updates as server-sent events (`http.live`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from amqp10broker.http.routes import Endpoint, Route
 
 
 async def get_live(call: Call) -> Answer:
-    """What stands at paths, and then what changes there; each needs the rights that it always needs."""
+    """Stream the answers of paths, and then their changes; each path requires its usual rights."""
     following = Following.read(call.request, call.door.interval_ms)
     if call.request.method == "HEAD":
         return Answer(HTTPStatus.OK, EVENT_HEADERS)

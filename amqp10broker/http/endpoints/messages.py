@@ -1,4 +1,6 @@
-"""Messages: published and got, one request each, for tests and for people. No program should live on it."""
+"""Endpoints that publish and get messages, one request each, for tests and for people; too slow for
+programs.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ _Numbered: TypeAlias = tuple[int, Message]
 
 
 async def publish(call: Call) -> Answer:
-    """Publish a message; the answer comes when its queues have taken it."""
+    """Publish a message; the answer comes when its queues have stored it."""
     vhost, exchange = call.vhost(), exchange_name(call)
     body = call.body
     fields.require(body, "routing_key", "payload", "payload_encoding", "properties")
@@ -55,7 +57,7 @@ async def publish(call: Call) -> Answer:
 
 
 async def get_messages(call: Call) -> Answer:
-    """Get messages from the head of a queue, and say what becomes of them."""
+    """Get messages from the head of a queue, and settle them as requested."""
     queue = queue_of(call)
     body = call.body
     fields.require(body, "count", "ackmode", "encoding")
@@ -105,7 +107,7 @@ def _shown(body: bytes, text_wanted: bool) -> tuple[str, str]:
         try:
             return body.decode(), "string"
         except UnicodeDecodeError:
-            pass  # then it goes as base64
+            pass  # then it is sent as base64
     return base64.b64encode(body).decode(), "base64"
 
 

@@ -1,4 +1,4 @@
-"""Metrics, as text for Prometheus: at a port of their own for everybody, and here for who may monitor."""
+"""Metrics as text for Prometheus, for monitoring users; a separate port has them without a login."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from amqp10broker.metrics.wanted import TYPES, Form, wanted
 
 
 async def get_metrics(form: Form, call: Call) -> Answer:
-    """Everything that is counted, in one of the forms."""
+    """Return all metrics in one of the forms."""
     request = call.request
     asked = wanted(
         form,

@@ -1,4 +1,4 @@
-"""Checks of the first days, which old monitors still ask for. They say that the API answers, and no more."""
+"""RabbitMQ's old health checks, which some monitors still use. They only show that the API answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OK: Final = {"status": "ok"}
 
 
 async def check_vhost(call: Call) -> Answer:
-    """Whether the user may be in a virtual host."""
+    """Check that the user may enter the virtual host."""
     vhost = call.vhost()
     try:
         call.access(vhost.name).enter()
@@ -27,7 +27,7 @@ async def check_vhost(call: Call) -> Answer:
 
 
 async def check_node(call: Call) -> Answer:
-    """Whether there is a node; without a name this one, which answers."""
+    """Check that a node exists; without a name this one, which answers."""
     if "node" in call.values and not is_node(call, call.values["node"]):
         raise not_found()
     return Answer.of_json(_OK)

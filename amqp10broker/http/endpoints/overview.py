@@ -1,4 +1,4 @@
-"""The broker as a whole, and its nodes."""
+"""Endpoints of the broker as a whole, and of its nodes."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from amqp10broker.management.table import EXCHANGE_TYPES
 
 KEPT_S: Final = KEPT_MS // 1000
 _PART: Final = 500
-"""Queues that are counted before others have their turn."""
+"""Queues that are counted before other tasks run."""
 
 
 async def overview(call: Call) -> Answer:
-    """Versions, listeners, and how much there is of what the user sees."""
+    """Return versions, listeners, and totals of the objects that the user sees."""
     node = call.door.node()
     catalog = call.door.catalog
     totals = {"messages": 0, "messages_ready": 0, "messages_unacknowledged": 0}
@@ -88,7 +88,6 @@ async def overview(call: Call) -> Answer:
 
 
 def _clients(call: Call) -> Counter[str]:
-    """What clients did and got in the virtual hosts that the user sees."""
     counted: Counter[str] = Counter()
     for vhost, counters in call.door.clients().items():
         if call.sees(vhost):
@@ -97,12 +96,12 @@ def _clients(call: Call) -> Counter[str]:
 
 
 async def list_nodes(call: Call) -> Answer:
-    """All nodes; of others than this one only whether they run."""
+    """List all nodes; of others than this one only whether they run."""
     return call.listed([await _node(call, name) for name in await _names(call)])
 
 
 async def get_node(call: Call) -> Answer:
-    """One node."""
+    """Return one node and its statistics."""
     name = call.values["node"]
     if name not in await _names(call):
         raise not_found()
@@ -113,14 +112,14 @@ async def get_node(call: Call) -> Answer:
 
 
 async def get_memory(call: Call) -> Answer:
-    """What memory is used for, in bytes: of this process all that is known is its resident size."""
+    """Return the memory use in bytes: of this process only its resident size is known."""
     if call.values["node"] != call.door.node_name:
         raise not_found()
     return call.shown({"memory": _memory(call.door.node())})
 
 
 async def get_relative_memory(call: Call) -> Answer:
-    """The same in percent."""
+    """Return the memory use in percent."""
     if call.values["node"] != call.door.node_name:
         raise not_found()
     shares = dict.fromkeys(_CATEGORIES, 0)
@@ -128,12 +127,12 @@ async def get_relative_memory(call: Call) -> Answer:
 
 
 async def get_cluster_name(call: Call) -> Answer:
-    """The cluster's name."""
+    """Return the name of the cluster."""
     return call.shown({"name": call.door.catalog.cluster_name(call.door.node_name)})
 
 
 async def put_cluster_name(call: Call) -> Answer:
-    """Give the cluster another name."""
+    """Set the name of the cluster."""
     body = call.body
     require(body, "name")
     name = text(body, "name", "")
@@ -144,17 +143,17 @@ async def put_cluster_name(call: Call) -> Answer:
 
 
 async def effective_configuration(call: Call) -> Answer:
-    """The settings of this node, as a file that gives the same ones."""
+    """Return the settings of this node as a configuration file."""
     return Answer(HTTPStatus.OK, (("content-type", "text/plain"),), call.door.settings().encode())
 
 
 async def extensions(call: Call) -> Answer:
-    """Pages that plugins add to RabbitMQ's own: there are none."""
+    """Return an empty list: RabbitMQ's plugins add pages here."""
     return call.listed([])
 
 
 async def reset(call: Call) -> Answer:
-    """Forget what earlier requests have seen: rates and histories begin anew."""
+    """Forget all samples: rates and histories start anew."""
     if call.values.get("node", call.door.node_name) != call.door.node_name:
         raise not_found()
     call.door.samples.forget()
@@ -210,7 +209,7 @@ async def _node(call: Call, name: str) -> dict[str, Any]:
 
 
 _PLUGINS: Final = ["rabbitmq_management", "rabbitmq_management_agent", "rabbitmq_prometheus"]
-"""Those of RabbitMQ whose work is done here: tools look for them."""
+"""RabbitMQ's plugins with an equivalent in this broker: tools check for them."""
 _CATEGORIES: Final = (
     *("connection_readers", "connection_writers", "connection_channels", "connection_other", "queue_procs"),
     *("quorum_queue_procs", "quorum_queue_dlx_procs", "stream_queue_procs"),
@@ -218,7 +217,7 @@ _CATEGORIES: Final = (
     *("metadata_store_ets", "other_proc", "metrics", "mgmt_db", "mnesia", "quorum_ets", "other_ets"),
     *("binary", "msg_index", "code", "atom", "other_system", "allocated_unused", "reserved_unallocated"),
 )
-"""RabbitMQ's, all of which a client demands. One process of Python does not know them apart."""
+"""RabbitMQ's categories, all of which clients require. A Python process cannot distinguish them."""
 
 
 def _memory(node: NodeView) -> dict[str, Any]:
@@ -260,7 +259,7 @@ async def _listeners(call: Call) -> list[dict[str, Any]]:
 
 
 def _contexts(listeners: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The listeners of HTTP, whose ports are texts here."""
+    """The ports of HTTP contexts are texts, unlike those of listeners."""
     return [
         {
             "description": "HTTP API",
@@ -278,7 +277,7 @@ def _contexts(listeners: list[dict[str, Any]]) -> list[dict[str, Any]]:
 _O: Final = Tag.MONITORING
 _A: Final = Tag.ADMINISTRATOR
 _TEXT_TYPES: Final = ("text/plain", "text/*", *JSON_TYPES)
-"""Clients that ask for JSON everywhere get the text, too."""
+"""Clients that request JSON everywhere get the text, too."""
 
 ROUTES: Final[tuple[Route[RunEndpoint], ...]] = (
     route("/overview", get=overview),

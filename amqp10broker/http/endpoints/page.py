@@ -1,4 +1,4 @@
-"""The page: files that anybody may read, without a login. What they show comes from the API, with one.
+"""The files of the management page, readable without a login. Their data comes from the API, with one.
 
 Paths within the page are relative, so that it works below a prefix, and behind a proxy that adds one.
 """
@@ -16,17 +16,12 @@ from amqp10broker.http.routes import Endpoint, Route
 
 
 async def get_index(call: Call) -> Answer:
-    """The page itself."""
+    """Return the index of the page."""
     return await _answer(call, INDEX) if call.request.slash else to_folder(call.request)
 
 
 async def get_file(folder: str, call: Call) -> Answer:
-    """A file that the page loads.
-
-    Args:
-        folder: with its slash.
-        call: asks for it.
-    """
+    """Return a file of the page; `folder` ends with a slash."""
     return await _answer(call, folder + call.values["file"])
 
 

@@ -1,4 +1,4 @@
-"""Parameters, and what RabbitMQ's plugins would show: there are none of them here."""
+"""Endpoints of parameters, and of RabbitMQ's plugins that have no equivalent here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from amqp10broker.http.routes import Route
 
 
 async def list_parameters(call: Call) -> Answer:
-    """Runtime parameters, limits of virtual hosts and operator policies among them."""
+    """List runtime parameters, including limits of virtual hosts and operator policies."""
     component, vhost = call.values.get("component"), call.values.get("vhost")
     if vhost is not None:
         call.vhost()
@@ -35,7 +35,7 @@ async def list_parameters(call: Call) -> Answer:
 
 
 async def get_parameter(call: Call) -> Answer:
-    """One runtime parameter."""
+    """Return one runtime parameter and its value."""
     call.vhost()
     wanted = [call.values[key] for key in ("vhost", "component", "name")]
     for each in parameter_entries(call.door.catalog):
@@ -63,7 +63,7 @@ async def put_parameter(call: Call) -> Answer:
 
 
 async def delete_parameter(call: Call) -> Answer:
-    """Lift limits, or forget what definitions said for a plugin; operator policies have their own path."""
+    """Lift limits, or remove a plugin's parameter from definitions; operator policies have their own path."""
     await get_parameter(call)
     vhost, component, name = call.vhost(), call.values["component"], call.values["name"]
     if (component, name) == _LIMITS:
@@ -79,22 +79,18 @@ async def delete_parameter(call: Call) -> Answer:
 
 
 def _administers(call: Call) -> None:
-    """Limits bound what policymakers do.
-
-    Raises:
-        Refused: 401.
-    """
+    """Only administrators, because limits bound what policymakers do."""
     check_tag(Tag.ADMINISTRATOR, call.who.tags)
 
 
 async def list_global(call: Call) -> Answer:
-    """Parameters of the whole broker."""
+    """List the parameters of the whole broker."""
     kept = _global(call)
     return call.listed([global_parameter_entry(name, kept[name]) for name in sorted(kept)])
 
 
 async def get_global(call: Call) -> Answer:
-    """One parameter of the whole broker."""
+    """Return one parameter of the whole broker."""
     kept, name = _global(call), call.values["name"]
     if name not in kept:
         raise not_found()
@@ -102,7 +98,7 @@ async def get_global(call: Call) -> Answer:
 
 
 async def put_global(call: Call) -> Answer:
-    """Keep a value of the whole broker."""
+    """Set a parameter of the whole broker."""
     body, name = call.body, call.values["name"]
     require(body, "value")
     there = name in _global(call)
@@ -114,7 +110,7 @@ async def put_global(call: Call) -> Answer:
 
 
 async def delete_global(call: Call) -> Answer:
-    """Forget a value of the whole broker."""
+    """Remove a parameter of the whole broker."""
     name = call.values["name"]
     if name not in call.door.catalog.global_parameters:
         raise not_found()
@@ -123,25 +119,25 @@ async def delete_global(call: Call) -> Answer:
 
 
 async def nothing(call: Call) -> Answer:
-    """What is not here: shovels, federation, the stream protocol."""
+    """Return an empty list for features that do not exist here: shovels, federation, the stream protocol."""
     if "vhost" in call.values:
         call.vhost()
     return call.listed([])
 
 
 async def no_such(call: Call) -> Answer:
-    """One of what is not here."""
+    """Answer 404 for an object of such a feature."""
     call.vhost()
     raise not_found()
 
 
 async def list_features(call: Call) -> Answer:
-    """Feature flags of RabbitMQ whose feature is here."""
+    """List RabbitMQ's feature flags that have an equivalent here."""
     return call.listed(features.flags())
 
 
 async def enable_feature(call: Call) -> Answer:
-    """Do nothing: what there is, is on."""
+    """Accept the request without effect: all features are enabled."""
     name = call.values["name"]
     if features.is_flag(name):
         return NO_CONTENT
@@ -150,12 +146,12 @@ async def enable_feature(call: Call) -> Answer:
 
 
 async def list_deprecated(call: Call) -> Answer:
-    """Deprecated features of RabbitMQ, and whether they are permitted here."""
+    """List RabbitMQ's deprecated features, and whether they are permitted here."""
     return call.listed(_deprecated(call))
 
 
 async def list_deprecated_in_use(call: Call) -> Answer:
-    """Those that something declared makes use of."""
+    """List the deprecated features that declared objects use."""
     used = features.used(call.door.catalog)
     return call.listed([each for each in _deprecated(call) if each["name"] in used])
 
@@ -176,7 +172,7 @@ def _global(call: Call) -> dict[str, Any]:
 
 
 _LIMITS: Final = (LIMITS_COMPONENT, "limits")
-"""The parameter that has the limits of a virtual host."""
+"""The parameter with the limits of a virtual host."""
 _P: Final = Tag.POLICYMAKER
 _A: Final = Tag.ADMINISTRATOR
 _PARAMETER: Final = "/parameters/{component}/{vhost}/{name}"

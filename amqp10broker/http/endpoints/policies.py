@@ -1,4 +1,4 @@
-"""Policies and operator policies."""
+"""Endpoints of policies and operator policies."""
 
 from __future__ import annotations
 
@@ -17,44 +17,44 @@ from amqp10broker.http.routes import Route
 
 
 async def list_policies(call: Call) -> Answer:
-    """Policies of all virtual hosts that the user sees, or of one."""
+    """List policies of all virtual hosts that the user sees, or of one."""
     return call.listed(_listed(call, operator=False))
 
 
 async def list_operator_policies(call: Call) -> Answer:
-    """Operator policies of all virtual hosts that the user sees, or of one."""
+    """List operator policies of all virtual hosts that the user sees, or of one."""
     return call.listed(_listed(call, operator=True))
 
 
 async def get_policy(call: Call) -> Answer:
-    """One policy."""
+    """Return one policy of a virtual host."""
     return call.shown(_found(call, operator=False))
 
 
 async def get_operator_policy(call: Call) -> Answer:
-    """One operator policy."""
+    """Return one operator policy of a virtual host."""
     return call.shown(_found(call, operator=True))
 
 
 async def put_policy(call: Call) -> Answer:
-    """Set a policy; it acts at once."""
+    """Set a policy, effective at once."""
     return await _put(call, "set-policy", operator=False)
 
 
 async def put_operator_policy(call: Call) -> Answer:
-    """Set an operator policy; it acts at once."""
+    """Set an operator policy, effective at once."""
     return await _put(call, "set-operator-policy", operator=True)
 
 
 async def delete_policy(call: Call) -> Answer:
-    """Forget a policy."""
+    """Remove a policy of a virtual host."""
     _found(call, operator=False)
     await call.administer("clear-policy", call.vhost().name, name=call.values["name"])
     return NO_CONTENT
 
 
 async def delete_operator_policy(call: Call) -> Answer:
-    """Forget an operator policy."""
+    """Remove an operator policy of a virtual host."""
     _found(call, operator=True)
     await call.administer("clear-operator-policy", call.vhost().name, name=call.values["name"])
     return NO_CONTENT

@@ -1,4 +1,4 @@
-"""Queues."""
+"""Endpoints of queues: declare, list, delete, purge."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from amqp10broker.management.snapshot import ConnectionView
 
 
 async def list_queues(call: Call) -> Answer:
-    """Queues of all virtual hosts that the user sees, or of one."""
+    """List the queues of all virtual hosts that the user sees, or of one."""
     return await _listed(call)
 
 
 async def list_queues_in_detail(call: Call) -> Answer:
-    """The same, with what that list leaves out."""
+    """List queues with all details."""
     return await _listed(call, detailed=True)
 
 
@@ -39,7 +39,7 @@ async def _listed(call: Call, *, detailed: bool = False) -> Answer:
 
 
 async def get_queue(call: Call) -> Answer:
-    """One queue, with all that is known of it."""
+    """Return one queue with all details."""
     queue = queue_of(call)
     listing = Listing.read(call.request.query, paged=False)
     found = await _objects(call, [_known(queue)], None, detailed=True)
@@ -52,7 +52,7 @@ async def get_queue(call: Call) -> Answer:
 
 
 async def put_queue(call: Call) -> Answer:
-    """Declare a queue."""
+    """Declare a queue with its arguments."""
     vhost, name = call.vhost(), call.values["name"]
     body = call.body
     answer = await call.act(
@@ -67,7 +67,7 @@ async def put_queue(call: Call) -> Answer:
 
 
 async def delete_queue(call: Call) -> Answer:
-    """Delete a queue, with its messages; perhaps only if it is empty, or unused."""
+    """Delete a queue with its messages; optionally only if it is empty, or unused."""
     queue = queue_of(call)
     query = call.request.query
     await call.act(
@@ -88,16 +88,13 @@ async def purge_queue(call: Call) -> Answer:
 
 
 async def act_on_queue(call: Call) -> Answer:
-    """Refuse: RabbitMQ has taken away all actions that it had here."""
+    """Refuse every action: RabbitMQ has removed all that it had here."""
     queue_of(call)
     raise Refused(HTTPStatus.BAD_REQUEST, "bad_request", "unknown")
 
 
 async def list_queues_of_user(call: Call) -> Answer:
-    """Queues that connections of a user have for themselves.
-
-    Who declared a queue is not kept.
-    """
+    """List the exclusive queues of a user's connections; the declaring user of other queues is not stored."""
     user = call.values["user"]
     if user != call.who.name and not call.has(Tag.ADMINISTRATOR):
         raise Refused(HTTPStatus.UNAUTHORIZED, "not_authorised", "User not authorised to access object")
@@ -115,7 +112,6 @@ async def list_queues_of_user(call: Call) -> Answer:
 
 
 async def _users_of(call: Call, queue: DeclaredQueue) -> dict[str, Any]:
-    """The queue's consumers, and the connection that has it for itself."""
     owners = await _owners(call)
     connections = [each for each in owners.values() if each.vhost == queue.vhost]
     mine = {"name": queue.name, "vhost": queue.vhost}
@@ -132,7 +128,7 @@ async def _users_of(call: Call, queue: DeclaredQueue) -> dict[str, Any]:
 
 
 def queue_of(call: Call, value: str = "name") -> DeclaredQueue:
-    """The queue that a value of the path names.
+    """Return the queue that a value of the path names.
 
     Raises:
         Refused: 404, there is none.
@@ -144,7 +140,7 @@ def queue_of(call: Call, value: str = "name") -> DeclaredQueue:
 
 
 async def _owners(call: Call) -> dict[tuple[int, int], ConnectionView]:
-    """All connections, as owners of queues are named: by the number of their node and their own."""
+    """Keyed as queues refer to their owners: by the number of the node and of the connection."""
     numbers = {node.name: node.number for node in call.door.catalog.nodes.values()}
     return {
         (numbers.get(each.node or call.door.node_name, 0), each.id): each
@@ -167,7 +163,7 @@ def _known(queue: DeclaredQueue) -> dict[str, Any]:
 async def _objects(
     call: Call, items: Sequence[Item], wanted: Collection[str] | None, *, detailed: bool = False
 ) -> list[dict[str, Any]]:
-    """Queues as they are shown; one that is deleted meanwhile is left out."""
+    """A queue that is deleted meanwhile is left out."""
     query = call.request.query
     totals = query.get("disable_stats") == "true" and query.get("enable_queue_totals") == "true"
     without = query.get("disable_stats") == "true" and not totals
@@ -188,7 +184,6 @@ async def _objects(
 
 
 def _rated(call: Call, row: Row) -> dict[str, Any]:
-    """What is counted of a queue, with rates."""
     shown = figures(row)
     if not shown:
         return shown

@@ -1,4 +1,4 @@
-"""Quorum queues: their members and leaders."""
+"""Endpoints of quorum queues' members and leaders."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from amqp10broker.http.routes import Route
 
 
 async def get_status(call: Call) -> Answer:
-    """How each member of a quorum queue stands."""
+    """Return the status of each member of a quorum queue."""
     queue = queue_of(call)
     try:
         rows = await call.administer("quorum-status", queue.vhost, name=queue.name)
@@ -27,7 +27,7 @@ async def get_status(call: Call) -> Answer:
 
 
 async def add_member(call: Call) -> Answer:
-    """Add a member to a quorum queue, on a node; one that is there stays."""
+    """Add a member to a quorum queue, on a node; an existing one stays."""
     queue, node = queue_of(call), _node_of_body(call)
     membership = fields.text(call.body, "membership", "promotable")
     await call.administer("add-member", queue.vhost, name=queue.name, node=node, membership=membership)
@@ -62,28 +62,18 @@ async def shrink(call: Call) -> Answer:
 
 
 async def rebalance(call: Call) -> Answer:
-    """Begin to hand leaderships over until no node has more than its share."""
+    """Begin to transfer leaderships until no node has more than its share."""
     call.door.begin("rebalance", {"kind": "all"}, user=call.who.name)
     return NO_CONTENT
 
 
 def _node_of_path(call: Call) -> str:
-    """The node of the path.
-
-    Raises:
-        Refused: 404, there is none of this name.
-    """
     if not is_node(call, call.values["node"]):
         raise not_found()
     return call.values["node"]
 
 
 def _node_of_body(call: Call) -> str:
-    """The node of the body.
-
-    Raises:
-        Refused: 400, none is named, or there is none of this name.
-    """
     body = call.body
     fields.require(body, "node")
     name = fields.text(body, "node", "")

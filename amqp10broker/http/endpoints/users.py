@@ -1,4 +1,4 @@
-"""Users, what they may do, and their limits."""
+"""Endpoints of users, their permissions, and their limits."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ USER_LIMITS: Final = ("max-connections", "max-channels")
 
 
 async def list_users(call: Call) -> Answer:
-    """All users."""
+    """List all users and their tags."""
     return await listed(call, [_object(user) for user in _sorted(call.door.catalog.users)])
 
 
 async def list_without_permissions(call: Call) -> Answer:
-    """Users who may enter no virtual host."""
+    """List users without access to any virtual host."""
     having = {user for user, _, _ in call.door.catalog.users.permissions()}
     users = _sorted(call.door.catalog.users)
     return call.listed([_object(user) for user in users if user.name not in having])
 
 
 async def get_user(call: Call) -> Answer:
-    """One user."""
+    """Return one user and its tags."""
     return call.shown(_object(_user(call)))
 
 
 async def put_user(call: Call) -> Answer:
-    """Add a user, or replace what is known of it but its permissions."""
+    """Add a user, or replace it except for its permissions."""
     body = call.body
     if "tags" not in body:
         raise _bad("tags_not_present")
@@ -62,7 +62,7 @@ async def delete_user(call: Call) -> Answer:
 
 
 async def delete_users(call: Call) -> Answer:
-    """Delete several users; those that are not there are left out."""
+    """Delete several users; unknown names are ignored."""
     body = call.body
     fields.require(body, "users")
     names = body["users"]
@@ -80,7 +80,7 @@ async def delete_users(call: Call) -> Answer:
 
 
 async def list_permissions(call: Call) -> Answer:
-    """Who may do what, in all virtual hosts, in one, or of one user."""
+    """List permissions: all, those in one virtual host, or those of one user."""
     wanted = _wanted(call)
     users = call.door.catalog.users
     rows = sorted(users.permissions(), key=lambda row: (row[1], row[0]))
@@ -88,7 +88,7 @@ async def list_permissions(call: Call) -> Answer:
 
 
 async def get_permission(call: Call) -> Answer:
-    """What a user may do in a virtual host."""
+    """Return a user's permissions in a virtual host."""
     user, vhost = call.values["user"], call.vhost().name
     permission = call.door.catalog.users.permission(user, vhost)
     if permission is None:
@@ -97,7 +97,7 @@ async def get_permission(call: Call) -> Answer:
 
 
 async def put_permission(call: Call) -> Answer:
-    """Say what a user may do in a virtual host."""
+    """Set a user's permissions in a virtual host."""
     user, vhost = _both(call)
     body = call.body
     fields.require(body, "configure", "write", "read")
@@ -108,7 +108,7 @@ async def put_permission(call: Call) -> Answer:
 
 
 async def delete_permission(call: Call) -> Answer:
-    """Let a user enter a virtual host no more."""
+    """Remove a user's access to a virtual host."""
     user, vhost = call.values["user"], call.vhost().name
     if call.door.catalog.users.permission(user, vhost) is None:
         raise not_found()
@@ -117,7 +117,7 @@ async def delete_permission(call: Call) -> Answer:
 
 
 async def list_topic_permissions(call: Call) -> Answer:
-    """Whose routing keys are restricted: everywhere, in a virtual host, of a user, at an exchange."""
+    """List topic permissions: all, in a virtual host, of a user, or at an exchange."""
     wanted = _wanted(call)
     exchange = call.values.get("exchange")
     rows = sorted(call.door.catalog.users.topic_permissions(), key=lambda row: (row[1], row[0], row[2]))
@@ -162,7 +162,7 @@ async def delete_topic_permission(call: Call) -> Answer:
 
 
 async def list_limits(call: Call) -> Answer:
-    """Limits of users who have some, or of one user."""
+    """List the limits of users with any, or of one user."""
     users = [_user(call)] if "user" in call.values else _sorted(call.door.catalog.users)
     known = [{"user": user.name, "value": user.limits.as_dict()} for user in users]
     return call.listed([each for each in known if each["value"]])
@@ -182,7 +182,7 @@ async def delete_limit(call: Call) -> Answer:
 
 
 def limit_value(call: Call) -> int:
-    """The value of a limit, in the body.
+    """Return the value of a limit from the body.
 
     Raises:
         Refused: 400, there is none.
@@ -210,7 +210,6 @@ def _user(call: Call) -> User:
 
 
 def _both(call: Call) -> tuple[str, str]:
-    """The user and the virtual host of a path, both of which must be there."""
     user, vhost = call.values["user"], call.values["vhost"]
     if user not in call.door.catalog.users or call.door.catalog.find_vhost(vhost) is None:
         raise _bad("vhost_or_user_not_found")
@@ -218,7 +217,6 @@ def _both(call: Call) -> tuple[str, str]:
 
 
 def _wanted(call: Call) -> Callable[[str, str], bool]:
-    """Which permissions, by user and virtual host, the path means."""
     user, vhost = call.values.get("user"), call.values.get("vhost")
     if user is not None and vhost is None:
         _user(call)

@@ -1,4 +1,4 @@
-"""Virtual hosts and their limits."""
+"""Endpoints of virtual hosts and their limits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VHOST_LIMITS: Final = ("max-connections", "max-queues")
 
 
 async def list_vhosts(call: Call) -> Answer:
-    """All virtual hosts to who monitors, else those that the user may enter."""
+    """List all virtual hosts for monitoring users, else those that the user may enter."""
     known = call.door.catalog.vhosts
     all_of_them = call.has(Tag.MONITORING)
     seen = [known[name] for name in sorted(known) if all_of_them or call.sees(name)]
@@ -29,12 +29,12 @@ async def list_vhosts(call: Call) -> Answer:
 
 
 async def get_vhost(call: Call) -> Answer:
-    """One virtual host."""
+    """Return one virtual host and its settings."""
     return call.shown(_object(call, _vhost(call)))
 
 
 async def put_vhost(call: Call) -> Answer:
-    """Add a virtual host, which its creator may use, or change what is said of it."""
+    """Add a virtual host, which its creator may use, or change its settings."""
     name, body = call.values["vhost"], call.body
     there = call.door.catalog.find_vhost(name)
     metadata: dict[str, Any] = {} if there is None else dict(there.facts.metadata)
@@ -60,7 +60,7 @@ async def put_vhost(call: Call) -> Answer:
 
 
 async def delete_vhost(call: Call) -> Answer:
-    """Delete a virtual host with all that is in it, and close its connections."""
+    """Delete a virtual host with its contents, and close its connections."""
     try:
         await call.administer("delete-vhost", name=_vhost(call).name)
     except PreconditionFailed as refusal:
@@ -69,17 +69,17 @@ async def delete_vhost(call: Call) -> Answer:
 
 
 async def protect(call: Call) -> Answer:
-    """Refuse to delete a virtual host from now on."""
+    """Protect a virtual host against deletion."""
     return await _protect(call, True)
 
 
 async def unprotect(call: Call) -> Answer:
-    """Let a virtual host be deleted again."""
+    """Allow the deletion of a virtual host again."""
     return await _protect(call, False)
 
 
 async def start(call: Call) -> Answer:
-    """Start a virtual host on a node: they all run always."""
+    """Accept the request without effect: virtual hosts always run on all nodes."""
     _vhost(call)
     if call.values["node"] != call.door.node_name:
         raise _bad(f"there is no node '{call.values['node']}' here")
@@ -87,7 +87,7 @@ async def start(call: Call) -> Answer:
 
 
 async def list_limits(call: Call) -> Answer:
-    """Limits of virtual hosts that have some."""
+    """List the limits of virtual hosts that have some."""
     known = [{"vhost": vhost.name, "value": vhost.limits.as_dict()} for vhost in call.vhosts()]
     return call.listed([each for each in known if each["value"]])
 

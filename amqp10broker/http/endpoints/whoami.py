@@ -1,4 +1,4 @@
-"""Who asks, and what answers."""
+"""Endpoints of the logged-in user, and of the API's version."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from amqp10broker.security.grants import CatalogGrants
 
 
 async def whoami(call: Call) -> Answer:
-    """The user who has logged in."""
+    """Return the logged-in user and its tags."""
     return call.shown(user_object(call))
 
 
 def user_object(call: Call) -> dict[str, Any]:
-    """The user who has logged in, as it hears of itself; that of a token is not one of the broker's own."""
+    """Return the object of the logged-in user; that of a token is not internal."""
     internal = isinstance(call.granted, CatalogGrants)
     return {"name": call.who.name, "tags": list(call.who.tags), "is_internal_user": internal}
 
 
 async def version(call: Call) -> Answer:
-    """The version of RabbitMQ whose API this is: clients choose by it what they ask for."""
+    """Return the version of RabbitMQ with this API: clients choose their requests by it."""
     return Answer.of_json(RABBIT_VERSION)
 
 
