@@ -1,1 +1,1 @@
-"""Who may connect, and who may do what."""
+"""Authentication of clients, and their permissions."""

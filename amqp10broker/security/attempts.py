@@ -1,4 +1,4 @@
-"""How many clients tried to log in since the start, by protocol."""
+"""Counters of login attempts since the start, by protocol."""
 
 from __future__ import annotations
 
@@ -7,37 +7,26 @@ from typing import NamedTuple
 
 
 class Tried(NamedTuple):
-    """Logins of one protocol.
-
-    Attributes:
-        succeeded: those who were let in.
-        failed: those who were not; one whose password nobody looked at counts as neither.
-    """
+    """Logins of one protocol; a login without a verified password counts as neither."""
 
     succeeded: int = 0
     failed: int = 0
 
 
 class Attempts:
-    """Counts them. Over HTTP each request is one."""
+    """Counts login attempts. Over HTTP each request is one."""
 
     def __init__(self) -> None:
         self._by_protocol: dict[str, Tried] = {}
 
     def count(self, protocol: str, *, succeeded: bool) -> None:
-        """A login is over.
-
-        Args:
-            protocol: as connections name theirs, or ``http``.
-            succeeded: whether the client was let in.
-        """
+        """Count a login; `protocol` is named as in connections, or ``http``."""
         before = self._by_protocol.get(protocol, Tried())
         self._by_protocol[protocol] = Tried(before.succeeded + succeeded, before.failed + (not succeeded))
 
     def all(self) -> Mapping[str, Tried]:
-        """Those of protocols that any client tried."""
+        """Return the attempts of protocols with any."""
         return self._by_protocol
 
     def forget(self) -> None:
-        """Begin anew."""
         self._by_protocol.clear()

@@ -1,6 +1,5 @@
-"""Who may do what: permissions of the catalog applied to names.
-
-What is granted is written elsewhere, see `grants`. The default exchange goes by the name ``amq.default``.
+"""Checks of permissions on names. `grants` has the permissions. The default exchange has the name
+``amq.default``.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ Kind = Literal["queue", "exchange"]
 
 DEFAULT_EXCHANGE_NAME: Final = "amq.default"
 IMPERSONATOR: Final = "impersonator"
-"""The tag of users who may publish in the name of others."""
+"""The tag of users that may publish with another user-id."""
 _OPERATIONS: Final[tuple[Operation, ...]] = ("configure", "write", "read")
-# Names and routing keys come from clients: what is remembered of them has an end.
+# Names and routing keys come from clients: the cache must be bounded.
 _REMEMBERED_MAX: Final = 4096
 
 
 def check_vhost_access(grants: Grants, vhost: str) -> None:
-    """Refuse a user who has no permission at all in a virtual host.
+    """Refuse a user without any permission in a virtual host.
 
     Raises:
         NotAllowed: with the text that AMQP 0-9-1 closes the connection with.
@@ -31,11 +30,9 @@ def check_vhost_access(grants: Grants, vhost: str) -> None:
 
 
 class Access:
-    """What one user may do in one virtual host. Decisions are remembered until permissions change.
+    """The permissions of one user in one virtual host. Decisions are cached until permissions change.
 
-    Attributes:
-        user: the user's name.
-        vhost: the virtual host's name.
+    The methods named like permissions raise `PermissionDenied` if that permission does not match.
     """
 
     __slots__ = ("_allowed", "_changes", "_grants", "_version", "user", "vhost")
@@ -44,86 +41,66 @@ class Access:
         self.user = grants.user
         self.vhost = vhost
         self._grants = grants
-        # Asked for every message, so it is not a question to the grants.
+        # Read for every message, so it is an attribute and not a call.
         self._changes = grants.changes
         self._version = self._changes.version
         self._allowed: dict[tuple[str, ...], bool] = {}
 
     @property
     def version(self) -> int:
-        """Changes whenever a remembered decision may be stale."""
+        """Changes whenever a cached decision may be stale."""
         return self._changes.version
 
     @property
     def impersonator(self) -> bool:
-        """Whether the user may publish in the name of others."""
+        """Whether the user may publish with another user-id."""
         return IMPERSONATOR in self.tags
 
     @property
     def tags(self) -> frozenset[str]:
-        """Of the user; none when it is gone."""
+        """The tags of the user; none if it was deleted."""
         account = self._grants.account
         return frozenset(() if account is None else account.tags)
 
     def enter(self) -> None:
-        """Refuse if the user may not be in the virtual host (any more).
+        """Check that the user may (still) use the virtual host.
 
         Raises:
-            NotAllowed: there is no such user, or it has no permission there.
+            NotAllowed: the user does not exist, or has no permission there.
         """
         check_vhost_access(self._grants, self.vhost)
 
     def configure(self, kind: Kind, name: str) -> None:
-        """Refuse to declare or delete.
-
-        Raises:
-            PermissionDenied: the configure permission does not match.
-        """
+        """Check the permission to declare or delete."""
         self._require("configure", kind, name)
 
     def write(self, kind: Kind, name: str) -> None:
-        """Refuse to publish into an exchange, or to bind a queue.
-
-        Raises:
-            PermissionDenied: the write permission does not match.
-        """
+        """Check the permission to publish into an exchange, or to bind a queue."""
         self._require("write", kind, name)
 
     def read(self, kind: Kind, name: str) -> None:
-        """Refuse to consume from a queue, or to bind to an exchange.
-
-        Raises:
-            PermissionDenied: the read permission does not match.
-        """
+        """Check the permission to consume from a queue, or to bind to an exchange."""
         self._require("read", kind, name)
 
     def any(self, kind: Kind, name: str) -> None:
-        """Refuse to look at something of which the user may do nothing else.
-
-        Raises:
-            PermissionDenied: none of the three permissions matches.
-        """
+        """Check that the user has at least one permission on an object that is shown."""
         if not any(self.allows(operation, kind, name) for operation in _OPERATIONS):
-            self._require("configure", kind, name)  # the first of the three is the one named, as in RabbitMQ
+            self._require("configure", kind, name)  # the error names the first of the three, as in RabbitMQ
 
     def write_topic(self, exchange: str, routing_key: str) -> None:
-        """Refuse to publish with a routing key into a topic exchange.
-
-        Raises:
-            PermissionDenied: there is a topic permission, and it does not match.
+        """Check the permission to publish with a routing key into a topic exchange, if it has topic
+        permissions.
         """
         self._require_topic("write", exchange, routing_key)
 
     def read_topic(self, exchange: str, routing_key: str) -> None:
-        """Refuse to bind with a routing key to a topic exchange.
-
-        Raises:
-            PermissionDenied: there is a topic permission, and it does not match.
+        """Check the permission to bind with a routing key to a topic exchange, if it has topic
+        permissions.
         """
         self._require_topic("read", exchange, routing_key)
 
     def allows(self, operation: Operation, kind: Kind, name: str) -> bool:
-        """Whether an operation on a queue or an exchange is allowed."""
+        """Return whether an operation on a queue or an exchange is allowed."""
         name = _shown(kind, name)
         allowed = self._remembered((operation, name))
         if allowed is None:

@@ -1,6 +1,6 @@
-"""When certificates end: the field notAfter of X.509 (RFC 5280, section 4.1.2.5), read from PEM files.
+"""The expiry of certificates: the field notAfter of X.509 (RFC 5280, section 4.1.2.5), read from PEM files.
 
-The standard library reads it of certificates that it has verified only, which those that have ended are not.
+The standard library reads it only from certificates that it has verified, which expired ones are not.
 """
 
 from __future__ import annotations
@@ -18,10 +18,8 @@ _GENERALIZED_TIME: Final = 0x18
 
 
 def first_end_ms(pem: str) -> int | None:
-    """When the first of a file's certificates ends, in milliseconds since 1970.
-
-    Returns:
-        None: there is none, or one cannot be read.
+    """Return the first expiry of a file's certificates, in milliseconds since 1970; None: there is none, or
+    one cannot be read.
     """
     try:
         return min((_end_ms(PEM_cert_to_DER_cert(each)) for each in _PEM.findall(pem)), default=None)
@@ -49,7 +47,7 @@ def _end_ms(der: bytes) -> int:
 
 
 def _value(der: bytes, wanted: int | None = None) -> tuple[bytes, bytes]:
-    """Contents of the first element, and what follows it (X.690, section 8.1)."""
+    """Contents of the first element, and the rest behind it (X.690, section 8.1)."""
     if wanted is not None and der[0] != wanted:
         raise ValueError("another type was expected")
     size, start = der[1], 2

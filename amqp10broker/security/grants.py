@@ -1,4 +1,4 @@
-"""What one user may do, wherever that is written: in the catalog, or in a token that the client brought."""
+"""The permissions of one user, from the catalog or from a token of the client."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ TopicOperation = Literal["write", "read"]
 
 
 class Changing(Protocol):
-    """Something whose version is raised by every change."""
+    """An object with a version that every change raises."""
 
     version: int
 
 
 class Grants(Protocol):
-    """What one user may do.
+    """The permissions of one user.
 
     Attributes:
-        user: the user's name.
-        changes: by its version, a remembered answer is known to be stale.
+        changes: its version shows that a cached decision is stale.
     """
 
     user: str
@@ -33,23 +32,23 @@ class Grants(Protocol):
 
     @property
     def account(self) -> User | None:
-        """The user with tags and limits; None if it is gone."""
+        """The user with tags and limits; None if it was deleted."""
 
     def entry(self, vhost: str) -> Hashable | None:
-        """All that the user may do in a virtual host, to be compared; None: it may not even enter."""
+        """Return all permissions in a virtual host, for comparison; None: no access at all."""
 
     def allows(self, operation: Operation, vhost: str, name: str) -> bool:
-        """Whether an operation on a queue or an exchange is allowed."""
+        """Return whether an operation on a queue or an exchange is allowed."""
 
     def allows_topic(self, operation: TopicOperation, vhost: str, exchange: str, key: str) -> bool:
-        """Whether a routing key may be used at a topic exchange."""
+        """Return whether a routing key may be used at a topic exchange."""
 
 
 def account_of(grants: Grants) -> User:
-    """The user with tags and limits.
+    """Return the user with tags and limits.
 
     Raises:
-        NotFound: it is gone.
+        NotFound: it was deleted.
     """
     account = grants.account
     if account is None:
@@ -58,7 +57,7 @@ def account_of(grants: Grants) -> User:
 
 
 class CatalogGrants:
-    """Permissions of the catalog, as of now: see the protocol.
+    """The present permissions of the catalog.
 
     A permission is a regular expression that is searched for anywhere in the name; an empty one allows
     nothing. Without a topic permission every routing key is allowed.
@@ -87,6 +86,6 @@ class CatalogGrants:
         permission = self._users.topic_permission(self.user, vhost, exchange)
         if permission is None:
             return True
-        # Escaped, which RabbitMQ does not do: a user called ".*" shall not match everything.
+        # Escaped, unlike in RabbitMQ: a user called ".*" must not match everything.
         pattern = getattr(permission, operation).replace("{username}", re.escape(self.user))
         return patterns.matches(pattern.replace("{vhost}", re.escape(vhost)), key)

@@ -1,8 +1,8 @@
-"""SASL on the server's side: one `Authentication` a connection decides who the client is.
+"""SASL on the server's side: one `Authentication` per connection determines the client's user.
 
-Nothing here waits. What takes time (argon2, SCRAM's derivation) is handed out as `Slow`: the caller runs
-it in a thread and gives its result to `resume`. Keys that must be fetched are handed out as `Fetch`. What the
-client must answer is handed out as `Challenge`::
+Nothing here waits. Slow work (argon2, SCRAM's derivation) is returned as `Slow`: the caller runs it in a
+thread and passes its result to `resume`. Keys to be fetched are returned as `Fetch`, data for the client
+as `Challenge`::
 
     step = authenticator.begin(peer).start(mechanism, initial_response)
     while not isinstance(step, Success | Failure):
@@ -14,8 +14,8 @@ client must answer is handed out as `Challenge`::
         else:
             step = authentication.respond(await ask_the_client(step.data))
 
-Mechanisms: PLAIN (RFC 4616), AMQPLAIN (AMQP 0-9-1: a field table with LOGIN and PASSWORD), ANONYMOUS
-(RFC 4505), EXTERNAL (RFC 4422, appendix A) and SCRAM-SHA-256 (RFC 7677).
+Mechanisms: PLAIN (RFC 4616), AMQPLAIN (AMQP 0-9-1: a field table with LOGIN and PASSWORD), ANONYMOUS (RFC
+4505), EXTERNAL (RFC 4422, appendix A) and SCRAM-SHA-256 (RFC 7677).
 """
 
 from __future__ import annotations
@@ -36,12 +36,10 @@ from amqp10broker.security.tokens import TokenRefused, UnknownKey, looks_like_to
 _NONCE_BYTES: Final = 18
 
 UNKNOWN_USER: Final = "unknown user (the name is not shown, it may be a password)"
-"""What the log says instead of a name that no user has."""
+"""Logged instead of a name that no user has."""
 
 
 class Mechanism(Enum):
-    """Mechanisms this broker speaks, by their registered names."""
-
     PLAIN = "PLAIN"
     AMQPLAIN = "AMQPLAIN"
     ANONYMOUS = "ANONYMOUS"
@@ -50,19 +48,19 @@ class Mechanism(Enum):
 
 
 READABLE: Final = frozenset({Mechanism.PLAIN, Mechanism.AMQPLAIN})
-"""Mechanisms by which the password itself goes over the wire."""
+"""Mechanisms that send the password itself over the wire."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """What is known of a client before it says who it is.
+    """The connection of a client before its login.
 
     Attributes:
         loopback: it comes from this machine.
-        address: whose turn it uses up while passwords are verified, see `turns.turn_address`.
+        address: the key of its verifications in `turns` (`turns.turn_address`).
         tls: the connection is encrypted.
         certificate_user: the user that its verified certificate names; None without one.
-        local: our address, to which it came, as text.
+        local: the broker's address of the connection, as text.
         transport: ``tcp``, ``tls`` or ``websocket``.
     """
 
@@ -76,12 +74,11 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Success:
-    """The client is this user.
+    """The client has logged in as this user.
 
     Attributes:
-        user: the name.
-        data: the mechanism's last word, for a protocol that can send one with the outcome.
-        token: what the user may do by the token that was its password; None: what the catalog says.
+        data: the mechanism's last message, for a protocol that can send one with the outcome.
+        token: the rights by the token that was its password; None: those of the catalog.
     """
 
     user: str
@@ -91,12 +88,12 @@ class Success:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The client is not let in.
+    """The login is refused.
 
     Attributes:
-        reason: for the log, never for the client. A name that nobody has is not in it: it may be a
-            password that was typed in the place of the name.
-        user: whom it claimed to be, for the log; empty if there is no such user.
+        reason: for the log, never for the client. It does not contain an unknown name, which may be a
+            password typed in the place of the name.
+        user: the claimed name, for the log; empty if the user does not exist.
     """
 
     reason: str
@@ -105,21 +102,21 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """The client must answer this; give the answer to `Authentication.respond`."""
+    """Data for the client; pass its answer to `Authentication.respond`."""
 
     data: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Slow:
-    """Work of some milliseconds: run it in a thread, and give what is concluded to `Authentication.resume`.
+    """Work of some milliseconds: run it in a thread, and pass the conclusion to `Authentication.resume`.
 
     Attributes:
-        work: what to run.
-        conclude: takes what `work` returned, and gives what it means now that it is over.
-        name: as whom the client wants to log in.
+        work: the function to run.
+        conclude: takes the result of `work`, and evaluates it as of now.
+        name: the claimed user.
         key: equal for work that returns the same.
-        shortcut: gives the conclusion if it is known by now without the work; None if it is not.
+        shortcut: returns the conclusion if it is known by now without the work; else None.
     """
 
     work: Callable[[], Any] = field(repr=False)
@@ -131,9 +128,9 @@ class Slow:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """The authority of tokens must be asked for its keys: await it, then call `Authentication.resume`.
+    """Keys must be fetched from the tokens' authority: await it, then call `Authentication.resume`.
 
-    It takes no turn of those who wait for a verification: a server may need seconds for its answer.
+    It does not occupy a turn of the password verifications: a server may need seconds for its answer.
     """
 
     fetch: Callable[[], Awaitable[None]] = field(repr=False)
@@ -141,8 +138,8 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class Unverified:
-    """The client's password was not verified: too many of its address wait for theirs, or a fault of ours.
-    It may try again.
+    """The client's password was not verified: too many verifications of its address wait, or the broker has a
+    fault. It may try again.
 
     Attributes:
         reason: for the client and the log.
@@ -156,21 +153,21 @@ _Steps: TypeAlias = Generator[Challenge | Slow | Fetch, Any, Success | Failure]
 
 
 class Tokens(Protocol):
-    """Verifies tokens: `tasks.key_sets.LivingTokens`."""
+    """A verifier of tokens: `tasks.key_sets.LivingTokens`."""
 
     def verify(self, token: bytes) -> TokenGrants:
-        """What a token grants now.
+        """Return the rights of a token now.
 
         Raises:
             UnknownKey: no key of its id is known.
-            TokenRefused: it lets nobody in.
+            TokenRefused: the token is not accepted.
         """
 
     def may_fetch(self) -> bool:
-        """Whether the authority may be asked for its keys now."""
+        """Return whether keys may be fetched from the authority now."""
 
     async def fetch(self) -> None:
-        """Ask for them, or wait for the answer that another login has asked for."""
+        """Fetch the keys, or wait for the fetch that another login has begun."""
 
 
 class Authenticator:
@@ -190,19 +187,16 @@ class Authenticator:
         tokens: Tokens | None = None,
         backends: Sequence[str] = ("internal",),
     ) -> None:
-        """Set the rules.
-
-        Args:
-            users: who may log in.
-            passwords: verifies for them.
-            token: gives unguessable bytes, for SCRAM's nonces.
-            read_table: decodes the pairs of a 0-9-1 field table, without its length; None if it is none.
-            mechanisms: those that may be offered at all, in this order.
-            anonymous_user: as whom ANONYMOUS logs in; empty: it is not offered.
-            loopback_users: names that may come from this machine only.
-            plain_needs_tls: offer PLAIN and AMQPLAIN on encrypted connections only.
-            tokens: verifies those; None: there are none.
-            backends: what a password is shown to, in this order: ``internal``, ``oauth2``.
+        """Args:
+        token: returns unguessable bytes, for SCRAM's nonces.
+        read_table: decodes the pairs of a 0-9-1 field table, without its length; None if it is
+            malformed.
+        mechanisms: the permitted ones, in the order of the offer.
+        anonymous_user: the user of ANONYMOUS; empty: it is not offered.
+        loopback_users: names that may log in from this machine only.
+        plain_needs_tls: offer PLAIN and AMQPLAIN on encrypted connections only.
+        tokens: None: tokens are not accepted.
+        backends: the verifiers of a password, in this order: ``internal``, ``oauth2``.
         """
         self.users = users
         self.passwords = passwords
@@ -216,21 +210,20 @@ class Authenticator:
         self._plain_needs_tls = plain_needs_tls
 
     def offered(self, peer: Peer) -> tuple[Mechanism, ...]:
-        """The mechanisms that this client may choose from, in order."""
+        """Return the mechanisms that this client may choose, in order."""
         return tuple(each for each in self._mechanisms if self._fits(each, peer))
 
     def begin(self, peer: Peer, *, data_with_outcome: bool = True) -> Authentication:
-        """Begin with one client.
+        """Begin the login of one client.
 
         Args:
-            peer: what is known of it.
-            data_with_outcome: the protocol can send a mechanism's last word together with success.
-                AMQP 1.0 can; for AMQP 0-9-1 it is made one more challenge.
+            data_with_outcome: the protocol can send a mechanism's last message together with success. AMQP
+                1.0 can; for AMQP 0-9-1 it becomes one more challenge.
         """
         return Authentication(self, peer, data_with_outcome=data_with_outcome)
 
     def why_not(self, mechanism: str, peer: Peer) -> str | None:
-        """Why a client may not choose a mechanism, for the log; None if it may."""
+        """Return the reason why a client may not choose a mechanism, for the log; None if it may."""
         known = next((each for each in self._mechanisms if each.value == mechanism), None)
         if known is None:
             return f"mechanism '{mechanism}' is not offered"
@@ -251,7 +244,7 @@ class Authenticator:
 
 
 class Authentication:
-    """One client's way through a mechanism. After `Success` or `Failure` nothing more may be asked of it.
+    """The login of one client. It accepts no call after `Success` or `Failure`.
 
     Attributes:
         mechanism: that the client has chosen; empty before.
@@ -265,12 +258,7 @@ class Authentication:
         self.mechanism = ""
 
     def start(self, mechanism: str, response: bytes | None) -> Step:
-        """The client has chosen a mechanism.
-
-        Args:
-            mechanism: as the client named it.
-            response: what it said at once; None if it said nothing.
-        """
+        """Start the chosen mechanism with the initial response, None without one."""
         assert self._steps is None, "already started"
         self.mechanism = mechanism
         problem = self._rules.why_not(mechanism, self._peer)
@@ -287,11 +275,11 @@ class Authentication:
         return self._next(None)
 
     def respond(self, response: bytes) -> Step:
-        """The client has answered a `Challenge`."""
+        """Process the answer to a `Challenge`."""
         return self._next(response)
 
     def resume(self, result: Any) -> Step:
-        """The work of a `Slow` is done, and this is what was concluded from it; a `Fetch` gives nothing."""
+        """Process the conclusion of a `Slow`, or None after a `Fetch`."""
         return self._next(result)
 
     def _next(self, value: Any) -> Step:
@@ -317,7 +305,7 @@ class Authentication:
         parts = response.split(b"\0")
         if len(parts) != 3:
             return Failure("PLAIN response is not authzid NUL authcid NUL password")
-        # The authzid is ignored, as RabbitMQ does: nobody may act as somebody else.
+        # The authzid is ignored, as in RabbitMQ: no user may act as another one.
         return (yield from self._password(parts[1], parts[2]))
 
     def _amqplain(self, response: bytes | None) -> _Steps:
@@ -343,7 +331,7 @@ class Authentication:
         return outcome
 
     def _token(self, token: bytes) -> _Steps:
-        """A token in the password's place; the name beside it counts for nothing."""
+        """The name beside a token is ignored."""
         tokens = self._rules.tokens
         assert tokens is not None, "a backend without what it needs"
         if not looks_like_token(token):
@@ -374,7 +362,7 @@ class Authentication:
             lambda right: right and passwords.remember(name, password, record),
             name,
             (passwords.digest(name, password), record),
-            # Another client of this user may have been found right while this one waited for its turn.
+            # Another login of this user may have verified the password while this one waited for its turn.
             lambda: passwords.quick(name, password) or None,
         )
         if right:
@@ -384,13 +372,13 @@ class Authentication:
         return self._refused(name, "invalid credentials")
 
     def _refused(self, name: str, why: str) -> Failure:
-        """The failure of a client that gave this name, which the log shows only if somebody has it."""
+        """The log contains the name only if a user has it."""
         if name in self._rules.users:
             return Failure(f"user '{name}': {why}", name)
         return Failure(f"{UNKNOWN_USER}: {why}")
 
     def _anonymous(self, response: bytes | None) -> _Steps:
-        # What the client says is "trace information" (RFC 4505) and decides nothing.
+        # The client's response is "trace information" (RFC 4505) without effect.
         yield from ()
         name = self._rules.anonymous_user
         if name not in self._rules.users:
@@ -439,7 +427,7 @@ class Authentication:
             return self._refused(name, "the password was changed meanwhile")
         if self._data_with_outcome:
             return Success(name, final)
-        # The client answers with nothing once it has checked that we know its verifier.
+        # The client answers with an empty response after checking the server's signature.
         if (yield Challenge(final)):
             return self._refused(name, "the last response must be empty")
         return Success(name)

@@ -1,11 +1,11 @@
 """Password records: making them, and verifying a password against one.
 
-New passwords are kept as argon2id. One verification takes some twenty milliseconds on purpose, so it is
-split: `Passwords.quick` answers at once when it can, and `Passwords.slow` does the rest in a thread. A
+New passwords are stored as argon2id. One verification takes some twenty milliseconds on purpose, so it is
+split: `Passwords.quick` decides at once when it can, and `Passwords.slow` does the rest in a thread. A
 correct login is remembered under a key of this process, so that the next one costs microseconds.
 
 A wrong password always takes the slow way, whatever the record's algorithm and whether the user exists:
-time tells nobody which names there are.
+the time does not reveal user names.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from amqp10broker.security import scram
 if TYPE_CHECKING:
     from argon2 import PasswordHasher
 
-# OWASP's second choice for argon2id: 19 MiB, two passes, one lane; 19 ms on a machine of 2020.
+# OWASP's second choice for argon2id: 19 MiB, two passes, parallelism 1; 19 ms on a machine of 2020.
 MEMORY_KIB: Final = 19_456
 PASSES: Final = 2
 LANES: Final = 1
@@ -38,19 +38,18 @@ _DIGESTS: Final = {
 }
 
 Token = Callable[[int], bytes]
-"""Gives so many unguessable bytes: `secrets.token_bytes`."""
+"""Returns the given number of unguessable bytes: `secrets.token_bytes`."""
 
 
 class Passwords:
     """Makes and verifies password records for one broker process."""
 
     def __init__(self, users: Users, token: Token, export: str = "none") -> None:
-        """Begin with nothing remembered.
-
-        Args:
-            users: whose records count.
-            token: where salts and the key of this process come from.
-            export: ``sha256``: new records have a hash beside argon2's that RabbitMQ can read in an export.
+        """Args:
+        users: the users with their records.
+        token: source of salts and of the process's key.
+        export: ``sha256``: new records have a hash beside argon2's that RabbitMQ can read in an
+            export.
         """
         self._export = export
         self._users = users
@@ -64,10 +63,10 @@ class Passwords:
     # --- making -----------------------------------------------------------------------------------
 
     def make(self, password: str) -> PasswordRecord:
-        """The record of a new password. Takes some thirty milliseconds: call it in a thread.
+        """Make the record of a new password. Takes some thirty milliseconds: call it in a thread.
 
         Raises:
-            InvalidArgument: the password is empty or holds a NUL.
+            InvalidArgument: the password is empty or contains a NUL.
         """
         check_password(password)
         value = _hasher().hash(password, salt=self._token(_ARGON2_SALT_BYTES))
@@ -81,11 +80,11 @@ class Passwords:
         try:
             return scram.derive(password, self._token(scram.SALT_BYTES))
         except scram.ScramError:
-            # SASLprep forbids some passwords that PLAIN can send; they are good for PLAIN then.
+            # SASLprep forbids some passwords that PLAIN can send; they work with PLAIN then.
             return None
 
     def exportable(self, record: PasswordRecord | None) -> PasswordRecord | None:
-        """The record as a definitions file may hold it: never in plain, and RabbitMQ can read it then."""
+        """Return the record for a definitions file: never in plain, but readable for RabbitMQ."""
         if record is None or record.algorithm is not PasswordAlgorithm.PLAIN:
             return record
         return rabbit_record(record.value, self._token(_RABBIT_SALT_BYTES))
@@ -93,7 +92,9 @@ class Passwords:
     # --- verifying --------------------------------------------------------------------------------
 
     def quick(self, name: str, password: bytes) -> bool:
-        """Whether a password is known to be right without slow work. False says nothing: ask `slow`."""
+        """Return whether a password is known to be right without slow work. False is not final: call
+        `slow`.
+        """
         record = self.record(name)
         if record is None or not password:
             return False
@@ -106,9 +107,9 @@ class Passwords:
         return _verify_fast(record, password)
 
     def slow(self, name: str, password: bytes) -> Callable[[], bool]:
-        """What verifies a password in any case, to be called in a thread; it touches no shared state.
+        """Return a function for a thread that verifies a password; it uses no shared state.
 
-        Whoever gets True from it tells `remember`, which looks whether the user has changed meanwhile.
+        After True, call `remember`, which checks whether the user has changed meanwhile.
         """
         record = self.record(name)
         decoy = self._decoy_record()
@@ -116,22 +117,21 @@ class Passwords:
         def verify() -> bool:
             if record is not None and record.algorithm is PasswordAlgorithm.ARGON2ID and password:
                 return _verify_argon2(record.value, password)
-            # As long as a real one takes.
+            # Takes as long as a real one.
             _verify_argon2(decoy.value, password or b"-")
             return record is not None and bool(password) and _verify_fast(record, password)
 
         return verify
 
     def remember(self, name: str, password: bytes, record: PasswordRecord | None) -> bool:
-        """Note that a password is right, until the user changes.
+        """Remember that a password is right, until the user changes.
 
         Args:
-            name: the user's.
-            password: what `slow` found to be right.
-            record: what the user had when `slow` was called.
+            password: the one that `slow` verified.
+            record: the user's record at the call of `slow`.
 
         Returns:
-            Whether it is still so; False if the password was changed while it was verified.
+            False if the password was changed while it was verified.
         """
         if record is None or record is not self.record(name):
             return False
@@ -145,11 +145,10 @@ class Passwords:
         return True
 
     def scram_record(self, name: str) -> Callable[[], tuple[ScramRecord, bool]]:
-        """What finds a user's SCRAM verifier, to be called in a thread.
+        """Return a function for a thread that returns a user's SCRAM verifier, and whether it is a real one.
 
-        It returns the verifier, and whether it is a real one: for unknown users, and for those whose
-        password was never known in plain, it makes up one that no proof meets and that stays the same.
-        All take the time of one derivation.
+        For an unknown user, or one without a password ever known in plain, it makes up a verifier that no
+        proof meets and that stays the same. All cases take the time of one derivation.
         """
         record = self.record(name)
         salt = hmac.new(self._key, b"scram\0" + name.encode(), hashlib.sha256).digest()[: scram.SALT_BYTES]
@@ -170,12 +169,12 @@ class Passwords:
         return find
 
     def record(self, name: str) -> PasswordRecord | None:
-        """What a user's password is verified against; None without user or password."""
+        """Return the password record of a user; None without user or password."""
         user = self._users.find(name)
         return None if user is None else user.password
 
     def digest(self, name: str, password: bytes) -> bytes:
-        """What stands for a name and a password in this process; neither can be found from it."""
+        """Return a digest of a name and a password, keyed by a secret of this process."""
         # The name's length goes first, so that no other pair gives the same bytes.
         encoded = name.encode()
         return hmac.new(
@@ -184,7 +183,7 @@ class Passwords:
 
     def _decoy_record(self) -> PasswordRecord:
         if self._decoy is None:
-            # Not a hash of anything: argon2 has done all its work before it compares.
+            # Not a real hash: argon2 has done all its work before it compares.
             salt = _argon2_base64(self._token(_ARGON2_SALT_BYTES))
             digest = _argon2_base64(self._token(32))
             value = f"$argon2id$v=19$m={MEMORY_KIB},t={PASSES},p={LANES}${salt}${digest}"
@@ -193,17 +192,17 @@ class Passwords:
 
 
 def plain_record(password: str) -> PasswordRecord:
-    """The record of a password that stands in the configuration in plain anyway.
+    """Make the record of a password that is in the configuration in plain anyway.
 
     Raises:
-        InvalidArgument: it is empty or holds a NUL.
+        InvalidArgument: it is empty or contains a NUL.
     """
     check_password(password)
     return PasswordRecord(PasswordAlgorithm.PLAIN, password)
 
 
 def rabbit_record(password: str, salt: bytes) -> PasswordRecord:
-    """The record as RabbitMQ makes it: base64 of a salt of four bytes, and SHA-256 of salt and password."""
+    """Make RabbitMQ's record: base64 of a salt of four bytes, and SHA-256 of salt and password."""
     assert len(salt) == _RABBIT_SALT_BYTES, salt
     digest = hashlib.sha256(salt + password.encode()).digest()
     return PasswordRecord(PasswordAlgorithm.RABBIT_SHA256, base64.b64encode(salt + digest).decode())
@@ -213,7 +212,7 @@ def check_password(password: str) -> None:
     """Refuse a password that SASL PLAIN could not carry.
 
     Raises:
-        InvalidArgument: it is empty or holds a NUL.
+        InvalidArgument: it is empty or contains a NUL.
     """
     if not password or "\0" in password:
         raise InvalidArgument("password", "the password is empty or holds a NUL; give another")
@@ -230,7 +229,7 @@ def _verify_fast(record: PasswordRecord, password: bytes) -> bool:
     except (binascii.Error, ValueError):
         return False
     salt, digest = stored[:_RABBIT_SALT_BYTES], stored[_RABBIT_SALT_BYTES:]
-    # RabbitMQ's oldest records are MD5: nothing new is made so.
+    # RabbitMQ's oldest records are MD5; new ones never are.
     expected = hashlib.new(name, salt + password, usedforsecurity=False).digest()
     return hmac.compare_digest(digest, expected)
 
@@ -247,7 +246,7 @@ def _verify_argon2(value: str, password: bytes) -> bool:
 
 
 def _hasher() -> PasswordHasher:
-    # Imported here: a broker whose users are all in the configuration starts without it.
+    # Imported here: a broker with all users in the configuration starts without it.
     from argon2 import PasswordHasher
 
     return PasswordHasher(time_cost=PASSES, memory_cost=MEMORY_KIB, parallelism=LANES)

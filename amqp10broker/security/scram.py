@@ -1,8 +1,8 @@
 """SASL SCRAM-SHA-256 on the server's side (RFC 5802, RFC 7677), without channel binding.
 
-`ScramServer` reads and writes the four messages of one exchange. It draws no nonce and knows no users:
-both come in. The client proves that it knows the password, and the server that it knows the client's
-verifier, without either sending what the other could use.
+`ScramServer` reads and writes the four messages of one exchange. The caller supplies nonce and verifier.
+The client proves that it has the password, and the server that it has the client's verifier, without
+sending either.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Final
 from amqp10broker.catalog.users import ScramRecord
 from amqp10broker.errors import BrokerError
 
-# Whoever steals the records tries the cheaper of SCRAM's verifier and argon2's hash, so this is well
-# above the 4096 that RFC 7677 asks for; every client computes it once a login.
+# Stolen records are attacked by the cheaper of SCRAM's verifier and argon2's hash, so this is well above the
+# 4096 of RFC 7677; every client computes it once a login.
 ITERATIONS: Final = 32_768
 SALT_BYTES: Final = 16
 
@@ -36,16 +36,16 @@ _CLIENT_FINAL: Final = re.compile(
 
 
 class ScramError(BrokerError):
-    """The client's message is not as the mechanism says, or its proof is wrong."""
+    """A message of the client is malformed, or its proof is wrong."""
 
 
 def derive(password: str, salt: bytes, iterations: int = ITERATIONS) -> ScramRecord:
-    """Make the verifier of a password. Takes some milliseconds; run it where nobody waits for it.
+    """Make the verifier of a password. Takes some milliseconds; run it in a thread.
 
     Args:
-        password: in plain; normalised as RFC 5802 asks.
+        password: in plain; normalised as RFC 5802 requires.
         salt: unique for the password.
-        iterations: how costly it is to guess.
+        iterations: the cost of a guess.
 
     Raises:
         ScramError: the password has characters that SASLprep forbids.
@@ -61,14 +61,12 @@ class ScramServer:
 
     Attributes:
         user: as the client named it.
-        authzid: as whom it wants to act; empty if it says nothing.
+        authzid: the user to act as; empty without one.
     """
 
     def __init__(self, nonce: str) -> None:
-        """Begin.
-
-        Args:
-            nonce: our part of it: printable, without a comma, never used before.
+        """Args:
+        nonce: the server's part of it: printable, without a comma, never used before.
         """
         self.user = ""
         self.authzid = ""
@@ -82,14 +80,14 @@ class ScramServer:
         """Read the client's first message.
 
         Raises:
-            ScramError: it is malformed, or wants channel binding, which is not offered.
+            ScramError: it is malformed, or requires channel binding, which is not offered.
         """
         found = _CLIENT_FIRST.fullmatch(_text(message))
         if found is None:
             raise ScramError("client-first-message is not gs2-header, n=user, r=nonce")
         if found["binding"].startswith("p="):
             # "If the flag is set to "p" and the server does not support [it], the server MUST fail
-            # authentication" (RFC 5802, section 6). With "y" the client has seen that we do not offer it.
+            # authentication" (RFC 5802, section 6). With "y" the client supports it but has seen no offer.
             raise ScramError("channel binding is not offered here")
         self._header = found["header"]
         self.authzid = _unescaped(found["authzid"]) if found["authzid"] else ""
@@ -98,11 +96,7 @@ class ScramServer:
         self._nonce = found["nonce"] + self._nonce
 
     def challenge(self, record: ScramRecord) -> bytes:
-        """The server's first message.
-
-        Args:
-            record: the user's verifier; for an unknown user any that cannot be met.
-        """
+        """Return the server's first message; for an unknown user `record` is one that no proof meets."""
         self._record = record
         salt = base64.b64encode(record.salt).decode()
         self._server_first = f"r={self._nonce},s={salt},i={record.iterations}"
@@ -112,7 +106,7 @@ class ScramServer:
         """Check the client's proof.
 
         Returns:
-            The server's final message, by which the client knows that we know its verifier.
+            The server's final message, which proves that the server has the verifier.
 
         Raises:
             ScramError: the message is malformed, belongs to another exchange, or the proof is wrong.

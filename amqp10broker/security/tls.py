@@ -22,18 +22,16 @@ from amqp10broker.errors import ConfigError
 
 
 class Verify(Enum):
-    """What is asked of a client's certificate."""
-
     NONE = "none"
-    """Clients are not asked for one."""
+    """Clients need not present one."""
     OPTIONAL = "optional"
-    """A client may give one; it must then be good."""
+    """A client may present one; it must then be valid."""
     REQUIRED = "required"
-    """Clients without a good one are not served."""
+    """Clients without a valid one are refused."""
 
 
 class CertificateUser(Enum):
-    """Which part of a client's certificate is the user name for SASL EXTERNAL."""
+    """The part of a client's certificate that is the user name for SASL EXTERNAL."""
 
     COMMON_NAME = "common_name"
     DISTINGUISHED_NAME = "distinguished_name"
@@ -47,11 +45,11 @@ class TlsSettings:
     """Files and rules of TLS.
 
     Attributes:
-        certificate_file: PEM: ours, followed by those between it and the root.
-        key_file: PEM: our private key; None if it is in `certificate_file`.
+        certificate_file: PEM: the broker's, followed by those between it and the root.
+        key_file: PEM: the private key; None if it is in `certificate_file`.
         key_password: of the private key; None if it has none.
-        ca_file: PEM: who may have signed clients' certificates; needed unless `verify` is none.
-        verify: what is asked of clients.
+        ca_file: PEM: issuers of clients' certificates; required unless `verify` is none.
+        verify: the requirement on clients.
         minimum_version: ``1.2`` or ``1.3``.
     """
 
@@ -78,10 +76,10 @@ _VERSIONS: Final = {"1.2": TLSVersion.TLSv1_2, "1.3": TLSVersion.TLSv1_3}
 
 
 def server_context(settings: TlsSettings) -> SSLContext:
-    """The context to accept connections with; reads the files.
+    """Make the context for accepting connections; reads the files.
 
     Raises:
-        ConfigError: a file cannot be read or does not hold what it should; names the setting.
+        ConfigError: a file cannot be read or has the wrong content; names the setting.
     """
     if settings.minimum_version not in _VERSIONS:
         raise ConfigError(
@@ -99,15 +97,15 @@ def server_context(settings: TlsSettings) -> SSLContext:
 
 @dataclass(frozen=True, slots=True)
 class MutualTls:
-    """TLS between nodes: each shows a certificate and demands one of the other.
+    """TLS between nodes: each presents a certificate and requires one of the other.
 
-    Names in certificates are not looked at: that the other side is a node, and no third stands between, is
-    proved by the cluster's secret over both certificates.
+    Names in certificates are not checked: the cluster's secret over both certificates proves that the
+    other side is a node, and that no attacker is between.
 
     Attributes:
-        server: what connections are accepted with.
-        client: what they are made with.
-        certificate: ours, as DER.
+        server: for accepted connections.
+        client: for outgoing connections.
+        certificate: of this node, as DER.
     """
 
     server: SSLContext
@@ -116,15 +114,15 @@ class MutualTls:
 
 
 def mutual_tls(certificate_file: str, key_file: str | None, ca_file: str | None) -> MutualTls:
-    """TLS between nodes; reads the files.
+    """Make the contexts between nodes; reads the files.
 
     Args:
-        certificate_file: PEM: ours, followed by those between it and the root.
-        key_file: PEM: our private key; None if it is in `certificate_file`.
-        ca_file: PEM: who may have signed the nodes' certificates.
+        certificate_file: PEM: this node's, followed by those between it and the root.
+        key_file: PEM: the private key; None if it is in `certificate_file`.
+        ca_file: PEM: issuers of the nodes' certificates.
 
     Raises:
-        ConfigError: a file cannot be read or does not hold what it should; names the setting.
+        ConfigError: a file cannot be read or has the wrong content; names the setting.
     """
     if ca_file is None:
         raise ConfigError(
@@ -143,7 +141,6 @@ def mutual_tls(certificate_file: str, key_file: str | None, ca_file: str | None)
 
 
 def _context(protocol: int, settings: TlsSettings, names: tuple[str, str, str]) -> SSLContext:
-    """A context of either side; `names` are those of the settings that name certificate, key and CA."""
     files = (settings.certificate_file, settings.key_file, settings.ca_file)
     for name, file in zip(names, files, strict=True):
         if file is not None:
@@ -173,7 +170,7 @@ def _context(protocol: int, settings: TlsSettings, names: tuple[str, str, str]) 
 
 
 def _check_readable(setting: str, file: str) -> None:
-    """Say which file it is: the context itself does not tell."""
+    """The context's own error does not name the file."""
     try:
         with open(file, "rb"):
             pass
@@ -186,7 +183,7 @@ def _check_readable(setting: str, file: str) -> None:
 
 
 def _password_of(settings: TlsSettings) -> str:
-    # An empty text, not None: without one, OpenSSL would ask for a password at the terminal.
+    # An empty text, not None: with None, OpenSSL would prompt for a password at the terminal.
     return settings.key_password or ""
 
 
@@ -204,14 +201,13 @@ _SAN: Final = {
 
 
 def certificate_user(certificate: Mapping[str, Any] | None, part: CertificateUser) -> str | None:
-    """The user that a client's verified certificate names.
+    """Return the user that a client's verified certificate names.
 
     Args:
-        certificate: as `ssl.SSLSocket.getpeercert` gives it; None or empty without a verified one.
-        part: where the name stands.
+        certificate: as returned by `ssl.SSLSocket.getpeercert`; None or empty without a verified one.
 
     Returns:
-        The name; None if the certificate does not have that part, or a common name more than once.
+        None if the certificate does not have that part, or a common name more than once.
     """
     if not certificate:
         return None
@@ -219,7 +215,7 @@ def certificate_user(certificate: Mapping[str, Any] | None, part: CertificateUse
         names = (value for kind, value in certificate.get("subjectAltName", ()) if kind == _SAN[part])
         return _usable(next(names, None))
     if part is CertificateUser.DISTINGUISHED_NAME:
-        # RFC 4514 writes the most specific first, certificates hold it last.
+        # RFC 4514 writes the most specific attribute first, certificates have it last.
         pairs = [f"{_SHORT.get(name, name)}={_escaped(value)}" for name, value in _attributes(certificate)]
         return _usable(",".join(reversed(pairs)))
     common_names = [value for name, value in _attributes(certificate) if name == "commonName"]

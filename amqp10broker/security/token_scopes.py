@@ -1,4 +1,4 @@
-"""What a token grants: scopes as RabbitMQ's OAuth 2 backend reads them.
+"""Scopes of tokens, with the meaning of RabbitMQ's OAuth 2 backend.
 
 ::
 
@@ -7,8 +7,8 @@
     write:%2F/amq.topic/eu.*         in '/', with routing keys that begin with "eu."
     tag:administrator                a tag of the user
 
-A star stands for any text, also none. Parts are percent-encoded, so that a name may hold a slash or a star.
-The routing key's part may have ``{vhost}`` and names of the token's claims in braces.
+A star stands for any text, also none. Parts are percent-encoded, so that a name may contain a slash or a
+star. The routing key's part may have ``{vhost}`` and names of the token's claims in braces.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _VHOST: Final = "{vhost}"
 
 
 class BadScope(ValueError):
-    """A scope grants nothing; the text says why."""
+    """A scope has no effect; the text is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,26 +36,25 @@ class Wildcard:
     """A text with stars.
 
     Attributes:
-        parts: what stands between the stars; ``{vhost}`` by itself is the virtual host.
+        parts: the texts between the stars; ``{vhost}`` by itself is the virtual host.
     """
 
     parts: tuple[tuple[str, ...], ...]
 
     @classmethod
     def read(cls, text: str, variables: Mapping[str, str] | None = None) -> Wildcard:
-        """Understand one part of a scope.
+        """Parse one part of a scope.
 
         Args:
             text: of the scope, encoded.
             variables: values by name, for braces; None: braces mean themselves.
 
         Raises:
-            BadScope: it is no UTF-8 when it is decoded.
+            BadScope: the decoded text is not UTF-8.
         """
         return cls(tuple(tuple(_pieces(part, variables)) for part in text.split("*")))
 
     def matches(self, text: str, vhost: str = "") -> bool:
-        """Whether a text is one of those that are meant."""
         first, *others = ("".join(vhost if each is _VHOST else each for each in part) for part in self.parts)
         if not others:
             return text == first
@@ -73,13 +72,10 @@ class Wildcard:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """A permission.
+    """A permission for an operation in matching virtual hosts, on matching names.
 
     Attributes:
-        operation: that is allowed.
-        vhost: where.
-        name: on which queues and exchanges.
-        key: with which routing keys, at topic exchanges.
+        key: matches routing keys, at topic exchanges.
     """
 
     operation: Operation
@@ -90,13 +86,11 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """All that scopes say.
+    """The rights in a token's scopes.
 
     Attributes:
-        scopes: permissions.
-        tags: of the user.
-        kept: all that grant something, without the prefix, for people.
-        dropped: scope and why it grants nothing.
+        kept: the effective scopes, without the prefix, for people.
+        dropped: scopes without effect, and the reasons.
     """
 
     scopes: tuple[Scope, ...]
@@ -106,11 +100,11 @@ class Granted:
 
 
 def read_scopes(scopes: Iterable[str], prefix: str, variables: Mapping[str, str]) -> Granted:
-    """Understand the scopes of a token.
+    """Parse the scopes of a token.
 
     Args:
-        scopes: as they stand there, aliases replaced.
-        prefix: of those that are meant for this broker; empty: all are.
+        scopes: as written, aliases replaced.
+        prefix: of scopes for this broker; empty: all are.
         variables: texts among the token's claims.
     """
     found: list[Scope] = []
@@ -173,18 +167,17 @@ def _decoded(text: str) -> str:
 
 
 class _Changes:
-    """A version of its own: a token changes when the client brings another one."""
+    """A version per token, which changes when the client sends another one."""
 
     def __init__(self) -> None:
         self.version = 0
 
 
 class TokenGrants:
-    """What a token's user may do: see the protocol `grants.Grants`.
+    """The rights of a token's user (protocol `grants.Grants`).
 
     Attributes:
-        user: the user's name.
-        changes: raised when the client brings another token.
+        changes: raised when the client sends another token.
         expires_at: end of the token, seconds since the epoch; None: it has none.
     """
 
@@ -212,7 +205,7 @@ class TokenGrants:
         return any(scope.key.matches(key, vhost) for scope in self._meant(operation, vhost, exchange))
 
     def renew(self, other: TokenGrants) -> None:
-        """Go by another token of the same user."""
+        """Adopt the rights of another token of the same user."""
         self._scopes, self._account, self.expires_at = other._scopes, other._account, other.expires_at
         self.changes.version += 1
 

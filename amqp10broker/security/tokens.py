@@ -1,8 +1,8 @@
-"""Tokens: JSON Web Tokens (RFC 7519) that say who a client is and what it may do, signed by somebody known.
+"""Tokens: JSON Web Tokens (RFC 7519) with a client's user and rights, signed by a known authority.
 
-A token is the password of PLAIN, or the bearer of an HTTP request. Its signature is verified with a key that
-is configured, or that the authority's key set (RFC 7517, a JWKS) has; fetching that is the caller's. What
-libraries of cryptography do is joserfc's (extra ``oauth2``), which this imports when it is made.
+A token is the password of PLAIN, or the bearer of an HTTP request. Its signature is verified with a
+configured key, or one of the authority's key set (RFC 7517, a JWKS), which the caller fetches. The
+cryptography is joserfc's (extra ``oauth2``), imported when the first keys are made.
 """
 
 from __future__ import annotations
@@ -22,39 +22,38 @@ if TYPE_CHECKING:
 ALGORITHMS: Final = (
     *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "Ed25519", "EdDSA"),
 )
-"""What is accepted unless it is configured: signatures that only the authority can make."""
+"""The default signature algorithms, with which only the authority can sign."""
 SYMMETRIC: Final = ("HS256", "HS384", "HS512")
 USERNAME_CLAIMS: Final = ("preferred_username", "sub", "client_id")
 NAMELESS: Final = "unknown"
-"""The user of a token that names none, as in RabbitMQ."""
+"""The user of a token without one, as in RabbitMQ."""
 TOKEN_BYTES_MAX: Final = 32_768
 _PEM: Final = b"-----BEGIN"
 _DEFAULT: Final = ""
 
 
 class TokenRefused(BrokerError):
-    """A token lets nobody in; the text, which is for the log, says why and holds nothing secret."""
+    """A token is not accepted; the text is the reason for the log, without secrets."""
 
 
 class UnknownKey(TokenRefused):
-    """It is signed with a key that is not known: the authority may have a new one."""
+    """The token is signed with an unknown key: the authority may have a new one."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenSettings:
-    """What a token must be like.
+    """Requirements of tokens.
 
     Attributes:
         resource_server_id: this broker's name at the authority.
-        scope_prefix: of scopes that are meant for it; None: its name and a full stop.
-        additional_scopes_keys: claims that have scopes beside ``scope``, with full stops into objects.
-        scope_aliases: what stands for what, both as the token has them.
-        username_claims: that may have the user's name, the best first.
-        issuer: that must have made it; None: anybody with the key.
-        verify_aud: it must be meant for this broker.
-        algorithms: of signatures.
-        leeway_s: by how much clocks may differ.
-        require_exp: it must say when it ends.
+        scope_prefix: of scopes for this broker; None: its name and a full stop.
+        additional_scopes_keys: claims with scopes beside ``scope``, with full stops into objects.
+        scope_aliases: replacements of scopes, both as written in the token.
+        username_claims: claims of the user's name, in the order of preference.
+        issuer: the required one; None: any with the key.
+        verify_aud: require this broker as audience.
+        leeway_s: permitted difference of clocks.
+        require_exp: require an expiry.
     """
 
     resource_server_id: str
@@ -70,12 +69,11 @@ class TokenSettings:
 
     @property
     def prefix(self) -> str:
-        """Of scopes that are meant for this broker."""
         return f"{self.resource_server_id}." if self.scope_prefix is None else self.scope_prefix
 
 
 class TokenKeys:
-    """The keys that may have signed a token, by their id.
+    """The keys of token signatures, by their id.
 
     Attributes:
         fetched: those of the authority's key set, which `learn` replaces.
@@ -92,7 +90,7 @@ class TokenKeys:
             ConfigError: one cannot be read, or the package is not installed.
         """
         try:
-            # What is imported when the first token comes, there may be no file left to open for.
+            # Imported here, because at the first token the limit of open files may be reached.
             from joserfc import jws, jwt  # noqa: F401
         except ImportError:
             raise ConfigError(
@@ -106,13 +104,10 @@ class TokenKeys:
         self.fetched: dict[str, Key] = {}
 
     def learn(self, document: Any) -> None:
-        """Take the authority's key set for the one before.
-
-        Args:
-            document: as it was fetched, parsed.
+        """Replace the authority's key set by a parsed document.
 
         Raises:
-            ValueError: it is no key set.
+            ValueError: it is not a key set.
         """
         from joserfc.errors import JoseError
         from joserfc.jwk import JWKRegistry
@@ -122,7 +117,7 @@ class TokenKeys:
             raise ValueError("it has no array 'keys'")
         fetched: dict[str, Key] = {}
         for each in keys:
-            # Keys for other uses, or of kinds that are not known here, may stand beside ours.
+            # A key set may also contain keys for other uses, or of unknown kinds.
             if not isinstance(each, dict) or each.get("use", "sig") != "sig" or each.get("kty") == "oct":
                 continue
             try:
@@ -132,7 +127,7 @@ class TokenKeys:
         self.fetched = fetched
 
     def find(self, kid: str | None) -> Key | None:
-        """The key of an id; without one the default key, or the only one there is."""
+        """Return the key of an id; without one the default key, or the only one."""
         name = _DEFAULT if kid is None else kid
         found = self._configured.get(name) or self.fetched.get(name)
         if found is None and kid is None and len(self.fetched) == 1 and not self._configured:
@@ -141,14 +136,9 @@ class TokenKeys:
 
 
 class TokenVerifier:
-    """Says what a token grants."""
+    """Verifies tokens and returns their rights. Raises ConfigError for an unknown algorithm."""
 
     def __init__(self, settings: TokenSettings, keys: TokenKeys) -> None:
-        """Set the rules.
-
-        Raises:
-            ConfigError: an algorithm is not known.
-        """
         known = (*ALGORITHMS, *SYMMETRIC)
         for name in settings.algorithms:
             if name not in known:
@@ -158,15 +148,14 @@ class TokenVerifier:
         self.keys = keys
 
     def verify(self, token: bytes, now_s: float) -> TokenGrants:
-        """Look at signature and claims.
+        """Verify signature and claims of a token.
 
         Args:
-            token: as it came.
             now_s: the time of day, seconds since the epoch.
 
         Raises:
             UnknownKey: no key of its id is known.
-            TokenRefused: it lets nobody in.
+            TokenRefused: the token is not accepted.
         """
         claims = self.claims(token)
         expires_at = self._times(claims, now_s)
@@ -174,12 +163,7 @@ class TokenVerifier:
         return TokenGrants(self.user(claims), self.granted(claims), expires_at)
 
     def claims(self, token: bytes) -> Mapping[str, Any]:
-        """The claims of a token whose signature is right, whatever they are.
-
-        Raises:
-            UnknownKey: no key of its id is known.
-            TokenRefused: it is no token, or its signature is wrong.
-        """
+        """Return the claims of a token with a valid signature; raises as `verify`."""
         from joserfc import jws, jwt
         from joserfc.errors import JoseError, SecurityWarning
 
@@ -189,7 +173,7 @@ class TokenVerifier:
         registry.max_header_length = registry.max_payload_length = TOKEN_BYTES_MAX
         try:
             with warnings.catch_warnings():
-                # EdDSA is an old name, and authorities use it.
+                # EdDSA is a deprecated name that authorities use.
                 warnings.simplefilter("ignore", SecurityWarning)
                 decoded = jwt.decode(token, self._key_for, registry=registry)
         except JoseError as error:
@@ -229,12 +213,12 @@ class TokenVerifier:
             )
 
     def user(self, claims: Mapping[str, Any]) -> str:
-        """The user's name; a token need not have one (RFC 7519, section 4.1.2)."""
+        """Return the user's name; a token need not have one (RFC 7519, section 4.1.2)."""
         found = (claims.get(name) for name in self.settings.username_claims)
         return next((name for name in found if isinstance(name, str) and name and "\0" not in name), NAMELESS)
 
     def granted(self, claims: Mapping[str, Any]) -> Granted:
-        """What the scopes of a token say."""
+        """Return the rights in a token's scopes."""
         settings = self.settings
         scopes = list(_texts(claims.get("scope")))
         for path in settings.additional_scopes_keys:
@@ -245,7 +229,7 @@ class TokenVerifier:
 
 
 def looks_like_token(password: bytes) -> bool:
-    """Whether a password has the form of a token: three parts, of which the first is a JSON object."""
+    """Return whether a password has the form of a token: three parts, of which the first is a JSON object."""
     return password.count(b".") == 2 and password.startswith(b"eyJ")
 
 
@@ -285,7 +269,9 @@ def _at(claims: Mapping[str, Any], path: str) -> Any:
 
 
 def _texts(value: Any) -> Iterable[str]:
-    """Scopes: a text with blanks between, or an array; of an object those under its texts."""
+    """Scopes are a text with blanks between, or an array; of an object the values are used that match its
+    texts.
+    """
     if isinstance(value, str):
         return value.split()
     if isinstance(value, list):

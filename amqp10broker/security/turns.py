@@ -1,15 +1,14 @@
-"""Whose password is verified next, when more want to log in than can be verified.
+"""The order of password verifications, when more clients log in than can be verified.
 
-A verification takes some twenty milliseconds on purpose, so whoever sends many wrong passwords makes a
-queue. Nobody else may stand in it: turns go round the addresses that clients come from and, every other
-time, round the names that they log in as; within an address round its names, within a name round its
-addresses. A storm from one address, under any names, and a storm on one name, from any addresses, each
-take at most every other turn from those that have nothing to do with it. An address has one verification
-at a time, so that a storm leaves a processor to others.
+A verification takes some twenty milliseconds on purpose, so many wrong passwords build a queue. It must
+not delay other clients: turns go round the client addresses and, every other time, round the claimed user
+names; within an address round its names, within a name round its addresses. A storm from one address,
+under any names, and a storm on one name, from any addresses, each take at most every other turn from
+unrelated clients. An address has one verification at a time, so that a storm leaves a processor to others.
 
-Clients that say the same (a fleet that starts anew, a program that goes on trying an old password) share
-one verification. How many wait is bounded for an address and in all. What is too many is taken from
-whoever has most, and hears so at once, without its password having been looked at. None of this asks
+Clients with equal credentials (a restarting fleet, a program that retries an old password) share one
+verification. The number that wait is bounded for an address and in all. The excess is taken from the
+address or name with most waiting, and refused at once, without a verification. None of this depends on
 whether a user exists.
 """
 
@@ -23,24 +22,24 @@ from typing import Final, Generic, TypeVar
 Work = TypeVar("Work")
 
 WAITING_PER_ADDRESS_MAX: Final = 256
-"""Verifications that may wait for one address: five seconds of them, half of the time a handshake has."""
+"""Verifications that may wait for one address: five seconds of them, half of the time of a handshake."""
 
 WAITING_MAX: Final = 4096
-"""Verifications that may wait in all."""
+"""The limit of waiting verifications in all."""
 
 _IPV6_PREFIX_BITS: Final = 64
-"""What one client of IPv6 has for itself: it can take another address for each connection."""
+"""The part of an IPv6 address that is fixed for one client, which can vary the rest for each connection."""
 
 
 class Turn(Generic[Work]):
-    """One verification that clients wait for.
+    """One verification with the clients that wait for it.
 
     Attributes:
-        work: what is to be done.
-        address: whose turn it uses up, as `turn_address` gives it.
-        name: as whom the clients want to log in.
-        waiting: how many clients wait for it.
-        refused: it lost its place, and will not be done.
+        work: the verification to run.
+        address: as `turn_address` returns it.
+        name: the claimed user.
+        waiting: number of clients that wait for it.
+        refused: it lost its place, and will not be run.
     """
 
     __slots__ = ("_key", "address", "name", "refused", "waiting", "work")
@@ -58,7 +57,7 @@ _Lanes = OrderedDict[str, OrderedDict[str, dict[Turn[Work], None]]]
 
 
 class Turns(Generic[Work]):
-    """See the module."""
+    """The queue of waiting verifications."""
 
     def __init__(self) -> None:
         self._by_address: _Lanes[Work] = OrderedDict()
@@ -70,11 +69,11 @@ class Turns(Generic[Work]):
         self._names_turn = False
 
     def __len__(self) -> int:
-        """How many verifications wait."""
+        """The number of waiting verifications."""
         return self._count
 
     def waiting(self, address: str) -> int:
-        """How many verifications wait for one address."""
+        """Return the number of waiting verifications of one address."""
         return self._in_place.get(address, 0)
 
     def join(
@@ -83,14 +82,14 @@ class Turns(Generic[Work]):
         """Wait for a verification.
 
         Args:
-            work: what is to be done.
-            address: where the client comes from, as `turn_address` gives it.
-            name: as whom it wants to log in.
-            key: equal for what is verified with the same result; only clients of one address share.
+            work: the verification to run.
+            address: as `turn_address` returns it.
+            name: the claimed user.
+            key: equal for verifications with the same result; only clients of one address share.
 
         Returns:
-            The turn, and the one that lost its place for it, which may be the same one. Whoever waits for
-            the latter is to be told.
+            The turn, and the one that lost its place for it, which may be the same one. The caller
+            notifies the clients of the latter.
         """
         key = (address, key)
         turn = self._known.get(key)
@@ -110,16 +109,17 @@ class Turns(Generic[Work]):
         return turn, None
 
     def leave(self, turn: Turn[Work]) -> None:
-        """A client waits no more; when it was the last one, the turn is over before it came."""
+        """Stop waiting; the turn is dropped with its last client."""
         turn.waiting -= 1
         if not turn.waiting:
             self._take_out(turn)
             self._forget(turn)
 
     def take(self) -> Turn[Work] | None:
-        """The verification to do next; None if there is none, or if all are of addresses that have one.
+        """Return the verification to run next; None if there is none, or if all are of addresses with a
+        running one.
 
-        Clients may still join it until it is `done`, and the address has no other before that.
+        Clients may still join it until it is `done`, and the address gets no other before that.
         """
         lanes = self._by_name if self._names_turn else self._by_address
         turn = self._next(lanes, by_name=self._names_turn)
@@ -130,12 +130,12 @@ class Turns(Generic[Work]):
         return turn
 
     def done(self, turn: Turn[Work]) -> None:
-        """What was taken is done: whoever says the same now has it verified again."""
+        """End a turn; a later login with the same credentials is verified anew."""
         self._running.discard(turn.address)
         self._forget(turn)
 
     def _next(self, lanes: _Lanes[Work], *, by_name: bool) -> Turn[Work] | None:
-        """The oldest turn of the lane that has waited longest for one; the lane goes to the end."""
+        """Rotate the lanes: the one with the oldest service is served and goes to the end."""
         for outer, inners in lanes.items():
             for inner, lane in inners.items():
                 if (inner if by_name else outer) not in self._running:
@@ -151,7 +151,7 @@ class Turns(Generic[Work]):
             del self._known[turn._key]
 
     def _refuse_of(self, address: str) -> Turn[Work]:
-        """Take its place from the newest turn of the name that has most of an address."""
+        """Drop the newest turn of the name with most turns of an address."""
         lanes = self._by_address[address]
         most = max(lanes, key=lambda name: len(lanes[name]))
         turn = next(reversed(lanes[most]))
@@ -171,10 +171,9 @@ class Turns(Generic[Work]):
 
 
 def turn_address(host: str) -> str:
-    """What stands for a client's address: of IPv6 the network of 64 bits, or the IPv4 address that it holds.
+    """Return the key of a client's address: of IPv6 the network of 64 bits, or the IPv4 address in it.
 
-    Args:
-        host: the address as the socket gives it, or any other text, which stands for itself.
+    Any other text is its own key.
     """
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
