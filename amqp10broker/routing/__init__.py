@@ -1,1 +1,1 @@
-"""Addresses, exchanges and bindings: from what a client names to the names of queues."""
+"""Addresses, exchanges and bindings: the way from a client's address to queue names."""

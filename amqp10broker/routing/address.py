@@ -6,13 +6,13 @@
 ``/exchanges/:exchange``           target: exchange and the empty routing key
 ``/topics/name``                   the topic of that name: target, or source of a subscriber
 null                               target: each message names one of the above in `to`
-``name`` (no leading slash)        the queue of that name, declared if it is not there; the topic, if the
-                                   terminus says so by its capabilities
+``name`` (no leading slash)        the queue of that name, declared if it does not exist; the topic, if the
+                                   terminus has that capability
 =================================  =================================================
 
-Segments of the first three are percent-encoded (RFC 3986). The name of a topic is not: clients of JMS put
-``/topics/`` before the names that their programs use, and change nothing in them. A name has no leading
-slash; what has one is an address, so that a program may give one of the first three as its topic's name.
+Segments of the first three are percent-encoded (RFC 3986). The name of a topic is not: JMS clients prepend
+``/topics/`` to the names that their programs use, unchanged. A name has no leading slash; with one it is
+an address, so that a program may give one of the first three as its topic's name.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from amqp10broker.dataclass import dataclass
 
 NAME_BYTES_MAX: Final = 255
 TOPICS: Final = "/topics/"
-"""Before the name of a topic."""
+"""The prefix of a topic's address."""
 TOPIC_EXCHANGE: Final = "amq.topic"
-"""Where messages for topics go, with the topic's name as routing key."""
+"""The exchange of topics, with the topic's name as routing key."""
 _BAD_PERCENT: Final = re.compile("%(?![0-9A-Fa-f]{2})")
 
 
 class BadAddress(ValueError):
-    """The string is no address; the message says what is wrong and what would be right."""
+    """The string is not an address; the message has the fault and the correct form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,7 @@ class QueueAddress:
     """A queue by name.
 
     Attributes:
-        queue: the decoded name.
-        declare: written as a bare name, which declares the queue if it is not there.
+        declare: written as a bare name, which declares the queue if it does not exist.
     """
 
     queue: str
@@ -50,15 +49,13 @@ class QueueAddress:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeAddress:
-    """An exchange and a routing key."""
-
     exchange: str
     routing_key: str
 
 
 @dataclass(frozen=True, slots=True)
 class TopicAddress:
-    """A topic by name: publishing to it is publishing to `TOPIC_EXCHANGE`, whether anybody listens or not."""
+    """A topic by name; messages for it are published to `TOPIC_EXCHANGE`, with or without subscribers."""
 
     topic: str
 
@@ -67,10 +64,10 @@ Address = QueueAddress | ExchangeAddress | TopicAddress
 
 
 def parse(address: str) -> Address:
-    """Read an address.
+    """Parse an address.
 
     Raises:
-        BadAddress: empty, malformed, or with segments that make no sense.
+        BadAddress: empty, malformed, or with invalid segments.
     """
     while address.startswith(TOPICS):
         address = address.removeprefix(TOPICS)
@@ -80,7 +77,7 @@ def parse(address: str) -> Address:
         if not address:
             raise BadAddress("the address is empty: name a queue, as in /queues/my-queue")
         if "\n" in address or "\r" in address:
-            # A declaration drops them: the queue would be another one than permissions are checked for.
+            # A declaration drops line ends: the queue would be another one than permissions are checked for.
             raise BadAddress(f"address {address!r} has a line end in it, which no bare name may")
         _check_length(address, address)
         return QueueAddress(address, declare=True)
@@ -117,10 +114,10 @@ def parse(address: str) -> Address:
 
 
 def topic_address(name: str) -> TopicAddress:
-    """The address of the topic of a name.
+    """Return the address of a topic.
 
     Raises:
-        BadAddress: it is empty, or too long for a routing key.
+        BadAddress: the name is empty, or too long for a routing key.
     """
     if not name:
         raise BadAddress("the address names no topic: write /topics/ and its name")
@@ -145,5 +142,5 @@ def _check_length(name: str, address: str) -> None:
 
 
 def queue_address(queue: str) -> str:
-    """The address of a queue: ``/queues/`` and its percent-encoded name."""
+    """Return the address of a queue: ``/queues/`` and its percent-encoded name."""
     return "/queues/" + quote(queue, safe="")

@@ -1,6 +1,6 @@
-"""Argument values of exchanges and bindings: when two are equal, how they hash, how errors write them.
+"""Argument values of exchanges and bindings: their equality, hashes, and form in errors.
 
-Values come from several doors (AMQP 0-9-1 field tables, AMQP 1.0 maps, JSON), each with its own classes for
+Values come from several APIs (AMQP 0-9-1 field tables, AMQP 1.0 maps, JSON), each with its own classes for
 numbers. Here only kind and content count: integers of any width are integers, text is text whether it came
 as `str` or as UTF-8 `bytes`; but an integer, a float and a boolean are never equal.
 """
@@ -17,8 +17,8 @@ from typing import Final
 _INT32_MIN: Final = -(2**31)
 _INT32_MAX: Final = 2**31 - 1
 
-# RabbitMQ's names of field types, by the name of the class that a door gives its values: this room knows
-# no protocol, so it cannot know the classes themselves.
+# RabbitMQ's names of field types, by class name: the classes themselves belong to protocols, which routing
+# does not import.
 _TYPE_NAMES: Final = {
     "Int8": "byte",
     "UInt8": "unsignedbyte",
@@ -36,7 +36,7 @@ _TYPE_NAMES: Final = {
 def canonical(value: object) -> object:
     """Return a hashable form that is equal for two values exactly if they count as the same.
 
-    Text and integers stay what they are, which makes the common comparisons the cheapest ones; everything
+    Text and integers are their own form, which makes the common comparisons the cheapest ones; everything
     else becomes a tuple that begins with its kind.
     """
     if isinstance(value, str):
@@ -61,12 +61,12 @@ def canonical(value: object) -> object:
         return ("table", canonical_table(value))
     if isinstance(value, list | tuple):
         return ("array", tuple(canonical(item) for item in value))
-    # Another door's own kind (a UUID): its class tells it apart, its text is its content.
+    # Another protocol's own kind (a UUID): identified by its class and its text.
     return (type(value).__name__, str(value))
 
 
 def canonical_table(arguments: Mapping[str, object]) -> tuple[tuple[str, object], ...]:
-    """Return the canonical form of a whole table; the order of keys does not count."""
+    """Return the canonical form of a whole table, independent of the order of keys."""
     return tuple((str(key), canonical(arguments[key])) for key in sorted(arguments))
 
 
@@ -99,7 +99,7 @@ def _table_hash(arguments: Mapping[str, object], size_bytes: int) -> str:
 
 
 def hash64(value: object) -> int:
-    """Return a 64-bit hash of a value, the same in every process; equal values hash alike."""
+    """Return a 64-bit hash of a value, the same in every process; equal values have equal hashes."""
     form = canonical(value)
     if isinstance(form, str):
         content = form.encode("utf-8", "surrogatepass")
@@ -111,7 +111,7 @@ def hash64(value: object) -> int:
 
 
 def _encode(form: object, parts: list[bytes]) -> None:
-    """Append an unambiguous encoding of a canonical form: a letter, a length, the content."""
+    """Unambiguous: a letter, a length, the content."""
     if isinstance(form, tuple):
         parts.append(b"(" + struct.pack(">I", len(form)))
         for item in form:
@@ -160,7 +160,7 @@ def type_name(value: object) -> str:
 
 
 def plain_text(value: object) -> str:
-    """Write a value as it stands between quotes in an error text."""
+    """Format a value for the quotes of an error text."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, bool):

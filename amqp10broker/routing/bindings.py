@@ -1,7 +1,6 @@
-"""Tables of bindings: which there are, and which destinations some of them have in common.
+"""Tables of bindings: `Bindings` finds those of a virtual host by source, by destination or by both.
 
-`Bindings` is the list of a virtual host, found by source, by destination or by both. `Destinations` is what
-the kinds of exchange are built of: the destinations that several bindings name, each once.
+`Destinations`, a part of the kinds of exchange, has the destinations of several bindings, each once.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from typing import Final, TypeAlias
 from amqp10broker.routing.exchange import Binding, Destination
 
 Identity: TypeAlias = tuple[object, ...]
-"""See `Binding.identity`."""
 
 _NONE: Final[Mapping[Identity, Binding]] = {}
 
@@ -23,13 +21,11 @@ class Destinations:
     __slots__ = ("_counts", "_listed")
 
     def __init__(self) -> None:
-        """Begin with none."""
         self._counts: dict[Destination, int] = {}
-        # Made when it is asked for: binding many queues to one key then costs no copy each time.
+        # Computed lazily: binding many queues to one key then costs no copy each time.
         self._listed: tuple[Destination, ...] | None = None
 
     def __bool__(self) -> bool:
-        """Tell whether there is any."""
         return bool(self._counts)
 
     def add(self, destination: Destination) -> None:
@@ -40,7 +36,7 @@ class Destinations:
             self._listed = None
 
     def remove(self, destination: Destination) -> None:
-        """Count one binding less; the destination goes with the last."""
+        """Count one binding less; the last one removes the destination."""
         count = self._counts[destination]
         if count > 1:
             self._counts[destination] = count - 1
@@ -49,7 +45,6 @@ class Destinations:
             self._listed = None
 
     def listed(self) -> tuple[Destination, ...]:
-        """Return them all."""
         if self._listed is None:
             self._listed = tuple(self._counts)
         return self._listed
@@ -59,25 +54,21 @@ class Bindings:
     """Every binding of a virtual host."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self._by_source: dict[str, dict[Identity, Binding]] = {}
         self._by_destination: dict[Destination, dict[Identity, Binding]] = {}
         # Those with arguments, which the key of an entry names by a hash.
         self._with_arguments: dict[Identity, Binding] = {}
 
     def __contains__(self, binding: Binding) -> bool:
-        """Tell whether it is there."""
         return binding.identity in self._by_source.get(binding.source, ())
 
     def add(self, binding: Binding) -> None:
-        """Take a binding that is not there yet."""
         self._by_source.setdefault(binding.source, {})[binding.identity] = binding
         self._by_destination.setdefault(binding.destination, {})[binding.identity] = binding
         if binding.arguments:
             self._with_arguments[_hashed(binding)] = binding
 
     def remove(self, binding: Binding) -> None:
-        """Forget a binding that is there."""
         for index, key in ((self._by_source, binding.source), (self._by_destination, binding.destination)):
             group = index[key]  # type: ignore[index]  # each index with its own kind of key
             del group[binding.identity]
@@ -87,11 +78,10 @@ class Bindings:
             del self._with_arguments[_hashed(binding)]
 
     def count(self, source: str) -> int:
-        """Count the bindings from an exchange."""
+        """Return the number of bindings from an exchange."""
         return len(self._by_source.get(source, ()))
 
     def has_source(self, source: str) -> bool:
-        """Tell whether anything is bound from an exchange."""
         return source in self._by_source
 
     def identified(

@@ -2,13 +2,14 @@
 
 Both send equal keys to the same destination, in every process and after every restart.
 
-A consistent-hash exchange shares by weight: the binding key is a positive integer. Each destination draws a
-lot from the message's hash and its own, scaled by its weight, and the best lot wins ("weighted rendezvous").
-A destination that comes takes over its share from the others, one that goes leaves its share to them, and
-no message changes between two that stay. What is hashed is the routing key, or what the exchange's
-arguments ``hash-header`` or ``hash-property`` name.
+A consistent-hash exchange shares by weight: the binding key is a positive integer. Each destination gets a
+score from the message's hash and its own, scaled by its weight, and the best score wins ("weighted
+rendezvous"). A new destination takes its share from the others, a removed one leaves its share to them,
+and no message moves between two that stay. The hash is over the routing key, or the value that the
+exchange's arguments ``hash-header`` or ``hash-property`` name.
 
-A modulus-hash exchange counts its bindings through: cheaper, but nearly every key moves when one changes.
+A modulus-hash exchange uses the hash modulo the number of bindings: cheaper, but nearly every key moves
+when one changes.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _MASK: Final = 2**64 - 1
 
 
 def _lot(message_hash: int, own_hash: int, weight: int) -> float:
-    """Return a number below 0; the greatest wins, and does so in proportion to the weight."""
+    """A number below 0; the greatest wins, and does so in proportion to the weight."""
     # The finisher of SplitMix64: every bit of the input moves every bit of the result.
     mixed = message_hash ^ own_hash
     mixed = (mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
@@ -41,19 +42,16 @@ def _lot(message_hash: int, own_hash: int, weight: int) -> float:
 
 
 class ConsistentHashExchange:
-    """Destinations with their weights."""
+    """Destinations with their weights.
+
+    Raises:
+        InvalidArgument: the arguments name both a header and a property, or a property that is not
+            offered.
+    """
 
     per_key = False
 
     def __init__(self, arguments: Mapping[str, object]) -> None:
-        """Begin without bindings.
-
-        Args:
-            arguments: of the exchange.
-
-        Raises:
-            InvalidArgument: they name both a header and a property, or a property that is not offered.
-        """
         self._header = _text_argument(arguments, HASH_HEADER)
         self._property = _text_argument(arguments, HASH_PROPERTY)
         if self._header is not None and self._property is not None:
@@ -66,11 +64,7 @@ class ConsistentHashExchange:
         self._shares: list[tuple[Destination, int, int]] | None = None
 
     def check_binding(self, binding: Binding) -> None:
-        """Want a weight as binding key.
-
-        Raises:
-            InvalidArgument: no integer, or below 1.
-        """
+        """Requires an integer of at least 1, the weight, as binding key."""
         key = binding.routing_key
         if not _INTEGER.fullmatch(key):
             problem = f"The binding key must be an integer, not '{key}'"
@@ -81,12 +75,11 @@ class ConsistentHashExchange:
         raise InvalidArgument(f"exchange '{binding.source}'", problem)
 
     def add(self, binding: Binding) -> None:
-        """Take a binding; a further one of the same destination changes nothing while the first is there."""
+        """A further binding of the same destination changes nothing while the first exists."""
         self._bindings.setdefault(binding.destination, {})[binding] = int(binding.routing_key)
         self._shares = None
 
     def remove(self, binding: Binding) -> None:
-        """Forget a binding."""
         bindings = self._bindings[binding.destination]
         del bindings[binding]
         if not bindings:
@@ -94,7 +87,6 @@ class ConsistentHashExchange:
         self._shares = None
 
     def route(self, routing_key: str, headers: Headers, properties: Headers) -> tuple[Destination, ...]:
-        """Return the one destination whose lot is best."""
         shares = self._shares
         if shares is None:
             shares = self._shares = [
@@ -130,25 +122,21 @@ class ModulusHashExchange:
     per_key = False
 
     def __init__(self) -> None:
-        """Begin without bindings."""
         self._bindings: dict[Binding, None] = {}
         self._sorted: list[Destination] | None = None
 
     def check_binding(self, binding: Binding) -> None:
-        """Any binding will do; key and arguments only tell bindings apart."""
+        """Any binding is valid; key and arguments only make bindings distinct."""
 
     def add(self, binding: Binding) -> None:
-        """Take a binding."""
         self._bindings[binding] = None
         self._sorted = None
 
     def remove(self, binding: Binding) -> None:
-        """Forget a binding."""
         del self._bindings[binding]
         self._sorted = None
 
     def route(self, routing_key: str, headers: Headers, properties: Headers) -> tuple[Destination, ...]:
-        """Return the destination at the hash's place in the sorted list."""
         if self._sorted is None:
             # Sorted, so that the order in which bindings were made, or read back, does not count.
             self._sorted = sorted(

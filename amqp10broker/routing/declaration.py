@@ -1,5 +1,6 @@
-"""What is checked when an exchange is declared (its name, its alternate, and the one that is there), and of
-names altogether."""
+"""Checks of exchange declarations (name, alternate, equivalence with an existing one), and of names in
+general.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +12,11 @@ from amqp10broker.routing.arguments import canonical, plain_text, type_name
 from amqp10broker.routing.exchange import Exchange
 
 NAME_BYTES_MAX: Final = 255
-"""A short string of AMQP 0-9-1 holds no more; a longer name could not be told to its clients."""
+"""The limit of an AMQP 0-9-1 short string; its clients could not receive a longer name."""
 ALTERNATE_EXCHANGE: Final = "alternate-exchange"
 RESERVED_PREFIX: Final = "amq."
 DIRECT_REPLY_TO: Final = "amq.rabbitmq.reply-to"
-"""What a client of AMQP 0-9-1 calls its queue for replies; the name of each begins with it and a dot."""
+"""The pseudo-queue of an AMQP 0-9-1 client for replies; each real name begins with it and a dot."""
 
 _CR_LF: Final = {ord("\r"): None, ord("\n"): None}
 
@@ -26,10 +27,10 @@ def stripped(name: str) -> str:
 
 
 def check_not_direct_reply_to(queue: str) -> None:
-    """Refuse to bind, or to delete, what belongs to a consumer of replies.
+    """Refuse to bind, or to delete, the queue of a direct reply-to consumer.
 
     Raises:
-        AccessRefused: it is such a queue, or what clients call their own.
+        AccessRefused: it is such a queue, or the pseudo-queue.
     """
     if queue == DIRECT_REPLY_TO or queue.startswith(DIRECT_REPLY_TO + "."):
         raise AccessRefused(
@@ -54,12 +55,12 @@ def alternate_of(name: str, vhost: str, arguments: Mapping[str, object]) -> str 
     """Return the name in ``alternate-exchange``, if it is among an exchange's arguments.
 
     Raises:
-        InvalidArgument: it is no text.
+        InvalidArgument: it is not a text.
     """
     if ALTERNATE_EXCHANGE not in arguments:
         return None
     value = arguments[ALTERNATE_EXCHANGE]
-    # Nothing but text, for that is what permissions are looked at for.
+    # Only text, because permissions are checked on it.
     if not isinstance(value, str):
         given = "binary" if isinstance(value, bytes) else type_name(value)
         raise InvalidArgument(
@@ -79,10 +80,10 @@ def check_equivalent(
     internal: bool,
     arguments: Mapping[str, object],
 ) -> None:
-    """Compare a declaration with the exchange that is there. Of the arguments the alternate alone counts.
+    """Compare a declaration with the existing exchange. The alternate is the only argument that counts.
 
     Raises:
-        Inequivalent: they differ; the first difference is told.
+        Inequivalent: they differ; the text has the first difference.
     """
 
     def differ(argument: str, received: str, current: str) -> Inequivalent:

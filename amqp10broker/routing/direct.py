@@ -7,33 +7,29 @@ from amqp10broker.routing.exchange import Binding, Destination, Headers
 
 
 class DirectExchange:
-    """Destinations by key."""
+    """Destinations by binding key; the routing key equals it."""
 
     cacheable = True
     per_key = True
 
     def __init__(self) -> None:
-        """Begin without bindings."""
         self._by_key: dict[str, Destinations] = {}
 
     def check_binding(self, binding: Binding) -> None:
-        """Any binding will do; arguments are kept, they only tell bindings apart."""
+        """Any binding is valid; arguments are stored, and only make bindings distinct."""
 
     def add(self, binding: Binding) -> None:
-        """Take a binding."""
         found = self._by_key.get(binding.routing_key)
         if found is None:
             found = self._by_key[binding.routing_key] = Destinations()
         found.add(binding.destination)
 
     def remove(self, binding: Binding) -> None:
-        """Forget a binding."""
         found = self._by_key[binding.routing_key]
         found.remove(binding.destination)
         if not found:
             del self._by_key[binding.routing_key]
 
     def route(self, routing_key: str, headers: Headers, properties: Headers) -> tuple[Destination, ...]:
-        """Return what is bound with this very key."""
         found = self._by_key.get(routing_key)
         return found.listed() if found is not None else ()

@@ -1,8 +1,8 @@
 """Headers exchanges: the binding's arguments are compared with the message's headers.
 
-``x-match`` says how: ``all`` (when it is missing) and ``any`` leave out keys that begin with ``x-``,
-``all-with-x`` and ``any-with-x`` compare them too. A void argument asks only for the key. The routing key
-counts for nothing.
+``x-match`` selects the rule: ``all`` (the default) and ``any`` ignore keys that begin with ``x-``,
+``all-with-x`` and ``any-with-x`` compare them too. A void argument requires only the key. The routing key
+has no effect.
 """
 
 from __future__ import annotations
@@ -22,13 +22,10 @@ _ABSENT: Final = object()
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What a group of bindings with equal arguments asks for."""
-
     every: bool
     present: tuple[str, ...]
-    """Keys that need only be there."""
+    """Keys that need only exist."""
     equal: tuple[tuple[str, object], ...]
-    """Keys and canonical values."""
     destinations: Destinations
 
     def matches(self, headers: dict[str, object]) -> bool:
@@ -64,15 +61,9 @@ class HeadersExchange:
     per_key = False
 
     def __init__(self) -> None:
-        """Begin without bindings."""
         self._groups: dict[object, _Wanted] = {}
 
     def check_binding(self, binding: Binding) -> None:
-        """Refuse an ``x-match`` that means nothing.
-
-        Raises:
-            InvalidArgument: it is no text, or not one of the four.
-        """
         if X_MATCH not in binding.arguments:
             return
         mode = binding.arguments[X_MATCH]
@@ -90,7 +81,6 @@ class HeadersExchange:
         raise InvalidArgument(f"exchange '{binding.source}'", problem)
 
     def add(self, binding: Binding) -> None:
-        """Take a binding."""
         group = canonical_table(binding.arguments)
         wanted = self._groups.get(group)
         if wanted is None:
@@ -98,7 +88,6 @@ class HeadersExchange:
         wanted.destinations.add(binding.destination)
 
     def remove(self, binding: Binding) -> None:
-        """Forget a binding."""
         group = canonical_table(binding.arguments)
         wanted = self._groups[group]
         wanted.destinations.remove(binding.destination)
@@ -106,7 +95,6 @@ class HeadersExchange:
             del self._groups[group]
 
     def route(self, routing_key: str, headers: Headers, properties: Headers) -> tuple[Destination, ...]:
-        """Return what is bound with arguments that the headers satisfy."""
         if not self._groups:
             return ()
         given = {key: canonical(value) for key, value in headers().items()}

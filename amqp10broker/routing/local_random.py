@@ -1,4 +1,4 @@
-"""``x-local-random``: each message goes to one of the bound queues, chosen by chance."""
+"""``x-local-random``: each message goes to one of the bound queues, chosen at random."""
 
 from __future__ import annotations
 
@@ -8,25 +8,18 @@ from amqp10broker.routing.exchange import Binding, Choose, Destination, Headers
 
 
 class LocalRandomExchange:
-    """All queues, and somebody to choose among them."""
+    """Queues, and the function that chooses among them."""
 
     cacheable = False
     per_key = False
 
     def __init__(self, choose: Choose) -> None:
-        """Begin without bindings.
-
-        Args:
-            choose: given a number of queues, returns the index of one.
-        """
         self._choose = choose
         self._destinations = Destinations()
 
     def check_binding(self, binding: Binding) -> None:
-        """Permit queues, without a key: a key would promise a choice that is not made.
-
-        Raises:
-            InvalidArgument: a key, or an exchange.
+        """Requires an empty key, because a key would promise a choice that is not made, and a queue as
+        destination.
         """
         if binding.routing_key:
             problem = f"Non empty binding '{binding.routing_key}' key not permitted"
@@ -37,15 +30,12 @@ class LocalRandomExchange:
         raise InvalidArgument(f"exchange '{binding.source}'", problem)
 
     def add(self, binding: Binding) -> None:
-        """Take a binding."""
         self._destinations.add(binding.destination)
 
     def remove(self, binding: Binding) -> None:
-        """Forget a binding."""
         self._destinations.remove(binding.destination)
 
     def route(self, routing_key: str, headers: Headers, properties: Headers) -> tuple[Destination, ...]:
-        """Return one queue, whatever the message's key."""
         listed = self._destinations.listed()
         if len(listed) < 2:
             return listed

@@ -1,13 +1,13 @@
 """The kinds of exchange by name: those of this package, and those that installed packages add.
 
-A package adds a kind by an entry point in the group ``amqp10broker.exchange_types``; its name is the type's
-name, its object an `ExchangeTypeFactory`::
+A package adds a kind by an entry point in the group ``amqp10broker.exchange_types``; its name is the
+type's name, its object an `ExchangeTypeFactory`::
 
     [project.entry-points."amqp10broker.exchange_types"]
     x-by-length = "my_package.exchanges:ByLength"
 
-Entry points are read when somebody first asks for a kind that is not known, and loaded when one of theirs
-is first used: a broker that needs none pays nothing for them.
+Entry points are read at the first request for an unknown kind, and loaded at the first use of theirs, so
+that other brokers have no cost.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Registry:
         """Begin with this package's own kinds.
 
         Args:
-            find_entry_points: gives the entry points of installed packages, asked at most once.
+            find_entry_points: returns the entry points of installed packages; called at most once.
         """
         self._factories: dict[str, ExchangeTypeFactory] = {
             "direct": lambda arguments, choose: DirectExchange(),
@@ -59,7 +59,7 @@ class Registry:
         self._entry_points: dict[str, EntryPoint] | None = None
 
     def register(self, name: str, factory: ExchangeTypeFactory) -> None:
-        """Add a kind of exchange, or put another in the place of one; exchanges already there keep theirs."""
+        """Add or replace a kind of exchange; existing exchanges keep theirs."""
         self._factories[name] = factory
 
     def names(self) -> list[str]:
@@ -67,10 +67,10 @@ class Registry:
         return sorted({*self._factories, *self._others()})
 
     def factory(self, name: str) -> ExchangeTypeFactory:
-        """Return what makes exchanges of a kind.
+        """Return the factory of a kind.
 
         Raises:
-            PreconditionFailed: nobody knows the kind, or the package that adds it cannot be loaded.
+            PreconditionFailed: the kind is unknown, or the package that adds it cannot be loaded.
         """
         found = self._factories.get(name)
         if found is not None:
@@ -81,7 +81,8 @@ class Registry:
         try:
             factory: ExchangeTypeFactory = entry_point.load()
         except Exception as error:
-            # Another package's import may fail with anything; the client must hear it, not the broker die.
+            # Another package's import may raise anything; report it to the client instead of ending the
+            # broker.
             raise PreconditionFailed(
                 f"exchange type '{name}'",
                 f"exchange type '{name}' cannot be loaded from {entry_point.value}:"
@@ -91,12 +92,7 @@ class Registry:
         return factory
 
     def create(self, name: str, arguments: Mapping[str, object], choose: Choose) -> ExchangeType:
-        """Make the table of a new exchange.
-
-        Args:
-            name: the kind.
-            arguments: of the exchange.
-            choose: for kinds that leave something to chance.
+        """Make the table of a new exchange; `choose` is for kinds with a random choice.
 
         Raises:
             PreconditionFailed: as `factory`.
@@ -111,9 +107,9 @@ class Registry:
 
 
 REGISTRY: Final = Registry()
-"""What every virtual host uses unless it is given another."""
+"""The default registry of virtual hosts."""
 
 
 def register(name: str, factory: ExchangeTypeFactory) -> None:
-    """Add a kind of exchange to `REGISTRY`, for programs that run a broker inside."""
+    """Add a kind of exchange to `REGISTRY`, for programs that embed a broker."""
     REGISTRY.register(name, factory)

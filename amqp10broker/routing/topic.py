@@ -1,9 +1,9 @@
 """Topic exchanges: binding keys are patterns of words, `*` is any one word, `#` any number of words.
 
-Words are separated by dots; the empty key has no words at all, so only the empty binding key and those made
-of `#` match it. Patterns without wildcards are found by one look into a dictionary. The others are in a tree
-with a word on each edge, which is walked along the key: only branches that still match are entered, so the
-cost depends on the key's length and on what matches, not on how many bindings there are.
+Words are separated by dots; the empty key has no words at all, so only the empty binding key and those
+made of `#` match it. Patterns without wildcards are found by one dictionary lookup. The others are in a
+tree with a word on each edge; only branches that still match the key are entered, so the cost depends on
+the key's length and on the matches, not on the number of bindings.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ def words_of(key: str) -> list[str]:
 
 
 class _Node:
-    """A point in the tree: what the words so far may be followed by."""
-
     __slots__ = ("any_word", "any_words", "bound", "by_word", "loops")
 
     def __init__(self, *, loops: bool) -> None:
@@ -33,7 +31,7 @@ class _Node:
         self.any_word: _Node | None = None
         self.any_words: _Node | None = None
         self.bound: Destinations | None = None
-        # Reached by `#`: it may swallow further words.
+        # Reached by `#`: it may match further words.
         self.loops = loops
 
     def is_leaf(self) -> bool:
@@ -76,16 +74,10 @@ class TopicExchange:
     per_key = True
 
     def __init__(self) -> None:
-        """Begin without bindings."""
         self._exact: dict[str, Destinations] = {}
         self._root = _Node(loops=False)
 
     def check_binding(self, binding: Binding) -> None:
-        """Refuse patterns with too many `#`.
-
-        Raises:
-            InvalidArgument: more than two.
-        """
         hashes = words_of(binding.routing_key).count("#")
         if hashes > HASHES_MAX:
             raise InvalidArgument(
@@ -95,7 +87,6 @@ class TopicExchange:
             )
 
     def add(self, binding: Binding) -> None:
-        """Take a binding."""
         key = binding.routing_key
         words = words_of(key)
         if "*" not in words and "#" not in words:
@@ -112,7 +103,6 @@ class TopicExchange:
         node.bound.add(binding.destination)
 
     def remove(self, binding: Binding) -> None:
-        """Forget a binding and every branch that nothing hangs on any more."""
         key = binding.routing_key
         words = words_of(key)
         if "*" not in words and "#" not in words:
@@ -140,7 +130,6 @@ class TopicExchange:
             parent.cut(word)
 
     def route(self, routing_key: str, headers: Headers, properties: Headers) -> tuple[Destination, ...]:
-        """Return what is bound with a matching pattern."""
         exact = self._exact.get(routing_key)
         if self._root.is_leaf():
             return exact.listed() if exact is not None else ()
@@ -151,14 +140,14 @@ class TopicExchange:
             return ()
         if len(found) == 1:
             return found[0].listed()
-        # A dictionary keeps each destination once and in the order of finding.
+        # A dictionary has each destination once and in the order of finding.
         return tuple(dict.fromkeys(one for matching in found for one in matching.listed()))
 
     def _matching(self, words: list[str]) -> list[Destinations]:
-        """Walk the tree along the words; no node is visited twice at the same word."""
+        """Does not visit a node twice at the same word."""
         found: list[Destinations] = []
         count = len(words)
-        # Where each `#` was first entered: whatever it swallows from a later word on was seen from there.
+        # Where each `#` was first entered: all its matches from a later word on were seen from there.
         entered: dict[_Node, int] = {}
         open_ends: list[tuple[_Node, int]] = [(self._root, 0)]
         while open_ends:
@@ -174,7 +163,7 @@ class TopicExchange:
                         upto = count + 1 if seen_from is None else seen_from
                         open_ends += [(loop, later) for later in range(at, upto)]
             if at == count:
-                # A `#` at the end was taken note of when it was entered.
+                # A `#` at the end was noted when it was entered.
                 if node.bound is not None and not node.loops:
                     found.append(node.bound)
                 continue

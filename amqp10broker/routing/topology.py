@@ -1,8 +1,8 @@
-"""Exchanges and bindings of one virtual host: declaring, binding, deleting, and the way of a message.
+"""Exchanges and bindings of one virtual host: declaring, binding, deleting, and routing messages.
 
-What begins with ``plan_`` asks the rules and changes nothing; what begins with ``put_`` or ``drop_`` asks
-nothing and changes what was planned. Queues are only names here, and permissions are decided before.
-`version` grows with every change, so that a caller may keep a route that is cacheable until it does.
+Methods with the prefix ``plan_`` check the rules and change nothing; ``put_`` and ``drop_`` apply a plan
+without checks. Queues are only names here, and the caller has checked permissions. `version` grows with
+every change, so that a caller may cache a cacheable route until then.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ PREDECLARED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What goes with something that is deleted; of what deletes itself thereupon, all."""
+    """The bindings and exchanges that are deleted with an object, including those that auto-delete
+    themselves.
+    """
 
     bindings: tuple[Binding, ...] = ()
     exchanges: tuple[Exchange, ...] = ()
@@ -61,7 +63,7 @@ _NO_REMOVAL: Final = Removal()
 
 
 def in_turn() -> Choose:
-    """Return a choice without chance: the first, the second, and so on, round and round."""
+    """Return a deterministic choice: the first, the second, and so on, round and round."""
     turn = -1
 
     def choose(count: int) -> int:
@@ -73,7 +75,7 @@ def in_turn() -> Choose:
 
 
 class Topology:
-    """The exchanges of a virtual host and what is bound to what."""
+    """The exchanges and bindings of a virtual host."""
 
     def __init__(
         self,
@@ -88,11 +90,10 @@ class Topology:
 
         Args:
             vhost: name of the virtual host, for error texts.
-            queue_exists: tells whether there is a queue of a name.
-            choose: where exchanges leave something to chance; given a count, returns an index below it.
-                Without it they take turns.
-            registry: the kinds of exchange.
-            policy_alternate: the alternate of an exchange that was declared without one.
+            queue_exists: returns whether there is a queue of a name.
+            choose: the random choice of exchanges; given a count, returns an index below it. Without it
+                they go round.
+            policy_alternate: returns the alternate of an exchange that was declared without one.
         """
         self.vhost = vhost
         self.version = 0
@@ -113,14 +114,13 @@ class Topology:
         return iter(tuple(self._exchanges.values()))
 
     def find_exchange(self, name: str) -> Exchange | None:
-        """Return an exchange; None if there is none of that name."""
         return self._exchanges.get(name)
 
     def lookup_exchange(self, name: str) -> Exchange:
-        """Return an exchange that must be there.
+        """Return an exchange.
 
         Raises:
-            NotFound: it is not.
+            NotFound: there is none of that name.
         """
         exchange = self._exchanges.get(name)
         if exchange is None:
@@ -134,13 +134,13 @@ class Topology:
             spec: line breaks in its name are dropped.
 
         Returns:
-            The exchange that is to be made; None if it is there, and as it is declared.
+            The exchange to create; None if an equal one exists.
 
         Raises:
             PreconditionFailed: unknown type.
             AccessRefused: the default exchange, or a new name that begins with ``amq.``.
-            Inequivalent: it is there and differs.
-            InvalidArgument: the name is too long, or an argument does not do.
+            Inequivalent: it exists and differs.
+            InvalidArgument: the name is too long, or an argument is invalid.
         """
         name, arguments = stripped(spec.name), spec.arguments
         self._registry.factory(spec.type)
@@ -164,12 +164,12 @@ class Topology:
         check_length("exchange name", name)
         alternate_of(name, self.vhost, arguments)
         frozen = MappingProxyType(dict(arguments)) if arguments else NOTHING
-        # Its table is made when it is applied; here the kind says whether it could be.
+        # Checks the arguments only: the table is made when the plan is applied.
         self._registry.create(spec.type, frozen, self._choose)
         return replace(spec, name=name, arguments=frozen)
 
     def put_exchange(self, spec: ExchangeSpec) -> None:
-        """Make an exchange that was planned."""
+        """Create an exchange as `plan_exchange` returned it."""
         alternate = alternate_of(spec.name, self.vhost, spec.arguments)
         if alternate is None:
             alternate = self._policy_alternate(spec.name)
@@ -182,14 +182,14 @@ class Topology:
         self.version += 1
 
     def drop_exchange(self, name: str) -> None:
-        """Forget an exchange, whose bindings are gone."""
+        """Remove an exchange without bindings."""
         del self._exchanges[name]
         self.version += 1
 
     def refresh_alternates(self) -> None:
-        """Policies have changed: exchanges declared without an alternate get what `policy_alternate` says.
+        """Apply changed policies to exchanges that were declared without an alternate.
 
-        The default exchange never has one: what it does not find is told to the publisher.
+        The default exchange never has one: unroutable messages are reported to the publisher.
         """
         for exchange in self._exchanges.values():
             if exchange.name == DEFAULT_EXCHANGE or ALTERNATE_EXCHANGE in exchange.arguments:
@@ -203,11 +203,11 @@ class Topology:
         """Check that an exchange may be deleted.
 
         Args:
-            name: of the exchange.
             if_unused: only if nothing is bound from it.
 
         Returns:
-            It, its bindings, and what auto-deletes itself thereupon; None if it is not there.
+            It, its bindings, and the exchanges that auto-delete themselves then; None if it does not
+            exist.
 
         Raises:
             AccessRefused: a predeclared name.
@@ -235,7 +235,7 @@ class Topology:
 
         Raises:
             AccessRefused: the default exchange on either side, or a direct reply-to queue.
-            NotFound: source or destination is not there.
+            NotFound: source or destination does not exist.
             InvalidArgument: the exchange's kind cannot use the binding.
         """
         self._refuse_unbindable(binding)
@@ -252,7 +252,7 @@ class Topology:
         return True
 
     def put_binding(self, binding: Binding) -> None:
-        """Make a binding that was planned."""
+        """Create a binding that `plan_bind` has checked."""
         source = self._exchanges[binding.source]
         self._bindings.add(binding)
         source.table.add(binding)
@@ -260,7 +260,7 @@ class Topology:
         self.version += 1
 
     def drop_binding(self, binding: Binding) -> None:
-        """Forget a binding that is there."""
+        """Remove a binding, which must exist."""
         source = self._exchanges[binding.source]
         self._bindings.remove(binding)
         source.table.remove(binding)
@@ -268,20 +268,21 @@ class Topology:
         self.version += 1
 
     def plan_unbind(self, binding: Binding) -> Removal | None:
-        """Say what goes with a binding: it, and what auto-deletes itself thereupon; None if it is not there.
+        """Return a binding and the exchanges that auto-delete themselves without it; None if it does not
+        exist.
 
         Any binding that could be made once can be removed, also one that would be refused today.
 
         Raises:
             AccessRefused: as for `plan_bind`.
         """
-        # An exchange or a queue that is gone is no fault, of neither method: the binding went with it.
-        # Clients unbind when they tidy up, after the last unbind took an auto-delete exchange away.
+        # A missing exchange or queue is not an error, in either method: the binding was deleted with it.
+        # Clients unbind when they tidy up, after the last unbind has deleted an auto-delete exchange.
         self._refuse_unbindable(binding)
         return self._removal([binding], ()) if binding in self._bindings else None
 
     def plan_queues_gone(self, names: Iterable[str]) -> Removal:
-        """Say what goes with queues: their bindings, and what auto-deletes itself thereupon."""
+        """Return the bindings of queues, and the exchanges that auto-delete themselves without them."""
         bindings: list[Binding] = []
         for name in names:
             bindings += self._bindings.find(None, Destination("queue", name))
@@ -290,8 +291,8 @@ class Topology:
     def bindings(self, source: str | None = None, destination: Destination | None = None) -> list[Binding]:
         """Return the bindings from a source, to a destination, or both; oldest first.
 
-        Every queue is bound to the default exchange by its name. That binding is not kept anywhere; it is
-        returned only when the destination is asked for, before the others.
+        Every queue is bound to the default exchange by its name. That binding is not stored; it is
+        returned only when the destination is given, before the others.
         """
         found: list[Binding] = []
         if (
@@ -307,14 +308,13 @@ class Topology:
     def find_binding(
         self, source: str, destination: Destination, routing_key: str, arguments_hash: str
     ) -> Binding | None:
-        """Return the binding whose arguments have this hash (`Binding.arguments_hash`)."""
+        """Return the binding with this hash of its arguments (`Binding.arguments_hash`)."""
         for binding in self._bindings.find(source, destination):
             if binding.routing_key == routing_key and binding.arguments_hash == arguments_hash:
                 return binding
         return None
 
     def has_binding(self, binding: Binding) -> bool:
-        """Tell whether a binding is there."""
         return binding in self._bindings
 
     def find_identified(
@@ -326,7 +326,7 @@ class Topology:
     def lookup_identified(
         self, source: str, kind: str, destination: str, routing_key: str, arguments: str
     ) -> Binding:
-        """Return a binding that is there, likewise."""
+        """Return an existing binding, by the same arguments as `find_identified`."""
         binding = self._bindings.identified(source, kind, destination, routing_key, arguments)
         assert binding is not None, f"{destination} is not bound to {source} with {routing_key!r}"
         return binding
@@ -343,10 +343,10 @@ class Topology:
         """Find the queues for a message.
 
         Args:
-            exchange: where it was published; as looked up since the last change of `version`.
-            keys: its routing key, then those of CC and BCC; at least one.
-            headers: gives what a headers exchange compares; asked only if one is on the way.
-            properties: gives its properties by their AMQP 0-9-1 name, for ``hash-property``.
+            exchange: as looked up since the last change of `version`.
+            keys: the routing key, then those of CC and BCC; at least one.
+            headers: returns the headers; called only if a headers exchange is on the way.
+            properties: returns the properties by their AMQP 0-9-1 name, for ``hash-property``.
 
         Returns:
             The names of the queues, each once, in a stable order; and whether the same exchange and keys
@@ -356,7 +356,7 @@ class Topology:
         if exchange.name == DEFAULT_EXCHANGE:
             return self._default_route(keys)
         if not exchange.exchange_destinations and (len(keys) == 1 or not table.per_key):
-            # One look into one table, whose destinations are queues and different from one another.
+            # One lookup in one table, with distinct queues as destinations.
             found = table.route(keys[0], headers, properties)
             names = tuple([destination.name for destination in found])
             if names or exchange.alternate is None:
@@ -366,7 +366,7 @@ class Topology:
         return self._walk(exchange, keys, headers, properties)
 
     def _default_route(self, keys: Sequence[str]) -> tuple[tuple[str, ...], bool]:
-        """Take keys for queue names. A queue that comes later changes no version: a miss is not cacheable."""
+        """A queue that is declared later changes no version: a miss is not cacheable."""
         exists = self._queue_exists
         if len(keys) == 1:
             return ((keys[0],), True) if exists(keys[0]) else ((), False)
@@ -376,12 +376,12 @@ class Topology:
     def _walk(
         self, exchange: Exchange, keys: Sequence[str], headers: Headers, properties: Headers
     ) -> tuple[tuple[str, ...], bool]:
-        """Go from exchange to exchange, each once: bindings and alternates may form cycles."""
+        """Visit each exchange once: bindings and alternates may form cycles."""
         queues: dict[str, None] = {}
         seen = {exchange.name}
         waiting = [exchange]
         cacheable = True
-        # Grows while it is walked: exchanges are visited in the order in which they are found.
+        # Grows during the loop: exchanges are visited in the order in which they are found.
         for current in waiting:
             if current.name == DEFAULT_EXCHANGE:
                 names, hit = self._default_route(keys)
@@ -399,7 +399,7 @@ class Topology:
                     elif destination.name not in seen:
                         seen.add(destination.name)
                         waiting.append(self._exchanges[destination.name])
-            # An exchange with any destination needs no alternate, even if nothing comes of that destination.
+            # An exchange with any destination needs no alternate, even if that destination leads nowhere.
             if not matched and current.alternate is not None and current.alternate not in seen:
                 alternate = self._exchanges.get(current.alternate)
                 if alternate is not None:
@@ -407,10 +407,9 @@ class Topology:
                     waiting.append(alternate)
         return tuple(queues), cacheable
 
-    # Steps of the above
+    # Helpers
 
     def _removal(self, bindings: Iterable[Binding], exchanges: Iterable[str]) -> Removal:
-        """Say what goes with bindings and exchanges: what they leave without a use, and so on."""
         gone: dict[tuple[object, ...], Binding] = {}
         taken: dict[str, int] = {}
         doomed = list(exchanges)
