@@ -1,8 +1,7 @@
-"""The broker's settings: what they are, what they may be, and where they come from.
+"""The broker's settings: definitions, checks, and sources.
 
-`settings` describes one scalar setting (unit, range, meaning) and checks a value against it;
-`records` holds the frozen records that the rest of the broker reads; `load` merges file,
-environment and command line. Nothing here starts anything, and a record that exists is valid.
+`settings` describes and checks one scalar setting; `records` has the immutable records that the rest of
+the broker reads; `load` merges file, environment and command line.
 """
 
 from __future__ import annotations

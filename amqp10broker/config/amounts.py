@@ -1,8 +1,8 @@
-"""Amounts of memory and disk as people write them, with RabbitMQ's unit words.
+"""Amounts of memory and disk as text, with RabbitMQ's unit words.
 
 ``512MB``, ``1GiB``, ``0.6`` (a share of the memory that this process may use), ``absolute 1073741824``,
-``mem_relative 1.5``. What a number without a unit means differs by setting, as it does in RabbitMQ: for
-the memory watermark a share, for the disk limit bytes.
+``mem_relative 1.5``. A number without a unit differs by setting, as in RabbitMQ: for the memory watermark
+it is a share, for the disk limit bytes.
 """
 
 from __future__ import annotations
@@ -32,11 +32,7 @@ SHARE_FORM: Final = "must be a number from 0 to 1 such as 0.01"
 
 
 def share(written: str) -> float:
-    """Read a share of something: ``0``, ``0.01``, ``1``.
-
-    Raises:
-        ValueError: it is none; see `SHARE_FORM`.
-    """
+    """Parse a share: ``0``, ``0.01``, ``1``. Raises ValueError for a text of another form (`SHARE_FORM`)."""
     if not _SHARE.fullmatch(written) or not 0 <= float(written) <= 1:
         raise ValueError(written)
     return float(written)
@@ -44,17 +40,13 @@ def share(written: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """So many bytes, or so much of the memory that this process may use: one of the two is given."""
+    """A number of bytes, or a share of the memory that this process may use."""
 
     size_bytes: int | None = None
     share: float | None = None
 
     def bytes_of(self, memory_total_bytes: int | None) -> int | None:
-        """The amount in bytes; None if it is a share and the memory's size is not known.
-
-        Args:
-            memory_total_bytes: what this process may use; None if the system does not say.
-        """
+        """Return the amount in bytes; None if it is a share and the memory's size is unknown."""
         if self.share is None:
             return self.size_bytes
         return None if memory_total_bytes is None else int(self.share * memory_total_bytes)
@@ -64,12 +56,12 @@ class Amount:
 
 
 def memory_watermark(written: str) -> Amount:
-    """Read a memory high watermark: ``0.6``, ``relative 0.6``, ``512MB``, ``absolute 1073741824``.
+    """Parse a memory high watermark: ``0.6``, ``relative 0.6``, ``512MB``, ``absolute 1073741824``.
 
-    More than all memory is refused as a share; as an amount it is taken, and is never reached.
+    A share above 1 is refused; a larger amount is accepted, and never reached.
 
     Raises:
-        ValueError: it is none; see `MEMORY_FORM`.
+        ValueError: the text has another form (`MEMORY_FORM`).
     """
     kind, value = _split(written)
     if kind in _RELATIVE or (not kind and _NUMBER.fullmatch(value)):
@@ -81,10 +73,10 @@ def memory_watermark(written: str) -> Amount:
 
 
 def disk_limit(written: str) -> Amount:
-    """Read a disk free limit: ``50MB``, ``1000000000``, ``mem_relative 1.5``, or ``1.5`` for that.
+    """Parse a disk free limit: ``50MB``, ``1000000000``, ``mem_relative 1.5``, or ``1.5`` for that.
 
     Raises:
-        ValueError: it is none; see `DISK_FORM`.
+        ValueError: the text has another form (`DISK_FORM`).
     """
     kind, value = _split(written)
     if kind in _RELATIVE or (not kind and "." in value):
@@ -93,9 +85,9 @@ def disk_limit(written: str) -> Amount:
 
 
 def from_file(value: Any) -> Any:
-    """What a configuration file gives, as text: a number, or RabbitMQ's ``NAME.relative = 0.6``.
+    """Convert a value of a configuration file to text: a number, or RabbitMQ's ``NAME.relative = 0.6``.
 
-    Anything else is given back as it is, for the check of the setting to refuse.
+    Any other value is returned unchanged, for the check of the setting to refuse.
     """
     if isinstance(value, dict) and len(value) == 1:
         ((kind, inner),) = value.items()
@@ -107,7 +99,6 @@ def from_file(value: Any) -> Any:
 
 
 def _split(written: str) -> tuple[str, str]:
-    """The word before the value, empty if there is none, and the value."""
     words = written.split()
     if len(words) == 1:
         return "", words[0]
@@ -117,11 +108,7 @@ def _split(written: str) -> tuple[str, str]:
 
 
 def _bytes(value: str) -> int:
-    """Bytes with a unit as RabbitMQ 4 reads it: k, kB 1000; Ki, KiB 1024; and so on up to P.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """Units as in RabbitMQ 4: k, kB 1000; Ki, KiB 1024; and so on up to P."""
     found = _BYTES.fullmatch(value)
     if found is None:
         raise ValueError(f"{value!r} is no amount of bytes")

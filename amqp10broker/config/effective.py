@@ -1,4 +1,4 @@
-"""The settings that a broker goes by, as a file that gives the same ones."""
+"""The present settings of a broker as a configuration file."""
 
 from __future__ import annotations
 
@@ -10,12 +10,9 @@ from amqp10broker.config.records import CONFIG_SETTINGS, FLOW_SETTINGS, Config
 
 
 def effective(config: Config) -> str:
-    """All settings as TOML, one a line, in the order of the documentation; secrets are not told.
+    """Return all settings as TOML, one a line, in the order of the documentation, without secrets.
 
-    Users, queues and overrides are left out: what is declared stands in the definitions.
-
-    Args:
-        config: as it is now.
+    Users, queues and overrides are left out: the definitions contain declared objects.
     """
     told = {each.name for each in fields(config) if each.repr}
     lines = [_line(name, getattr(config.flow, name)) for name in FLOW_SETTINGS]

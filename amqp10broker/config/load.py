@@ -1,8 +1,7 @@
-"""Merging the sources of settings: command line before environment before file before default.
+"""Merges the sources of settings: command line before environment before file before default.
 
-Each source is read into `Given` values, which remember where they came from, so that an error can
-name the key, variable or flag to mend. Reading the one TOML file is the only thing here that
-touches the machine.
+Each source is read into `Given` values, which contain their origin, so that an error can name the key,
+variable or flag to correct. The only I/O here is reading the one TOML file.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ T = TypeVar("T")
 VARIABLE_PREFIX: Final = "AMQP10BROKER_"
 CONFIG_VARIABLE: Final = "AMQP10BROKER_CONFIG"
 URL_VARIABLE: Final = "AMQP10BROKER_URL"
-"""Where clients find a broker: for commands and examples, and nothing to one that is started."""
+"""The broker's URL for clients, commands and examples; a starting broker ignores it."""
 _LINE: Final = re.compile(r"\s*\(at line (\d+), column (\d+)\)")
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A value and the place where somebody wrote it."""
+    """A value and the place where it is written."""
 
     value: Any
     source: str
@@ -51,7 +50,7 @@ class Given:
 def load(
     *, file: str | PathLike[str] | None, environ: Mapping[str, str], flags: Mapping[str, object]
 ) -> Config:
-    """See `Config.load`."""
+    """Merge the sources; arguments and errors are those of `Config.load`."""
     path = fspath(file) if file is not None else environ.get(CONFIG_VARIABLE)
     given = read_file(path) if path else {}
     given |= read_environment(environ)
@@ -60,7 +59,7 @@ def load(
 
 
 def build(given: Mapping[str, Given]) -> Config:
-    """Make the record from values that were checked one by one; check what spans several."""
+    """Make the record of values that were checked one by one; check those that depend on each other."""
     values: dict[str, Any] = {name: each.value for name, each in given.items()}
     values["flow"] = FlowSettings(**{name: values.pop(name) for name in FLOW_SETTINGS if name in values})
 
@@ -68,7 +67,7 @@ def build(given: Mapping[str, Given]) -> Config:
     names = [user.name for user in users]
     anonymous = given.get("anonymous_login_user")
     if anonymous is None:
-        # The default names guest, who is gone as soon as somebody lists other users.
+        # The default names guest, which does not exist once other users are listed.
         values["anonymous_login_user"] = "guest" if "guest" in names else ""
     elif anonymous.value and anonymous.value not in names:
         raise ConfigError(
@@ -83,7 +82,7 @@ def build(given: Mapping[str, Given]) -> Config:
 
 
 def read_flags(flags: Mapping[str, object]) -> dict[str, Given]:
-    """Command line options. `user` and `confirm_delay` are lists of text, the rest scalars."""
+    """Read command line options. `user` and `confirm_delay` are lists of text, the rest scalars."""
     given: dict[str, Given] = {}
     for name, value in flags.items():
         if value is None:
@@ -115,7 +114,7 @@ def read_flags(flags: Mapping[str, object]) -> dict[str, Given]:
 
 
 def read_environment(environ: Mapping[str, str]) -> dict[str, Given]:
-    """Variables that begin with ``AMQP10BROKER_``; any that is not a setting's is refused."""
+    """Read variables that begin with ``AMQP10BROKER_``; an unknown one is refused."""
     given: dict[str, Given] = {}
     known = {setting.variable: name for name, setting in SETTINGS.items()}
     for variable, written in environ.items():
@@ -197,7 +196,7 @@ def _queue(row: Mapping[str, Any], source: str) -> QueueDeclaration:
     return _made(source, lambda: QueueDeclaration(**row))
 
 
-# TOML array of tables -> (field of Config, what reads one row)
+# TOML array of tables -> (field of Config, reader of one row)
 _TABLES: Final[dict[str, tuple[str, Callable[[Mapping[str, Any], str], Any]]]] = {
     "override": ("overrides", _override),
     "user": ("users", _user),
@@ -224,7 +223,7 @@ def _faults(value: object, path: str) -> FaultInjection:
 
 
 def _made(source: str, make: Callable[[], T]) -> T:
-    """Make a record; its complaint then names the place in the file instead of the class."""
+    """The record's error then names the place in the file instead of the class."""
     try:
         return make()
     except ConfigError as error:
@@ -268,7 +267,7 @@ def _texts(value: object) -> list[str]:
 def _user_of(written: str) -> User:
     name, colon, password = written.partition(":")
     if not colon or not name or not password:
-        # The text may hold a password: it is not repeated.
+        # The text may contain a password: it is not repeated.
         raise ConfigError("flag --user", "is not NAME:PASSWORD", "must give both, separated by a colon")
     return _made("flag --user", lambda: User(name, password))
 

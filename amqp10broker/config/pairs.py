@@ -1,4 +1,4 @@
-"""Settings that are lists of pairs: ``name=value,name=value``."""
+"""Settings that are lists of pairs: ``name=value,name=value``. Their parsers raise ValueError."""
 
 from __future__ import annotations
 
@@ -9,11 +9,7 @@ SCOPE_ALIASES_FORM: Final = "must be ALIAS=SCOPE SCOPE, or several with commas b
 
 
 def signing_keys(text: str) -> dict[str, str]:
-    """Files by the id of the key in them.
-
-    Raises:
-        ValueError: it is no list of pairs, or has an id twice.
-    """
+    """Parse the files of keys, by key id."""
     found: dict[str, str] = {}
     for pair in filter(None, map(str.strip, text.split(","))):
         name, _, value = (part.strip() for part in pair.partition("="))
@@ -24,9 +20,5 @@ def signing_keys(text: str) -> dict[str, str]:
 
 
 def scope_aliases(text: str) -> dict[str, tuple[str, ...]]:
-    """Scopes by what stands for them.
-
-    Raises:
-        ValueError: it is no list of pairs, or has an alias twice.
-    """
+    """Parse the replacements of scopes, by alias."""
     return {alias: tuple(scopes.split()) for alias, scopes in signing_keys(text).items()}

@@ -1,7 +1,7 @@
-"""The frozen records that the rest of the broker reads.
+"""The immutable records of the configuration.
 
-Every record checks itself when it is made, so one that exists is valid. A value given by a program
-is named ``Config.port`` in the error; `load` checks first and names file, variable or flag.
+Every record checks itself when it is made, so an existing one is valid. The error of a value from a
+program names ``Config.port``; `load` checks first and names file, variable or flag.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ QUEUE_CREDIT: Final = 256
 class FlowSettings:
     """The three settings of flow control. Replaced as one value while the broker runs.
 
-    One link alone should not exhaust a session or a queue's patience: keep `max_link_credit` and
+    One link alone should not exhaust a session's window or a queue's credit: set `max_link_credit` and
     half of it below `max_queue_credit`, and twice `max_link_credit` below `max_incoming_window`.
     """
 
@@ -88,34 +88,32 @@ class FlowSettings:
 
     @property
     def link_credit(self) -> int:
-        """`max_link_credit` as a number: where it begins if it is automatic."""
+        """`max_link_credit` as a number: the initial value if it is automatic."""
         return LINK_CREDIT if isinstance(self.max_link_credit, str) else self.max_link_credit
 
     @property
     def incoming_window(self) -> int:
-        """`max_incoming_window`, likewise."""
         return INCOMING_WINDOW if isinstance(self.max_incoming_window, str) else self.max_incoming_window
 
     @property
     def queue_credit(self) -> int:
-        """`max_queue_credit`, likewise."""
         return QUEUE_CREDIT if isinstance(self.max_queue_credit, str) else self.max_queue_credit
 
     @property
     def automatic(self) -> tuple[str, ...]:
-        """Names of the settings that find their own size."""
+        """Names of the settings with automatic values."""
         return tuple(name for name in FLOW_SETTINGS if getattr(self, name) == AUTO)
 
     def changed(self, name: str, value: object, *, source: str) -> FlowSettings:
-        """A copy with one setting replaced.
+        """Return a copy with one setting replaced.
 
         Args:
             name: one of the three field names.
-            value: the new value, of any type; it is checked.
-            source: who asked, for the error: ``set max_link_credit``.
+            value: of any type; it is checked.
+            source: origin for the error: ``set max_link_credit``.
 
         Raises:
-            ConfigError: there is no such setting, or the value is not allowed; nothing changes.
+            ConfigError: there is no such setting, or the value is not allowed.
         """
         setting = FLOW_SETTINGS.get(name)
         if setting is None:
@@ -133,9 +131,9 @@ class FlowSettings:
 class FlowOverride:
     """Other flow settings for some clients or addresses.
 
-    A pattern is a shell pattern (``*``, ``?``, ``[ab]``), case-sensitive, on the whole text. Both
-    given: both must match. `max_incoming_window` is a matter of sessions; with an address pattern it
-    applies to a session from the attach of such a link on.
+    A pattern is a shell pattern (``*``, ``?``, ``[ab]``), case-sensitive, on the whole text. Both given:
+    both must match. `max_incoming_window` belongs to sessions; with an address pattern it applies to a
+    session from the attach of such a link on.
     """
 
     address: str | None = text(None, "pattern for the address as the client attached it")
@@ -154,7 +152,7 @@ class FlowOverride:
             )
 
     def matches(self, container_id: str, address: str | None) -> bool:
-        """Whether this link's settings are changed; `address` None asks for a session without links."""
+        """Return whether the override applies to a link; with `address` None, to a session without links."""
         if self.container is not None and not fnmatchcase(container_id, self.container):
             return False
         if self.address is None:
@@ -162,7 +160,7 @@ class FlowOverride:
         return address is not None and fnmatchcase(address, self.address)
 
     def changes(self) -> dict[str, int | str]:
-        """The settings that this override gives."""
+        """Return the settings that this override contains."""
         given: dict[str, int | str] = {}
         for name in FLOW_SETTINGS:
             value: int | str | None = getattr(self, name)
@@ -173,13 +171,13 @@ class FlowOverride:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who may log in. The password does not appear in the repr, so not in logs either."""
+    """A user's name and password. The password does not appear in the repr, so not in logs either."""
 
     name: str
     password: str = field(repr=False)
 
     def __post_init__(self) -> None:
-        # SASL PLAIN separates the two by a NUL (RFC 4616), so neither can hold one.
+        # SASL PLAIN separates the two by a NUL (RFC 4616), so neither can contain one.
         for what, value in (("name", self.name), ("password", self.password)):
             if not isinstance(value, str) or not value or "\0" in value:
                 shown = describe(value) if what == "name" else "empty, not a string, or holds a NUL"
@@ -187,7 +185,7 @@ class User:
 
 
 DEFAULT_USERS: Final = (User("guest", "guest"),)
-"""Who may log in when nobody else is named: neither in the configuration nor in a definitions file."""
+"""The users without any in the configuration or in a definitions file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +195,7 @@ class QueueDeclaration:
     name: str
     durable: bool = True
     arguments: Mapping[str, object] = field(default_factory=dict, hash=False)
-    """x-arguments by name. The queue's kind says which it knows. Not to be changed."""
+    """x-arguments by name, which the queue's kind checks. Not to be changed."""
 
     def __post_init__(self) -> None:
         size = len(self.name.encode()) if isinstance(self.name, str) else 0
@@ -227,12 +225,12 @@ class QueueDeclaration:
 
 @dataclass(frozen=True, slots=True)
 class FaultInjection:
-    """Faults on purpose, for tests and benchmarks. Allowed with `Config.test_mode` only."""
+    """Injected faults, for tests and benchmarks. Allowed with `Config.test_mode` only."""
 
     confirm_delay_ms: tuple[tuple[str, int], ...] = ()
-    """(queue name pattern, milliseconds) by which confirms of that queue come late."""
+    """(queue name pattern, milliseconds) by which confirms of that queue are delayed."""
     sync_delay_ms: int = 0
-    """Milliseconds that each sync of the journal takes longer, as if the disk were slow."""
+    """Additional milliseconds of each sync of the journal, to imitate a slow disk."""
 
     def __post_init__(self) -> None:
         for pattern, delay_ms in self.confirm_delay_ms:
@@ -244,7 +242,7 @@ class FaultInjection:
         return bool(self.confirm_delay_ms or self.sync_delay_ms)
 
     def confirm_delay_ms_for(self, queue: str) -> int:
-        """How late the confirms of a queue come; 0 if in time. The last pattern that matches counts."""
+        """Return the delay of a queue's confirms; 0 for none. The last pattern that matches counts."""
         for pattern, delay_ms in reversed(self.confirm_delay_ms):
             if fnmatchcase(queue, pattern):
                 return delay_ms
@@ -256,7 +254,7 @@ class Config:
     """All settings of a broker. ``Config()`` is RabbitMQ's behaviour on the usual port.
 
     Raises:
-        ConfigError: a value is not allowed; the message says what is.
+        ConfigError: a value is not allowed; the message has the allowed ones.
     """
 
     host: str = text("127.0.0.1", "address or name to listen on")
@@ -264,7 +262,7 @@ class Config:
 
     flow: FlowSettings = field(default_factory=FlowSettings)
     overrides: tuple[FlowOverride, ...] = ()
-    """Later ones win, setting by setting."""
+    """Later ones take precedence, setting by setting."""
     auto_credit_max: int = number(
         16_384, 1, UINT_MAX, "the most that max_link_credit, and max_queue_credit, become when they are auto"
     )
@@ -707,8 +705,8 @@ class Config:
 
         Args:
             file: path of a TOML file; None reads the one that ``AMQP10BROKER_CONFIG`` names, if any.
-            environ: usually `os.environ`; None leaves the environment aside.
-            flags: command line options by setting name; text is parsed. None values are left out.
+            environ: usually `os.environ`; None ignores the environment.
+            flags: command line options by setting name; text is parsed. None values are ignored.
 
         Raises:
             ConfigError: the file cannot be read, or a source has an unknown name or a bad value.
@@ -718,11 +716,11 @@ class Config:
         return load(file=file, environ=environ or {}, flags=flags or {})
 
     def flow_for(self, container_id: str, address: str | None) -> FlowSettings:
-        """The flow settings of one link, or with `address` None of a session.
+        """Return the flow settings of one link, or with `address` None of a session.
 
         Args:
             container_id: the client's, from its open frame.
-            address: as the client attached it: the source's for a consumer, the target's for a publisher.
+            address: as attached: the source's for a consumer, the target's for a publisher.
         """
         changes: dict[str, Any] = {}
         for override in self.overrides:
@@ -731,15 +729,13 @@ class Config:
         return replace(self.flow, **changes) if changes else self.flow
 
     def with_flow(self, flow: FlowSettings) -> Config:
-        """A copy with other flow settings; the overrides stay."""
         return replace(self, flow=flow)
 
     def container_id_on(self, hostname: str) -> str:
-        """The container-id to announce on a machine of that name."""
+        """Return the container-id to announce on a machine of that name."""
         return self.container_id or self.node_name or f"amqp10broker@{hostname}"
 
     def user(self, name: str) -> User | None:
-        """The user of that name, if there is one."""
         return next((user for user in self.users if user.name == name), None)
 
 
@@ -756,7 +752,7 @@ def _check_unique(source: str, names: list[str]) -> None:
 
 
 FLOW_SETTINGS: Final = settings_of(FlowSettings)
-"""The settings that may be changed while running."""
+"""The settings that may be changed at runtime."""
 OVERRIDE_SETTINGS: Final = settings_of(FlowOverride)
 CONFIG_SETTINGS: Final = settings_of(Config)
 SETTINGS: Final = {**CONFIG_SETTINGS, **FLOW_SETTINGS}

@@ -1,8 +1,7 @@
-"""One scalar setting: its type, range, meaning, and how a value is checked against them.
+"""Scalar settings: type, range, meaning, and the check of a value.
 
-`number`, `text` and `switch` are used as dataclass field defaults, so that a setting is written
-down once: the field's name, default, range and help are read from there by the file loader, the
-environment and the command line alike.
+`number`, `text` and `switch` are used as dataclass field defaults, so that a setting is defined once: file
+loader, environment and command line read the field's name, default, range and help from there.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ from amqp10broker.errors import ConfigError
 
 UINT_MAX: Final = 2**32 - 1
 AUTO: Final = "auto"
-"""The word for a number that finds itself."""
+"""The word for a number that the broker adjusts itself."""
 
 _METADATA_KEY: Final = "setting"
 _TRUE: Final = frozenset({"true", "yes", "on", "1"})
 _FALSE: Final = frozenset({"false", "no", "off", "0"})
-# Ten digits hold every limit here; a cap keeps absurd input out of int() and out of the message.
+# Ten digits represent every limit here; a cap keeps absurd input out of int() and out of the message.
 _INTEGER: Final = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What one scalar setting may be."""
+    """The type, range and meaning of one scalar setting."""
 
     name: str
     kind: type[int] | type[str] | type[bool]
@@ -36,30 +35,28 @@ class Setting:
     minimum: int = 0
     maximum: int = 0
     zero_means: str | None = None
-    """Set when 0 is allowed although it lies below `minimum`: what it does."""
+    """The effect of 0, if it is allowed although it lies below `minimum`."""
     word: str | None = None
-    """Set when a number may also be this word."""
+    """A word that is allowed instead of a number."""
     choices: tuple[str, ...] = ()
     may_be_empty: bool = False
     may_be_none: bool = False
     reads: Callable[[str], object] | None = None
-    """Set for text with a grammar: raises ValueError if it cannot be read."""
+    """The parser of a text with a grammar; raises ValueError."""
     form: str = ""
-    """What text with a grammar must be, as a clause."""
+    """The allowed form of a text with a grammar, as a clause."""
 
     @property
     def variable(self) -> str:
-        """The environment variable that sets it."""
         return f"AMQP10BROKER_{self.name.upper()}"
 
     @property
     def flag(self) -> str:
-        """The command line option that sets it."""
         return f"--{self.name.replace('_', '-')}"
 
     @property
     def allowed(self) -> str:
-        """What is accepted, as a clause: "must be an integer from 1 to 10"."""
+        """The accepted values, as a clause: "must be an integer from 1 to 10"."""
         if self.kind is bool:
             return "must be true or false"
         if self.kind is int:
@@ -73,14 +70,14 @@ class Setting:
         return "must be a string" if self.may_be_empty else "must be a string that is not empty"
 
     def check(self, value: object, source: str) -> None:
-        """Refuse a value of the wrong type or out of range.
+        """Check the type and range of a value.
 
         Raises:
-            ConfigError: names `source`, the value and what is allowed.
+            ConfigError: names `source`, the value and the allowed values.
         """
         if (value is None and self.may_be_none) or (value == self.word and value is not None):
             return
-        # Exact types: True is an int to Python, but no port number to a reader.
+        # Exact types: True is an int to Python, but not a port number to a reader.
         if type(value) is not self.kind:
             raise ConfigError(source, f"is {describe(value)}", self.allowed)
         if isinstance(value, bool):
@@ -105,7 +102,7 @@ class Setting:
         return True
 
     def parse(self, written: str, source: str) -> int | str | bool:
-        """Read a value from text, as environment and command line give it.
+        """Parse a value from text of environment or command line.
 
         Raises:
             ConfigError: as `check`.
@@ -124,7 +121,7 @@ class Setting:
 
 
 def describe(value: object) -> str:
-    """The value as an error message shows it, kept short."""
+    """Format a value for an error message, shortened."""
     if isinstance(value, bool):
         return "true" if value else "false"
     shown = repr(value)
@@ -174,12 +171,11 @@ def text(
 
 
 def grammar(default: str | None, meaning: str, *, reads: Callable[[str], object], form: str) -> Any:
-    """A string field that `reads` must be able to read. A default of None makes the field optional."""
+    """A string field that `reads` must be able to parse. A default of None makes the field optional."""
     return _field(default, kind=str, help=meaning, reads=reads, form=form, may_be_none=default is None)
 
 
 def switch(default: bool, meaning: str) -> Any:
-    """A field that is true or false."""
     return _field(default, kind=bool, help=meaning)
 
 
@@ -188,7 +184,7 @@ def _field(default: object, *, shown: bool = True, **description: Any) -> Any:
 
 
 def settings_of(record: type) -> dict[str, Setting]:
-    """The scalar settings of a dataclass, by name, in the order of its fields."""
+    """Return the scalar settings of a dataclass, by name, in the order of its fields."""
     return {
         each.name: Setting(name=each.name, **each.metadata[_METADATA_KEY])
         for each in fields(record)
