@@ -1,4 +1,4 @@
-"""Talking to a running broker over its administration socket: one JSON line out, one JSON line back.
+"""The client of a running broker's administration socket: one JSON line out, one JSON line back.
 
 The protocol::
 
@@ -39,12 +39,13 @@ PATIENCE_S: Final[Mapping[str, float]] = {
     "drain": 120.0,
 }
 DECIDED_S: Final = 45.0
-"""Of operations that change what is declared: the nodes of a cluster take 30 s to give up."""
-"""Of operations that take their time: starting loads pyarrow, stopping completes files, and what is done to
-one queue after the other, or waits itself, ends by itself."""
+"""Time limit of operations that change declarations: the nodes of a cluster take 30 s to give up."""
+"""Time limit of long operations: starting loads pyarrow, stopping completes files; operations on one queue
+after the other, or with a wait of their own, end by themselves.
+"""
 
 
-# What to do about a refusal, by its kind; one about something that is not there, by what it is.
+# Remedies for refusals, by their kind; for a missing object, by the kind of object.
 _ADVICE: Final[Mapping[str, str]] = {
     "Inequivalent": "declare it as it is, or delete it first",
     "InUse": "wait, or leave out --if-unused and --if-empty",
@@ -60,17 +61,17 @@ _ADVICE: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where to look for the broker: a path if one was given, else the default ones for a port."""
+    """The broker's socket: a path if one was given, else the default ones for a port."""
 
     port: int
     path: str | None
 
 
 def place_of(port: str | None, path: str | None, environ: Mapping[str, str]) -> Place:
-    """Where the options or, without them, `AMQP10BROKER_URL` or the broker's own variables say.
+    """Return the place by the options or, without them, by `AMQP10BROKER_URL` or the broker's own variables.
 
     Raises:
-        ConfigError: the port is no port number, or the broker is on another machine.
+        ConfigError: the port is invalid, or the broker is on another machine.
     """
     setting = SETTINGS["port"]
     if port is None and path is None:
@@ -94,7 +95,7 @@ def _place_of_url(url: BrokerUrl) -> Place:
             f"names {url.host}, and this command talks to a broker on the machine it runs on",
             "run it there, or say which broker of this machine with --port or --admin-socket",
         )
-    # Who speaks TLS has another port besides, by which the socket is called.
+    # A broker with TLS has a plain port besides, which names the socket.
     return Place(PORT if url.tls else url.port, None)
 
 
@@ -102,13 +103,11 @@ def ask(place: Place, request: Mapping[str, Any], *, timeout_s: float | None = N
     """Send one request to the broker and return its result.
 
     Args:
-        place: where the broker is.
-        request: what to send.
-        timeout_s: how long its answer may take; None: as long as most of its operation.
+        timeout_s: time limit of the answer; None: that of the operation.
 
     Raises:
-        RefusedByBroker: it refuses; says why.
-        AdminSocketError: no broker is there, or it does not answer; says what to do.
+        RefusedByBroker: with the broker's reason.
+        AdminSocketError: no broker is there, or it does not answer; contains a remedy.
     """
     if timeout_s is None:
         timeout_s = _patience_s(str(request.get("op")))
@@ -126,24 +125,24 @@ def _patience_s(operation: str) -> float:
 def ask_stream(
     place: Place, request: Mapping[str, Any], *, timeout_s: float = TIMEOUT_S
 ) -> Generator[Any, None, None]:
-    """Send one request that is answered by more than one line: its result, and what follows until the end.
+    """Send one request with more than one line as answer: its result, and the lines that follow until the
+    end.
 
     Raises:
-        RefusedByBroker: it refuses; says why.
-        AdminSocketError: no broker is there, or it does not answer; says what to do.
+        RefusedByBroker: with the broker's reason.
+        AdminSocketError: no broker is there, or it does not answer; contains a remedy.
     """
     with _connected(place, timeout_s) as (path, stream):
         stream.sendall(json.dumps(request).encode() + b"\n")
         with stream.makefile("rb") as lines:
             yield _result(path, lines.readline())
-            stream.settimeout(None)  # what comes now comes when it happens
+            stream.settimeout(None)  # further lines come at any time
             for line in lines:
                 yield json.loads(line)
 
 
 @contextmanager
 def _connected(place: Place, timeout_s: float) -> Iterator[tuple[str, socket.socket]]:
-    """The broker's socket and its path, with what can happen there as a sentence."""
     path = place.path or adminpath.find(place.port)
     if path is None:
         raise AdminSocketError(_nobody(place))

@@ -1,4 +1,4 @@
-"""``amqp10broker analyse``: what a recording says about credits and windows, by Spark."""
+"""``amqp10broker analyse``: analyses credits and windows of a recording, with Spark."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from amqp10broker.errors import ConfigError
 
 _MEMORY: Final = re.compile(r"[1-9]\d*[mg]")
 _MEMORY_LEAST_MB: Final = 512
-"""Spark itself wants 450 MB of what Java counts as its memory."""
+"""Spark itself wants 450 MB of the memory that Java reports."""
 _AIM: Final = "throughput"
 _MASTER: Final = re.compile(r"local(\[(\*|[1-9]\d*)\])?|spark://(127\.0\.0\.1|localhost):\d+")
 
@@ -50,12 +50,11 @@ def _arguments(parser: Parser) -> None:
 
 
 def add_spark(parser: Parser, title: str, master: str | None) -> None:
-    """Where Spark runs; `check_spark` looks at it.
+    """Add the options of Spark; `check_spark` checks them.
 
     Args:
-        parser: gets the options.
-        title: of them in the help.
-        master: what ``--master`` is if it is not given; None: no Spark then.
+        title: of the options in the help.
+        master: default of ``--master``; None: no Spark then.
     """
     spark = parser.add_argument_group(title)
     default = "no Spark" if master is None else master
@@ -68,7 +67,7 @@ def add_spark(parser: Parser, title: str, master: str | None) -> None:
 
 
 def check_spark(arguments: argparse.Namespace) -> None:
-    """Refuse a master that is elsewhere, and a JVM that does not fit into this machine.
+    """Refuse a master on another machine, and a JVM that does not fit into this machine.
 
     Raises:
         ConfigError: an option of `add_spark` has a wrong value.
@@ -85,7 +84,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from amqp10broker.analysis.session import check_installed
 
     try:
-        # Before a recording is looked at: that needs one of the packages, and knows of no other.
+        # Before a recording is read, which needs one of the packages and would not name the others.
         check_installed()
         return _follow(arguments) if arguments.follow else _batch(arguments)
     except CannotStart as error:
@@ -93,11 +92,6 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Refuse what cannot be meant.
-
-    Raises:
-        ConfigError: an option has a wrong value, or does nothing beside the others.
-    """
     aim, rate, keep = arguments.aim or _AIM, arguments.rate, arguments.keep
     if arguments.follow and arguments.aim is not None:
         raise ConfigError("--aim", "is given with --follow", "it belongs to the analysis of what is recorded")
@@ -117,11 +111,6 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _check_memory(text: str) -> None:
-    """Refuse a JVM that does not fit into this machine, or Spark not into it.
-
-    Raises:
-        ConfigError: likewise.
-    """
     if not _MEMORY.fullmatch(text):
         raise ConfigError("--memory", f"is {text!r}", "must be a number and m or g, such as 2g")
     asked = int(text[:-1]) << {"m": 20, "g": 30}[text[-1]]

@@ -1,7 +1,7 @@
-"""``AMQP10BROKER_URL``: where commands and examples find the broker, said once.
+"""``AMQP10BROKER_URL``: the broker's URL for commands and examples.
 
-``amqp://user:password@host:port/vhost``; all but the host may lack, and a character that means something
-in a URL is percent-encoded. An option beside it counts instead of its part.
+``amqp://user:password@host:port/vhost``; all parts but the host are optional, and special characters are
+percent-encoded. An option takes precedence over its part.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ SOURCE: Final = f"variable {URL_VARIABLE}"
 
 
 def from_environment(environ: Mapping[str, str]) -> BrokerUrl | None:
-    """What the variable says; None if it is not set, or empty.
+    """Parse the variable; None if it is not set, or empty.
 
     Raises:
-        ConfigError: it is no such URL; nothing of it is repeated that may be of a password.
+        ConfigError: it is not such a URL; the text shows nothing that may be part of a password.
     """
     written = environ.get(URL_VARIABLE)
     if not written:
@@ -32,5 +32,5 @@ def from_environment(environ: Mapping[str, str]) -> BrokerUrl | None:
 
 
 def is_here(url: BrokerUrl) -> bool:
-    """Whether it names this machine, whose brokers have a socket to be administrated by."""
+    """Return whether the URL names this machine, where brokers have an administration socket."""
     return url.host in ("localhost", "::1") or url.host.startswith("127.")

@@ -1,6 +1,6 @@
-"""A command that calls one operation of the table: its arguments are options, its sentence is the help.
+"""Commands that call one operation of the table: its arguments are options, its sentence is the help.
 
-An argument that must be given stands by itself, in the order of the table; others are options of their name.
+A required argument is positional, in the order of the table; others are options of their name.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from amqp10broker.management.arguments import Argument, Kind
 from amqp10broker.management.table import OPERATIONS
 
 CHOICES_SHOWN_MAX: Final = 60
-"""Characters of an argument's choices that stand in place of its name."""
+"""The most characters of an argument's choices that are shown in place of its name."""
 
 
 def _nothing(arguments: argparse.Namespace, given: dict[str, Any]) -> None:
-    """Everything is as the table has it."""
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +35,14 @@ class Call:
 
     Attributes:
         operation: in the table.
-        said: makes the sentence for people of what was typed and of the result; None: it has shown it.
-        by_itself: names of optional arguments that stand by themselves all the same.
+        said: formats the result for people, from the parsed arguments and the result; None: it has printed
+            it.
+        by_itself: names of optional arguments that are positional all the same.
         without: names of arguments that cannot be given here.
         more: adds options that the operation does not have.
-        prepare: changes what the operation is given, after asking the broker something perhaps.
+        prepare: changes the operation's arguments, possibly after requests to the broker.
         code: makes the exit code of the result.
-        of_cluster: it has RabbitMQ's exit codes, and shows its result as `--formatter` says.
+        of_cluster: it has RabbitMQ's exit codes, and shows its result as `--formatter` selects.
         columns: of a result in rows.
         description: for its own help; empty takes the table's.
     """
@@ -58,7 +59,7 @@ class Call:
     description: str = ""
 
     def add_to(self, parser: Parser) -> None:
-        """Give a parser the operation's arguments."""
+        """Add the operation's arguments to a parser."""
         operation = OPERATIONS[self.operation]
         for argument in operation.arguments:
             if argument.name not in self.without:
@@ -71,7 +72,7 @@ class Call:
         add_where(parser)
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Have the broker do it, and say what came of it."""
+        """Run the operation at the broker, and print the result."""
         offered = [each for each in OPERATIONS[self.operation].arguments if each.name not in self.without]
         given = {each.name: _value(each, arguments) for each in offered}
         self.prepare(arguments, given)
@@ -95,12 +96,12 @@ class Call:
         return self.said(arguments, result)
 
     def command(self, name: str) -> Command:
-        """It, under a name."""
+        """Return the call as a command with a name."""
         return Command(name, self.add_to, self.run, self.description)
 
 
 def add_formatter(parser: Parser) -> None:
-    """How a result is shown; RabbitMQ's tools call it so."""
+    """Add the option of the result's format; RabbitMQ's tools call it so."""
     parser.add_argument(
         "--format", "--formatter", dest="format", choices=tables.FORMATS, default="table",
         type=lambda written: "table" if written == "pretty_table" else written, help="default: table",
@@ -108,13 +109,13 @@ def add_formatter(parser: Parser) -> None:
 
 
 def on_terminal() -> dict[str, Any]:
-    """How `tables.render` draws for standard output: a program that reads gets each row on one line."""
+    """Return the arguments of `tables.render` for standard output: a pipe gets each row on one line."""
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     return {"encoding": sys.stdout.encoding, "width": width}
 
 
 def command_of_kinds(name: str, calls: Mapping[str, Call], metavar: str, description: str = "") -> Command:
-    """A command whose first word says which of several operations is meant."""
+    """Make a command with a first word that selects one of several operations."""
 
     def add_to(parser: Parser) -> None:
         kinds = parser.add_subparsers(dest="kind", metavar=metavar, required=True)
@@ -127,7 +128,6 @@ def command_of_kinds(name: str, calls: Mapping[str, Call], metavar: str, descrip
 
 
 def _add(parser: Parser, noun: str, argument: Argument, *, by_itself: bool) -> None:
-    """One argument as an option, or standing by itself."""
     name, kind, help = argument.name, argument.kind, argument.help.replace("%", "%%")
     option = f"--{name.replace('_', '-')}"
     metavar = (noun if name == "name" else name).upper().replace("_", "-")
@@ -138,7 +138,7 @@ def _add(parser: Parser, noun: str, argument: Argument, *, by_itself: bool) -> N
         shape["help"] += f", or {argument.word}"
     if argument.choices:
         shape["choices"] = argument.choices
-        if len(",".join(argument.choices)) > CHOICES_SHOWN_MAX:  # argparse breaks no line in them
+        if len(",".join(argument.choices)) > CHOICES_SHOWN_MAX:  # argparse does not break lines in them
             shape["help"] += f": {', '.join(argument.choices)}"
         else:
             del shape["metavar"]
@@ -174,11 +174,6 @@ def _add(parser: Parser, noun: str, argument: Argument, *, by_itself: bool) -> N
 
 
 def _value(argument: Argument, arguments: argparse.Namespace) -> Any:
-    """What was typed for an argument.
-
-    Raises:
-        ConfigError: it cannot be meant.
-    """
     if argument.secret:
         return new_password(arguments)
     if argument.keys:
@@ -210,10 +205,10 @@ def _integer(argument: Argument, written: str) -> int:
 
 
 def read_table(argument: Argument, written: str) -> dict[str, Any]:
-    """Values by name, of their JSON.
+    """Parse the values of a table argument, by name, from their JSON.
 
     Raises:
-        ConfigError: it is no JSON object.
+        ConfigError: it is not a JSON object.
     """
     fault, table = "", None
     try:

@@ -17,10 +17,10 @@ from amqp10broker.storage.folder import inspect_data_folder
 
 
 def make_secret(path: str) -> None:
-    """Draw a secret and write it to a new file, for its owner only.
+    """Write a random secret to a new file, readable for its owner only.
 
     Raises:
-        ConfigError: there is such a file, or it cannot be written.
+        ConfigError: the file exists, or cannot be written.
     """
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -57,25 +57,25 @@ def _arguments(parser: Parser) -> None:
 
 
 def force_standalone(path: str, confirmed: Callable[[str], bool]) -> str | None:
-    """Make a cluster of one of what a stopped node has, when its other nodes are lost for good.
+    """Make a cluster of one of a stopped node's data, when its other nodes are lost for good.
 
     Args:
         path: the data folder.
-        confirmed: whether that is wanted, knowing what is lost.
+        confirmed: given the losses, returns whether to go on.
 
     Returns:
-        What it is now, for people; None: it was not wanted.
+        The result, for people; None: it was not confirmed.
 
     Raises:
-        StorageError: the folder is in use, is none, or cannot be read or written.
-        NotInACluster: its node is in no cluster.
+        StorageError: the folder is in use, is not a data folder, or cannot be read or written.
+        NotInACluster: its node is not in a cluster.
     """
     # They need the broker, which the command line does without.
     from amqp10broker.tasks.data import Data
     from amqp10broker.tasks.standalone import standalone
 
     disk, path = OsDisk(), os.path.abspath(path)
-    inspect_data_folder(disk, path).close()  # nothing is made where there is none
+    inspect_data_folder(disk, path).close()  # does not create a missing folder
     data = Data(disk, path)
     try:
         found = standalone(data, lambda: secrets.token_hex(16))

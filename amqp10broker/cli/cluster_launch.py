@@ -1,8 +1,8 @@
 """``amqp10broker run-cluster``: some nodes of a cluster on this machine, each a process of its own.
 
-The command only starts processes and ends them: nodes find each other by themselves, and a node that is
-killed ends neither the others nor the command. Each runs in a session of its own, so that ctrl-C reaches this
-command alone, which then ends the nodes in order.
+The command only starts and ends processes: nodes find each other by themselves, and a killed node ends
+neither the others nor the command. Each runs in a session of its own, so that ctrl-C reaches this command
+alone, which then ends the nodes in order.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ CLUSTER_PORTS_ABOVE: Final = 20_000
 PORT_MAX: Final = 65_535
 
 COMMAND: Final = "command"
-"""File in a node's folder: its command line."""
+"""File in a node's folder with its command line."""
 PID: Final = "pid"
-"""File in a node's folder: its process. The node writes it."""
+"""File in a node's folder with its process id, written by the node."""
 LOG: Final = "log"
-"""File in a node's folder: what it writes while this command runs it."""
+"""File in a node's folder with its output while this command runs it."""
 SECRET: Final = "secret"
-"""File beside the nodes' folders."""
+"""File beside the nodes' folders with the cluster's secret."""
 
 _POLL_S: Final = 0.05
 _TOLD_EACH_S: Final = 10.0
 _STOP_S: Final = 20.0
-"""How long one node may take to end in order: its `shutdown_timeout_ms`, and as long again."""
+"""Time limit of one node's orderly end: its `shutdown_timeout_ms`, and as long again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +53,10 @@ class NodePlan:
     """One node to run.
 
     Attributes:
-        name: its name, which is that of its folder.
+        name: of the node and its folder.
         folder: its data folder.
         port: for AMQP.
         cluster_port: for the other nodes.
-        command: its command line.
     """
 
     name: str
@@ -68,16 +67,15 @@ class NodePlan:
 
 
 def plan_nodes(count: int, first_port: int, data: str, options: Sequence[str]) -> list[NodePlan]:
-    """What to run.
+    """Plan the nodes of a cluster.
 
     Args:
-        count: how many nodes.
-        first_port: for AMQP, of the first; the others follow.
+        first_port: for AMQP, of the first node; the others follow.
         data: folder of their folders.
-        options: for each of them, besides.
+        options: additional ones for each node.
 
     Raises:
-        ConfigError: there are not so many names, or ports.
+        ConfigError: there are too few names, or ports.
     """
     if not 1 <= count <= len(NAMES):
         raise ConfigError("option --nodes", f"is {count}", f"must be 1 to {len(NAMES)}")
@@ -120,7 +118,7 @@ class Launch:
         self._signals = 0
 
     def run(self) -> int:
-        """Start the nodes, and end them when this process is told to end."""
+        """Start the nodes, and end them at a signal to this process."""
         before = {
             number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         }
@@ -152,13 +150,13 @@ class Launch:
                 raise Failed(
                     f"node '{plan.name}' runs already (process {running}): stop it, or give another --data"
                 )
-            # What listens there already would be taken for the node when it is asked whether it serves.
+            # Another listener would be taken for the node when its port is probed.
             _check_free(plan)
         for plan in self._plans:
             try:
                 os.makedirs(plan.folder, mode=0o700, exist_ok=True)
                 command = os.path.join(plan.folder, COMMAND)
-                # Whoever waits for the file finds all of it.
+                # A reader that waits for the file must find it complete.
                 with open(f"{command}.new", "w", encoding="utf-8") as file:
                     file.write(f"{shlex.join(plan.command)}\n")
                 os.replace(f"{command}.new", command)
@@ -183,13 +181,8 @@ class Launch:
             _say("(other nodes on the AMQP port less 20000: above it would be no port)")
 
     def _wait_until_up(self) -> bool:
-        """Wait until every node serves clients, which is when it knows what is declared in the cluster.
-
-        Returns:
-            False if this process was told to end before.
-
-        Raises:
-            Failed: a node has ended.
+        """Every node serves clients once it has the cluster's metadata. False if this process was signalled
+        before.
         """
         started = told = time.monotonic()
         waiting = list(self._plans)
@@ -231,7 +224,6 @@ class Launch:
     # --- running, and the end ---------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Say which nodes have ended, until this process is told to end."""
         while not self._signals:
             for plan in self._plans:
                 process = self._processes[plan.name]
@@ -244,9 +236,8 @@ class Launch:
             time.sleep(_POLL_S)
 
     def _stop(self) -> None:
-        """End the nodes, the last one first, so that the founder has seen all others go.
-
-        Those that were started again by hand are ended as well. A second signal kills.
+        """The last node first, so that the founder has seen all others leave. Nodes that were started again
+        by hand are ended as well. A second signal kills.
         """
         for plan in reversed(self._plans):
             process = self._processes.get(plan.name)
@@ -268,7 +259,7 @@ class Launch:
 
 
 def make_secret(data: str) -> None:
-    """Have a secret that the nodes share, for its owner only.
+    """Write a secret that the nodes share, readable for its owner only, unless there is one.
 
     Raises:
         Failed, ConfigError: the folder cannot be written.
@@ -283,7 +274,7 @@ def make_secret(data: str) -> None:
 
 
 def running_pid(plan: NodePlan) -> int | None:
-    """The process of a node by its pid file; None if none runs that is this node."""
+    """Return the process id of a node by its pid file; None if it does not run."""
     try:
         with open(os.path.join(plan.folder, PID), encoding="ascii") as file:
             pid = int(file.read())
@@ -306,11 +297,6 @@ def _lives(pid: int, process: subprocess.Popen[bytes] | None) -> bool:
 
 
 def _check_free(plan: NodePlan) -> None:
-    """Look whether clients could come to a node that is still to start.
-
-    Raises:
-        Failed: something else listens there.
-    """
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -323,7 +309,7 @@ def _check_free(plan: NodePlan) -> None:
 
 
 def _serves(plan: NodePlan) -> bool:
-    """Whether clients can connect; a node opens its port when it has caught up with the others."""
+    """A node opens its port when it has caught up with the others."""
     try:
         socket.create_connection((HOST, plan.port), timeout=1.0).close()
     except OSError:
@@ -332,7 +318,6 @@ def _serves(plan: NodePlan) -> bool:
 
 
 def _last_line(plan: NodePlan) -> str:
-    """What a node wrote last."""
     try:
         with open(os.path.join(plan.folder, LOG), encoding="utf-8", errors="replace") as file:
             lines = file.read().splitlines()
@@ -346,7 +331,6 @@ def _how(code: int) -> str:
 
 
 def _own_name() -> str:
-    """How this program was called, to be typed again."""
     called = sys.argv[0]
     if os.path.basename(called) == "amqp10broker":
         return os.path.relpath(called) if os.path.dirname(called) else called

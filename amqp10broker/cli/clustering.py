@@ -57,12 +57,11 @@ def _check(operation: str, **rest: Any) -> Call:
 
 
 def _said(what: str, said: Any) -> str:
-    """A version of the broker, or the range of those of the machines."""
     return f"{what} {said}" if isinstance(said, str) else f"machine versions {said[0]} to {said[1]}"
 
 
 def _status(status: Any) -> str:
-    """For people, in RabbitMQ's order."""
+    """Names and order are RabbitMQ's."""
     versions = [
         f"{name}: {', '.join(_said(what, said) for what, said in each.items())}"
         for name, each in status["versions"].items()

@@ -1,4 +1,4 @@
-"""What a command is, and the options and values that many share."""
+"""The type of a command, and options and values that many commands share."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ if TYPE_CHECKING:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that asks whether a word like the one typed was meant, and whose help ends with an example."""
+    """A parser that suggests a similar word for an unknown one, and ends its help with an example."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(formatter_class=Help, **given)
 
     def format_help(self) -> str:
-        """What ``--help`` prints."""
         return f"{super().format_help()}\n{example(self.prog)}\n"
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -34,17 +33,14 @@ class Parser(argparse.ArgumentParser):
         raise argparse.ArgumentError(action, f"{str(value)!r} is none; {hint(str(value), known)}")
 
     def check_options(self, written: Sequence[str]) -> None:
-        """Refuse the first option that neither this parser nor one below it has; ends the program.
+        """Exit with an error for the first option that neither this parser nor a subparser has.
 
-        It is asked before parsing, in which the option's value may stand for something else.
-
-        Args:
-            written: the words of the command line.
+        It runs before parsing, in which the option's value might be taken for another argument.
         """
         known = self._all_options()
         for word in written:
             if word == "--":
-                return  # what follows is text
+                return  # everything after it is text
             option = word.partition("=")[0]
             if word.startswith("--") and " " not in word and option not in known:
                 meant = closest(option, known)
@@ -60,7 +56,7 @@ class Parser(argparse.ArgumentParser):
 
 
 STANDARD: Final = "-"
-"""In place of a file's name: standard input or output."""
+"""Standard input or output in place of a file's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +64,8 @@ class Command:
     """One command of `amqp10broker`.
 
     Attributes:
-        name: as it is typed.
         arguments: adds its options and arguments to a parser.
-        run: does it; returns the exit code.
+        run: executes it; returns the exit code.
         description: for its own help; empty takes the line of the list of commands as a sentence.
     """
 
@@ -80,12 +75,7 @@ class Command:
     description: str = ""
 
     def add_to(self, commands: argparse._SubParsersAction[Parser], help: str) -> None:
-        """Make it one of the choices.
-
-        Args:
-            commands: the others.
-            help: its line in the list of commands.
-        """
+        """Add it to the choices; `help` is its line in the list of commands."""
         parser = commands.add_parser(
             self.name,
             help=help,
@@ -100,7 +90,7 @@ class Command:
 
 
 def add_where(parser: Parser) -> None:
-    """Where the broker is."""
+    """Add the options of the broker's address."""
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--port", help="the port on which the broker listens (default 5672)")
     where.add_argument(
@@ -111,14 +101,14 @@ def add_where(parser: Parser) -> None:
 
 
 def add_vhost(parser: Parser) -> None:
-    """Which virtual host names mean; `-p` is RabbitMQ's name of the option."""
+    """Add the option of the virtual host; `-p` is RabbitMQ's name of it."""
     parser.add_argument(
         "-p", "--vhost", metavar="NAME", help="virtual host (default: the broker's default, /)"
     )
 
 
 def add_arguments_option(parser: Parser) -> None:
-    """x-arguments of what is declared."""
+    """Add the option of a declaration's x-arguments."""
     parser.add_argument(
         "--argument",
         dest="arguments",
@@ -130,10 +120,10 @@ def add_arguments_option(parser: Parser) -> None:
 
 
 def ask(arguments: argparse.Namespace, operation: str, /, **given: Any) -> Any:
-    """Have the broker do an operation, in the virtual host that was chosen.
+    """Run an operation at the broker, in the virtual host that was chosen.
 
     Raises:
-        RefusedByBroker: it does not.
+        RefusedByBroker: the broker refuses it.
         AdminSocketError: there is no broker.
     """
     from amqp10broker.cli import admin  # sockets: not needed for --help
@@ -145,10 +135,10 @@ def ask(arguments: argparse.Namespace, operation: str, /, **given: Any) -> Any:
 
 
 def place_of(arguments: argparse.Namespace) -> Place:
-    """Where the options of `add_where`, or the environment, say that the broker is.
+    """Return the broker's place by the options of `add_where`, or by the environment.
 
     Raises:
-        ConfigError: that is no place.
+        ConfigError: the place is invalid.
     """
     from amqp10broker.cli import admin
 
@@ -159,7 +149,7 @@ def place_of(arguments: argparse.Namespace) -> Place:
 
 
 def pairs(option: str, written: Iterable[str]) -> dict[str, Any]:
-    """The values of a repeated ``KEY=VALUE``.
+    """Parse the values of a repeated ``KEY=VALUE``.
 
     Raises:
         ConfigError: one is not of this form, or a key is given twice.
@@ -176,7 +166,9 @@ def pairs(option: str, written: Iterable[str]) -> dict[str, Any]:
 
 
 def typed(value: str) -> Any:
-    """JSON, or the text itself where it is none: ``10``, ``true``, ``"10"``, ``[1, 2]``, ``text``."""
+    """Parse JSON, or return the text itself if it is not JSON: ``10``, ``true``, ``"10"``, ``[1, 2]``,
+    ``text``.
+    """
     try:
         return json.loads(value, parse_constant=_refuse)
     except ValueError:
@@ -184,11 +176,11 @@ def typed(value: str) -> Any:
 
 
 def _refuse(constant: str) -> None:
-    raise ValueError(constant)  # NaN and Infinity are no JSON; Python reads them all the same
+    raise ValueError(constant)  # NaN and Infinity are not JSON; Python reads them all the same
 
 
 def seconds(smallest: float, largest: float) -> Callable[[str], float]:
-    """Reads a number of seconds, for argparse."""
+    """Return a parser of a number of seconds, for argparse."""
 
     def read(written: str) -> float:
         try:
@@ -203,7 +195,7 @@ def seconds(smallest: float, largest: float) -> Callable[[str], float]:
 
 
 def read_file(name: str) -> bytes:
-    """The content of a file, or of standard input for ``-``.
+    """Return the content of a file, or of standard input for ``-``.
 
     Raises:
         ConfigError: it cannot be read.
@@ -218,5 +210,5 @@ def read_file(name: str) -> bytes:
 
 
 def counted(count: int, noun: str) -> str:
-    """``1 message``, ``2 messages``."""
+    """Format a count with a noun: ``1 message``, ``2 messages``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,7 +1,7 @@
 """``amqp10broker completion``: scripts that complete commands, options and values in a shell.
 
-Made by shtab from the argument parser itself, so that they cannot tell anything else. The scripts are static:
-a shell that completes starts no Python.
+shtab makes them from the argument parser itself, so that both agree. The scripts are static: a shell that
+completes starts no Python.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from amqp10broker.cli.exits import EXIT_OK
 
 SHELLS: Final = ("bash", "zsh", "fish")
 _FILES: Final = frozenset({"FILE", "PATH"})
-"""Metavars of what is a file's name."""
+"""Metavars of arguments that are file names."""
 
 
 def script(shell: str) -> str:
-    """The script for one of `SHELLS`."""
+    """Return the script for one of `SHELLS`."""
     import shtab  # takes as long to load as the rest of a command
 
-    from amqp10broker.cli.main import build_parser  # it finds this file, too: not while it is loaded
+    from amqp10broker.cli.main import build_parser  # it imports this file, too: not while it is loaded
 
     parser = build_parser()
     _tell_what_is_known(parser, shtab.FILE)
@@ -29,7 +29,9 @@ def script(shell: str) -> str:
 
 
 def _tell_what_is_known(parser: argparse.ArgumentParser, file: object) -> None:
-    """Files, and values that are offered though others are taken, too. The parser is of no other use then."""
+    """Changes the parser, which must not be used afterwards: completes files, and values that are only
+    suggestions.
+    """
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for below in action.choices.values():

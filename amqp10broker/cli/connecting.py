@@ -1,7 +1,7 @@
-"""Options and login of the commands that go to the broker as a client does: ``publish`` and ``get``.
+"""Options and login of the commands that connect as a client: ``publish`` and ``get``.
 
-They use AMQP 1.0 and not the administration socket, so that they need the same permissions, wait for
-the same credit and get the same outcomes as an application, and show what it would see.
+They use AMQP 1.0 and not the administration socket, so that they need the same permissions, wait for the
+same credit and get the same outcomes as an application.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _COUNT_MAX: Final = 4_294_967_295
 
 
 def add_client(parser: Parser) -> None:
-    """Where to connect to, and as whom."""
+    """Add the options of address, user and virtual host."""
     client = parser.add_argument_group("connection")
     client.add_argument("--vhost", metavar="NAME", help="virtual host (default: the broker's default, /)")
     add_address(client)
@@ -49,7 +49,7 @@ def add_client(parser: Parser) -> None:
 
 
 def add_address(parser: Parser | argparse._ArgumentGroup) -> None:
-    """Where the broker is, and the user; see `login_of`."""
+    """Add the options of the broker's address and the user, for `login_of`."""
     parser.add_argument("--host", help="default: that of AMQP10BROKER_URL, or 127.0.0.1")
     parser.add_argument("--port", help="default: that of AMQP10BROKER_URL, AMQP10BROKER_PORT, or 5672")
     parser.add_argument(
@@ -59,15 +59,12 @@ def add_address(parser: Parser | argparse._ArgumentGroup) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """Where to connect to, and as whom.
+    """The address and the credentials of a connection.
 
     Attributes:
-        host: name or address.
-        port: TCP port.
         user: empty for anonymous.
-        password: of that user.
         vhost: None for the broker's default.
-        tls: speak TLS.
+        tls: whether the port uses TLS.
     """
 
     host: str
@@ -79,7 +76,7 @@ class Login:
 
     @property
     def ssl_context(self) -> ssl.SSLContext | None:
-        """What checks the broker's certificate, by the authorities that this machine trusts."""
+        """The context that verifies the broker's certificate by the authorities that this machine trusts."""
         if not self.tls:
             return None
         import ssl
@@ -88,10 +85,10 @@ class Login:
 
 
 def login_of(arguments: argparse.Namespace) -> Login:
-    """What the options say and, part by part where they do not, `AMQP10BROKER_URL`.
+    """Return the login by the options and, for missing parts, by `AMQP10BROKER_URL`.
 
     Raises:
-        ConfigError: the URL or the port is none.
+        ConfigError: the URL or the port is invalid.
     """
     from amqp10broker.cli import admin
     from amqp10broker.cli.broker_url import from_environment
@@ -118,12 +115,12 @@ def login_of(arguments: argparse.Namespace) -> Login:
 
 
 def connect(arguments: argparse.Namespace) -> Client:
-    """Log in as the options say.
+    """Connect and log in by the options.
 
     Raises:
-        Unreachable: nobody listens there, or does not answer.
-        ClientError: the broker does not let us in.
-        ConfigError: the URL or the port is none, or the password cannot be read.
+        Unreachable: no broker listens there, or it does not answer.
+        ClientError: the broker refuses the login.
+        ConfigError: the URL or the port is invalid, or the password cannot be read.
     """
     from amqp10broker.client.blocking import connect
     from amqp10broker.client.errors import ConnectError, TimedOutError
@@ -148,7 +145,7 @@ def connect(arguments: argparse.Namespace) -> Client:
 
 
 def positive(written: str) -> int:
-    """A number of messages from 1, for argparse."""
+    """Parse a number of messages from 1, for argparse."""
     # As many digits as the largest credit has: Python refuses to read thousands of them.
     number = int(written) if written.isdecimal() and len(written) <= len(str(_COUNT_MAX)) else 0
     if not 1 <= number <= _COUNT_MAX:

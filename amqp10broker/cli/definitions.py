@@ -1,4 +1,4 @@
-"""``export-definitions`` and ``import-definitions``: everything declared, in RabbitMQ's JSON."""
+"""``export-definitions`` and ``import-definitions``: all declared objects, in RabbitMQ's JSON."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def write_private(path: str, text: str) -> None:
     """
     temporary = ""
     try:
-        # In the same directory, so that it can take the place of the old one at once; mode 0600.
+        # In the same directory, so that it can replace the old one atomically; mode 0600.
         descriptor, temporary = tempfile.mkstemp(dir=os.path.dirname(path) or ".", prefix=".definitions-")
         with open(descriptor, "w", encoding="utf-8") as file:
             file.write(text)

@@ -1,4 +1,4 @@
-"""``amqp10broker doctor``: what of a running broker is not as it should be in production."""
+"""``amqp10broker doctor``: checks a running broker against the rules of production."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An example of each command, which stands at the end of its help; a test parses every one."""
+"""An example of each command, shown at the end of its help; a test parses every one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exit codes, and the errors that choose among them."""
+"""Exit codes, and the errors that select them."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 """Refused by the broker, or failed on the way."""
 EXIT_USAGE: Final = 2
-"""Used or configured wrongly; the broker was not asked."""
+"""Used or configured wrongly; no request was sent to the broker."""
 EXIT_UNREACHABLE: Final = 3
 """No broker answers there; nothing was done."""
 EXIT_INTERRUPTED: Final = 130
-"""Ctrl-C."""
 
 EXIT_USAGE_OF_TOOL: Final = 64
 EXIT_NO_SUCH: Final = 67
 EXIT_UNAVAILABLE: Final = 69
 EXIT_SOFTWARE: Final = 70
 EXIT_TRY_AGAIN: Final = 75
-"""Of commands of a cluster, as scripts know them from RabbitMQ's tools; the last one of all commands."""
+"""For commands of a cluster, as in RabbitMQ's tools; the last one for all commands."""
 _OF_CLUSTER: Final[Mapping[str, int]] = {
     "BadRequest": EXIT_USAGE_OF_TOOL,
     "InvalidArgument": EXIT_USAGE_OF_TOOL,
@@ -32,7 +31,7 @@ _OF_CLUSTER: Final[Mapping[str, int]] = {
 
 
 class RefusedByBroker(AdminSocketError):
-    """The broker is there and does not do what was asked; the message says why.
+    """The broker refuses the request; the message has the reason.
 
     Attributes:
         kind: name of the class of the refusal; empty if it has none.
@@ -46,15 +45,15 @@ class RefusedByBroker(AdminSocketError):
 
 
 class Unreachable(BrokerError):
-    """There is no broker to talk to; the message says what to do."""
+    """The broker cannot be reached; the message has a remedy."""
 
 
 class Failed(BrokerError):
-    """A command has not done what was asked, and the message says what to do."""
+    """A command has failed; the message has a remedy."""
 
 
 def exit_code(error: BrokerError) -> int:
-    """The exit code of a command that ended with this error."""
+    """Return the exit code of a command that ended with this error."""
     if isinstance(error, RefusedByBroker):
         if error.kind == "Unavailable":
             return EXIT_TRY_AGAIN

@@ -1,4 +1,4 @@
-"""``amqp10broker what-if``: what other settings would have done to recorded publishers and consumers."""
+"""``amqp10broker what-if``: simulates other settings with recorded publishers and consumers."""
 
 from __future__ import annotations
 
@@ -148,11 +148,7 @@ def _by_spark(arguments: argparse.Namespace, paths: list[str], settings: list[Se
 
 
 def _judged(found: list[Answer]) -> int:
-    """The exit code.
-
-    Raises:
-        Failed: there are files of which nothing can be said, or nothing is said of any.
-    """
+    """Raises Failed if some files, or all settings, have no result."""
     bad = [f"{one.recording}: {one.problem}" for one in found if one.problem is not None]
     if bad:
         others = f"; the other {len(found) - len(bad)} were looked at" if len(found) > len(bad) else ""

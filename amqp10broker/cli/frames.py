@@ -1,4 +1,4 @@
-"""``amqp10broker frames``: print a recording of frames."""
+"""``amqp10broker frames``: prints a recording of frames."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _NS: Final = 1_000_000_000
 
 @contextmanager
 def recording(path: str) -> Iterator[Iterator[Record]]:
-    """The records of a file, or of standard input for ``-``.
+    """Open the records of a file, or of standard input for ``-``.
 
     Raises:
-        BrokerError: it cannot be read, or is no recording of frames.
+        BrokerError: it cannot be read, or is not a recording of frames.
     """
     if path == "-":
         yield read_lines(sys.stdin)
@@ -36,7 +36,7 @@ def recording(path: str) -> Iterator[Iterator[Record]]:
 
 
 def time_text(at_ns: int) -> str:
-    """A time for people, to the microsecond, as ``trace`` writes it."""
+    """Format a time to the microsecond, as ``trace`` writes it."""
     whole = datetime.fromtimestamp(at_ns // _NS, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     return f"{whole}.{at_ns % _NS // 1000:06d}Z"
 

@@ -1,4 +1,4 @@
-"""``amqp10broker get``: take messages from a queue, or look at them and put them back."""
+"""``amqp10broker get``: takes messages from a queue, or shows them and returns them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _get(arguments: argparse.Namespace) -> int:
         shown = show([each.message() for each in deliveries], arguments.format, arguments.queue)
         sys.stdout.flush()
         sys.stdout.buffer.write(shown)
-        # They are only forgotten when they have been shown.
+        # Messages are only settled when they have been shown.
         sys.stdout.buffer.flush()
         if arguments.ack_mode == "ack":
             receiver.accept(deliveries)
@@ -66,12 +66,11 @@ def _get(arguments: argparse.Namespace) -> int:
 
 
 def show(messages: Sequence[Message], form: str, queue: str) -> bytes:
-    """The messages as they are printed.
+    """Format messages for printing.
 
     Args:
-        messages: in order.
         form: ``text``, ``json`` or ``body``.
-        queue: for the sentence that there is nothing.
+        queue: for the sentence without messages.
     """
     if form == "body":
         return b"".join(_body_bytes(each) for each in messages)
@@ -96,7 +95,7 @@ def show(messages: Sequence[Message], form: str, queue: str) -> bytes:
 
 
 def document_of(message: Message) -> dict[str, Any]:
-    """A message as JSON has it; sections and fields that are absent are left out."""
+    """Convert a message to JSON values; absent sections and fields are left out."""
     document: dict[str, Any] = {}
     for section in _SECTIONS:
         value = getattr(message, section)
@@ -134,7 +133,6 @@ def _body_bytes(message: Message) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """A value of AMQP as JSON can carry it."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, bytes):

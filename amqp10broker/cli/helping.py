@@ -1,4 +1,4 @@
-"""How ``--help`` looks: at most 100 columns, the default of every option, an example at the end."""
+"""The format of ``--help``: at most 100 columns, the default of every option, an example at the end."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Help(argparse.HelpFormatter):
         groups: Iterable[argparse._MutuallyExclusiveGroup],
         prefix: str | None,
     ) -> str:
-        """The usual line, or without the options where that does not fit."""
+        """Omits the options where the usual line does not fit."""
         actions = list(actions)
         text = super()._format_usage(usage, actions, groups, prefix)
         if max(map(len, text.splitlines())) <= self._width:
@@ -56,10 +56,10 @@ class Help(argparse.HelpFormatter):
 
 
 def example(prog: str) -> str:
-    """What stands at the end of a command's help.
+    """Return the example at the end of a command's help.
 
     Args:
-        prog: as its parser has it: the program and the words of the command.
+        prog: of its parser: the program and the words of the command.
     """
     from amqp10broker.cli.examples import EXAMPLES  # for --help alone
 

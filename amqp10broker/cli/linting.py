@@ -1,4 +1,4 @@
-"""``amqp10broker lint``: what the frames of clients say of their habits."""
+"""``amqp10broker lint``: checks the frames of clients for bad habits."""
 
 from __future__ import annotations
 
@@ -67,7 +67,6 @@ def _taken(lint: Lint, records: Iterator[Record], now_ns: int = 0) -> list[Findi
 
 
 def _look_on(arguments: argparse.Namespace, lint: Lint) -> list[Finding]:
-    """Have the frames sent here until the time is over."""
     import threading
 
     what = arguments.what or "everything"
@@ -87,7 +86,6 @@ def _look_on(arguments: argparse.Namespace, lint: Lint) -> list[Finding]:
 
 
 def _stream(arguments: argparse.Namespace, what: str) -> Iterator[str]:
-    """What is looked at, and then the lines of its recording."""
     from amqp10broker.cli import admin
 
     given = {"what": what, "on": True, "frames": True}
@@ -107,7 +105,7 @@ def _end(arguments: argparse.Namespace, what: str) -> None:
     try:
         ask(arguments, "trace", what=what, on=False)
     except BrokerError as error:
-        # What was looked at has ended by itself, or the broker has: the stream of lines says so.
+        # The connection has ended by itself, or the broker has: the stream has a line about it.
         print(error, file=sys.stderr)
 
 

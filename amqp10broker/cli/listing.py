@@ -1,4 +1,4 @@
-"""The ``list-`` commands: what there is, in columns that the user chooses."""
+"""The ``list-`` commands: objects of the broker, in columns that the user chooses."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Row = dict[str, Any]
 
 
 def columns_of(text: str) -> dict[str, str]:
-    """Columns and what each is, from lines of ``name, name: what``.
+    """Parse columns and their descriptions, from lines of ``name, name: description``.
 
-    A name that says it all needs no more. What only grows while the broker runs begins with ``+``.
+    A description may be missing. The name of a counter that only grows begins with ``+``.
     """
     columns = {}
     for line in filter(None, map(str.strip, text.splitlines())):
@@ -36,15 +36,15 @@ def columns_of(text: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """One kind of thing that can be listed.
+    """One kind of object that can be listed.
 
     Attributes:
-        noun: the plural, as the command has it.
-        columns: what each is, in the order of the help; "" if its name says it.
-        default: those that are shown when none is chosen.
-        row: makes a row of an entry that the operation of the same name gives; it may be one as it is.
-        from_connections: or: makes all rows of all connections.
-        what: of these, for people.
+        noun: the plural, as in the command's name.
+        columns: descriptions in the order of the help; "" for none.
+        default: the columns without a choice of the user.
+        row: makes a row of an entry of the operation's result; some entries are rows already.
+        from_connections: alternatively makes all rows of all connections.
+        what: description of these.
     """
 
     noun: str
@@ -56,31 +56,29 @@ class Listing:
 
     @property
     def command(self) -> str:
-        """Its command, which is also the operation."""
+        """The name of the command and of the operation."""
         return f"list-{self.noun}"
 
     @property
     def takes_vhost(self) -> bool:
-        """Whether it can be asked for what is in one virtual host."""
+        """Whether the command can be limited to one virtual host."""
         operation = OPERATIONS.get(self.command)
         return operation is None or operation.in_vhost or self.names_vhost
 
     @property
     def names_vhost(self) -> bool:
-        """Whether its operation has the virtual host as an argument."""
         operation = OPERATIONS.get(self.command)
         return operation is not None and any(each.name == "vhost" for each in operation.arguments)
 
     @property
     def flags(self) -> tuple[Argument, ...]:
-        """What its operation lists only if asked for."""
+        """The flags of the operation, which include further entries."""
         operation = OPERATIONS.get(self.command)
         arguments = () if operation is None else operation.arguments
         return tuple(each for each in arguments if each.kind is Kind.FLAG)
 
     @property
     def help(self) -> str:
-        """A sentence."""
         return OPERATIONS[self.command].help if not self.what else f"List {self.what}."
 
 
@@ -390,7 +388,7 @@ def _list(listing: Listing, arguments: argparse.Namespace) -> int:
 
 
 def chosen_columns(listing: Listing, written: Sequence[str]) -> tuple[str, ...]:
-    """The columns to show; a dash in a name is as good as an underscore.
+    """Return the columns to show; dashes in names count as underscores.
 
     Raises:
         ConfigError: there is no such column.

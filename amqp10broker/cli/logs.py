@@ -1,8 +1,7 @@
 """The broker's log: structlog to standard error, for people or as one JSON object a line.
 
 An entry below the level costs one call of an empty method. Texts that clients choose (container-ids,
-addresses, descriptions) are escaped, so that they can neither forge a line nor move a terminal's
-cursor.
+addresses, descriptions) are escaped, so that they can neither forge a line nor move a terminal's cursor.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ def configure(level: str, form: str, *, stream: TextIO | None = None) -> None:
     Args:
         level: a key of `LEVELS`, as `Config.log_level`.
         form: ``console`` or ``json``, as `Config.log_format`.
-        stream: where entries go; None is standard error.
+        stream: None is standard error.
     """
     stream = stream if stream is not None else sys.stderr
     processors: list[structlog.typing.Processor] = [
@@ -37,7 +36,7 @@ def configure(level: str, form: str, *, stream: TextIO | None = None) -> None:
     if form == "json":
         processors += [
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            # Text, not structured frames: those would carry local variables, passwords among them.
+            # Text, not structured frames: those would contain local variables, passwords among them.
             structlog.processors.format_exc_info,
             structlog.processors.JSONRenderer(),
         ]
@@ -61,10 +60,8 @@ def configure(level: str, form: str, *, stream: TextIO | None = None) -> None:
 
 @contextmanager
 def messages_of_python() -> Iterator[None]:
-    """Make entries of what Python itself would write to standard error: one line each, like all others.
-
-    That is: warnings, exceptions in threads and where nothing can be raised, as in a finalizer, and what
-    libraries log.
+    """Log Python's own output to standard error: warnings, exceptions in threads and finalizers, libraries'
+    log records.
     """
     log = structlog.get_logger("amqp10broker")
 
@@ -95,7 +92,7 @@ def messages_of_python() -> Iterator[None]:
 
 
 class _OfLibraries(logging.Handler):
-    """Makes entries of what libraries log; each attempt of OpenTelemetry's is one for debugging only."""
+    """OpenTelemetry logs each attempt; these entries are for debugging only."""
 
     def emit(self, record: logging.LogRecord) -> None:
         log = structlog.get_logger("amqp10broker")
@@ -106,7 +103,6 @@ class _OfLibraries(logging.Handler):
 def escape_control_characters(
     _logger: object, _method: str, entry: MutableMapping[str, Any]
 ) -> MutableMapping[str, Any]:
-    """A processor: make every text printable, newlines included."""
     for key, value in entry.items():
         if isinstance(value, str) and not value.isprintable():
             entry[key] = value.encode("unicode_escape").decode("ascii")

@@ -1,4 +1,4 @@
-"""``amqp10broker waiting`` and ``timeline``: what waits now, and what one link did frame by frame."""
+"""``amqp10broker waiting`` and ``timeline``: present waits, and the frames of one link."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from amqp10broker.cli.commands import Command, Parser, add_where, ask, seconds
 from amqp10broker.cli.exits import EXIT_OK
 
 ASK_EVERY_S: Final = 0.5
-"""Far more often than a watch ends by itself, and than a ring of a busy link is full."""
+"""Far shorter than the time-out of a watch, and than the time to fill the ring of a busy link."""
 STEPS_MAX: Final = 5000
 
 
@@ -77,10 +77,10 @@ def _timeline(arguments: argparse.Namespace) -> int:
 
 
 def _ask_on(arguments: argparse.Namespace, watch: int, found: dict[str, Any]) -> Any:
-    """Fetch what came since; why nothing more comes, None: it goes on."""
+    """Returns the reason why nothing more comes, None while it goes on."""
     while True:
         part = ask(arguments, "timeline", watch=watch, since=found.get("next"), limit=STEPS_MAX)
-        if not found or part["lost"]:  # what is behind a gap begins with a state of its own
+        if not found or part["lost"]:  # the part behind a gap begins with a state of its own
             found |= {name: part[name] for name in ("since", "start")} | {"steps": []}
         found["steps"] += part["steps"]
         found |= {name: part[name] for name in ("next", "ended")}

@@ -1,9 +1,9 @@
-"""The `amqp10broker` command: reads the command line and hands over to one command.
+"""The `amqp10broker` command: parses the command line and runs one command.
 
-Starting costs every user time, so this module imports neither Trio nor structlog, and only the file of
-the command that was typed; that imports what it needs when it runs. Exit codes are in `exits`: 0 in
-order, 1 refused or failed, 2 used or configured wrongly, 3 no broker there (but `ping` fails with 1, as
-health checks expect), 130 interrupted by ctrl-C.
+Start-up time matters to every user, so this module imports neither Trio nor structlog, and only the file
+of the command; that imports its dependencies when it runs. Exit codes are in `exits`: 0 in order, 1
+refused or failed, 2 used or configured wrongly, 3 no broker there (but `ping` fails with 1, as health
+checks expect), 130 interrupted by ctrl-C.
 """
 
 from __future__ import annotations
@@ -29,12 +29,11 @@ _EPILOG: Final = (
 
 
 def _told(*operations: str) -> dict[str, str]:
-    """Commands that are operations of the table, with what it says of them."""
     helps = {name: OPERATIONS[name].help for name in operations}
     return {name: f"{help[0].lower()}{help[1:-1]}" for name, help in helps.items()}
 
 
-# Which file has which commands, and what they do, in the order of the help: for that, no file is imported.
+# The file of each command, and its description, in the order of the help: for that, no file is imported.
 HOMES: Final[Mapping[str, Mapping[str, str]]] = {
     "serving": {
         "serve": "run the broker",
@@ -154,7 +153,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         typed = written[place]
         dashed = typed.replace("_", "-")
         if any(dashed in names for names in HOMES.values()):
-            # As RabbitMQ's tools spell it: set_policy.
+            # RabbitMQ's tools spell it with underscores: set_policy.
             typed = written[place] = dashed
         elif (meant := closest(dashed, [name for names in HOMES.values() for name in names])) is not None:
             _complain(f"there is no command '{dashed}'; did you mean {meant}?")
@@ -170,7 +169,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as ended:
         raise SystemExit(wrong if ended.code == EXIT_USAGE else ended.code) from None
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # Names come from clients; what the terminal's encoding does not have is shown as an escape.
+        # Names come from clients; characters outside the terminal's encoding are shown as escapes.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code: int = arguments.do(arguments)
@@ -183,13 +182,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         _complain(error)
         return exit_code(error)
     except ValueError as error:
-        # Python makes surrogates of bytes of the command line that are no text, and no frame can carry them.
+        # Python makes surrogates of command-line bytes that are not text, and no frame can carry them.
         if all(each.isascii() or each.encode(errors="ignore").decode() == each for each in written):
             raise
         _complain(f"an argument has bytes in it that are no UTF-8; write it in UTF-8 ({error})")
         return wrong
     except BrokenPipeError:
-        # The reader of a pipe (head, less) has had enough; without this, flushing at exit complains.
+        # The reader of a pipe (head, less) has closed it; without this, flushing at exit complains.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_OK
     except KeyboardInterrupt:
@@ -197,10 +196,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def build_parser(typed: str | None = None, *, whole: bool = True) -> Parser:
-    """The command line.
+    """Build the parser of the command line.
 
     Args:
-        typed: the command that was typed; the others are left out then, unless there is none such.
+        typed: the command; the others are left out then, unless it is unknown.
         whole: with the arguments of all commands; without, they are only listed.
     """
     parser = Parser(
@@ -224,7 +223,7 @@ def build_parser(typed: str | None = None, *, whole: bool = True) -> Parser:
 
 
 def command_of(home: str, name: str) -> Command:
-    """A command, from its file."""
+    """Import a command from its file."""
     commands: Sequence[Command] = importlib.import_module(f"amqp10broker.cli.{home}").COMMANDS
     return next(command for command in commands if command.name == name)
 

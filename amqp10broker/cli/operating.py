@@ -1,4 +1,4 @@
-"""Commands that call one operation of the table, and what each says of the result."""
+"""Commands that call one operation of the table, and the formatting of their results."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _declared(kind: str, arguments: argparse.Namespace, result: Any) -> str:
 
 
 def _queue_is_there(arguments: argparse.Namespace, given: dict[str, Any]) -> None:
-    # To clients, deleting what is not there is no error. Whoever types a name wants to know.
+    # To clients, deleting a missing object is not an error. At a terminal it is worth an error.
     ask(arguments, "get-queue", name=arguments.name)
 
 
@@ -123,8 +123,6 @@ def _alarm_said(arguments: argparse.Namespace, result: Any) -> str:
 
 
 def _limit(name: str, description: str, meaning: str, help: str, words: tuple[str, ...]) -> Call:
-    """A command that changes where one alarm begins."""
-
     def more(parser: Parser) -> None:
         value: Any = parser.add_argument("value", nargs="+", metavar="VALUE", help=help)
         value.completions = words

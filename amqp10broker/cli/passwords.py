@@ -1,4 +1,4 @@
-"""Getting a password without the command line, which others on the machine can read in the process list."""
+"""Reads passwords without the command line, which other users of the machine can read in the process list."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from amqp10broker.errors import ConfigError
 
 
 def add_password_file(parser: argparse._ActionsContainer) -> None:
-    """Where the password is."""
+    """Add the option of a file with the password."""
     parser.add_argument(
         "--password-file",
         metavar="FILE",
@@ -20,14 +20,14 @@ def add_password_file(parser: argparse._ActionsContainer) -> None:
 
 
 def add_password(parser: argparse.ArgumentParser) -> None:
-    """The new password of a user, or that there is none."""
+    """Add the options of a user's new password, or of none."""
     password = parser.add_mutually_exclusive_group()
     add_password_file(password)
     password.add_argument("--no-password", action="store_true", help="nobody can log in with a password")
 
 
 def new_password(arguments: argparse.Namespace) -> str | None:
-    """What `add_password` asks for, for the user who was named; None: there shall be none.
+    """Read the new password by the options of `add_password`; None: without password login.
 
     Raises:
         ConfigError: as `read_password`.
@@ -38,15 +38,15 @@ def new_password(arguments: argparse.Namespace) -> str | None:
 
 
 def read_password(file: str | None, user: str, *, confirm: bool) -> str:
-    """The password of a user: from a file, from standard input, or typed.
+    """Read the password of a user from a file, from standard input, or from the terminal.
 
     Args:
-        file: ``-`` for standard input; None asks at a terminal, if standard input is one.
-        user: whose, for the prompt.
-        confirm: have it typed twice.
+        file: ``-`` for standard input; None prompts at a terminal, if standard input is one.
+        user: for the prompt.
+        confirm: prompt twice.
 
     Raises:
-        ConfigError: there is none, it is no UTF-8, or it was typed differently the second time.
+        ConfigError: there is none, it is not UTF-8, or it was typed differently the second time.
     """
     if file is None and sys.stdin.isatty():
         import getpass
@@ -62,10 +62,10 @@ def read_password(file: str | None, user: str, *, confirm: bool) -> str:
 
 
 def first_line(file: str) -> str:
-    """What a file, or standard input for ``-``, begins with.
+    """Return the first line of a file, or of standard input for ``-``.
 
     Raises:
-        ConfigError: it cannot be read, or is no UTF-8.
+        ConfigError: it cannot be read, or is not UTF-8.
     """
     content = read_file(file)
     try:

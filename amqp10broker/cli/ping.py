@@ -1,7 +1,8 @@
-"""``amqp10broker ping``: does a broker let us in and answer, and does a message pass through a queue?
+"""``amqp10broker ping``: checks that a broker accepts a login and answers, and passes a message through a
+queue.
 
-Uses the client room, so it says what a client would see; made for health checks of containers, where
-a plain exit code and one sentence are wanted.
+Uses the AMQP client, so it has a client's view; made for health checks of containers, which need an exit
+code and one sentence.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
 
 _BATCH: Final = 100
 _TTL_MS: Final = 60_000
-"""A message that could not be taken out again is not to stay for ever."""
+"""A message that could not be taken out again must not stay forever."""
 _OTHERS_MAX: Final = 1000
-"""Messages of others that are looked through, and given back, to find ours."""
+"""The most other messages that are read, and released, in search of the own one."""
 
 
 def _ping_arguments(parser: Parser) -> None:
@@ -49,10 +50,10 @@ def _ping_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Try it, and print one line for the answer and one for the message.
+    """Run the check, and print one line for the answer and one for the message.
 
     Raises:
-        ClientError: it failed; the message says how, and what to do.
+        ClientError: it failed; the message has cause and remedy.
     """
     from amqp10broker.client.blocking import connect
     from amqp10broker.client.options import ClientOptions
@@ -73,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
         assert opened is not None
         properties = opened.properties or {}
         product = f"{properties.get('product', 'no product named')} {properties.get('version', '')}".rstrip()
-        # Ours calls itself RabbitMQ for the sake of clients, and says here who it is.
+        # This broker announces itself as RabbitMQ for the sake of clients, and has its real name here.
         product = str(properties.get("information", product))
         print(f"{opened.container_id} answered in {took} ({product})")
         if arguments.queue is not None:
@@ -88,7 +89,7 @@ def _pass_message(client: Client, queue: str) -> str:
     from amqp10broker.client.message import Header, Message, Properties
     from amqp10broker.client.url import queue_address
 
-    # By its address and not as a bare name, which would declare a queue that is not there.
+    # By its address and not as a bare name, which would declare a missing queue.
     receiver = client.receiver(queue_address(queue) if queue else None, credit=0)
     through = f"queue '{queue}'" if queue else "a temporary queue"
     sender = client.sender(receiver.address)
@@ -96,12 +97,12 @@ def _pass_message(client: Client, queue: str) -> str:
     sender.send(Header(ttl=_TTL_MS).encode() + bare)
     others = 0
     while others < _OTHERS_MAX:
-        # It was accepted, so it is in the queue: no need to wait, only to take what is there.
+        # The message was accepted, so it is in the queue: no need to wait.
         batch = receiver.fetch(_BATCH, timeout_s=0)
         for delivery in batch:
             if delivery.payload.endswith(bare):
                 receiver.accept(delivery)
-                return through  # what is not settled goes back to its place when the connection closes
+                return through  # unsettled messages return to their places when the connection closes
         others += len(batch)
         if len(batch) < _BATCH:
             raise ClientError(

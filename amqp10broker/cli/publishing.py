@@ -1,4 +1,4 @@
-"""``amqp10broker publish``: send messages, and say what the broker made of them."""
+"""``amqp10broker publish``: sends messages, and prints their outcomes."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _publish(arguments: argparse.Namespace) -> int:
 
 
 def report(outcomes: Iterable[Outcome | None], where: str) -> None:
-    """Say what became of the messages.
+    """Print the outcomes of messages.
 
     Raises:
         Failed: not all of them were accepted.
@@ -114,7 +114,7 @@ def report(outcomes: Iterable[Outcome | None], where: str) -> None:
 
 
 def message_of(arguments: argparse.Namespace) -> Message:
-    """The message that the options describe.
+    """Make the message of the options.
 
     Raises:
         ConfigError: one is out of range, or there is no body, or there are two.

@@ -1,4 +1,4 @@
-"""``amqp10broker record``: begin and end recording flow events of a running broker, and show how it goes."""
+"""``amqp10broker record``: begins and ends recording flow events of a running broker, and shows its state."""
 
 from __future__ import annotations
 

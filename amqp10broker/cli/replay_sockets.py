@@ -1,4 +1,4 @@
-"""Sockets of ``amqp10broker replay``: one thread, as many connections as are played."""
+"""Sockets of ``amqp10broker replay``: one thread, one connection per replayed one."""
 
 from __future__ import annotations
 
@@ -17,15 +17,13 @@ if TYPE_CHECKING:
     from amqp10broker.replay.replay import Replay
 
 _LOOK_AGAIN_S: Final = 0.25
-"""A selector is not waited at for longer, so that ctrl-C is heard on every system."""
+"""The selector does not wait for longer, so that ctrl-C works on every system."""
 
 
 def drive(replay: Replay, url: BrokerUrl, timeout_s: float) -> None:
-    """Play until all is over.
+    """Run a replay until all connections have ended.
 
     Args:
-        replay: what.
-        url: where to.
         timeout_s: seconds to connect within.
     """
     context = ssl.create_default_context() if url.tls else None

@@ -1,4 +1,4 @@
-"""``amqp10broker replay``: play recorded clients again, and say what came otherwise."""
+"""``amqp10broker replay``: replays recorded clients, and prints the differences."""
 
 from __future__ import annotations
 
@@ -81,17 +81,11 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _what_helps(url: BrokerUrl) -> str:
-    """What to do if no broker answers there."""
     helps = "start the broker, or correct --url"
     return f"{helps}; SSL_CERT_FILE names a file of authorities that are trusted" if url.tls else helps
 
 
 def _url(written: str | None) -> BrokerUrl:
-    """Where to play.
-
-    Raises:
-        ConfigError: it is said nowhere, or is no URL.
-    """
     from amqp10broker.cli.broker_url import from_environment
     from amqp10broker.client.url import UrlError, parse_url
 

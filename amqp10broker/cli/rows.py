@@ -1,6 +1,6 @@
-"""What the broker answers, as rows for a listing: a value for each column that it offers, and more.
+"""Converts the broker's answers to rows of a listing, with at least a value for each column.
 
-Pure: documents in, rows out. Names of columns are RabbitMQ's where it has the thing.
+Names of columns are RabbitMQ's where it has an equivalent.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ Connections = Sequence[Document]
 
 
 def queue_row(queue: Document) -> Row:
-    """A queue of `list-queues`."""
     ready, unsettled, dead = queue["message_count"], queue["messages_unsettled"], queue["messages_dlx"] or 0
     counters = dict(queue["counters"])
     if "delivery_limit" in counters:  # the column of this name is RabbitMQ's: the limit
         counters["over_delivery_limit"] = counters.pop("delivery_limit")
     return {
         **queue,
-        # A stream keeps what it has delivered: that is among the ready messages.
+        # A stream stores delivered messages, too: they are among the ready ones.
         "messages": ready if queue["type"] == "stream" or ready is None else ready + unsettled + dead,
         "messages_ready": ready,
         "messages_unacknowledged": unsettled,
@@ -31,7 +30,6 @@ def queue_row(queue: Document) -> Row:
 
 
 def binding_row(binding: Document) -> Row:
-    """A binding of `list-bindings`."""
     kind = "queue" if "destination_queue" in binding else "exchange"
     return {
         "source_name": binding["source"],
@@ -47,7 +45,6 @@ def binding_row(binding: Document) -> Row:
 
 
 def connection_rows(connections: Connections) -> Iterator[Row]:
-    """All connections."""
     for connection in connections:
         client = connection.get("client") or {}
         names = (str(client[key]) for key in ("connection_name", "product", "version") if key in client)
@@ -61,7 +58,6 @@ def connection_rows(connections: Connections) -> Iterator[Row]:
 
 
 def session_rows(connections: Connections) -> Iterator[Row]:
-    """All sessions of AMQP 1.0."""
     for connection in connections:
         for session in connection["sessions"]:
             yield {
@@ -74,7 +70,6 @@ def session_rows(connections: Connections) -> Iterator[Row]:
 
 
 def link_rows(connections: Connections) -> Iterator[Row]:
-    """All links of AMQP 1.0."""
     for connection in connections:
         for session in connection["sessions"]:
             for link in session["links"]:
@@ -87,7 +82,6 @@ def link_rows(connections: Connections) -> Iterator[Row]:
 
 
 def transaction_rows(connections: Connections) -> Iterator[Row]:
-    """All transactions of AMQP 1.0 that are open."""
     for connection in connections:
         for session in connection["sessions"]:
             for transaction in session.get("transactions", ()):
@@ -95,7 +89,6 @@ def transaction_rows(connections: Connections) -> Iterator[Row]:
 
 
 def channel_rows(connections: Connections) -> Iterator[Row]:
-    """All channels of AMQP 0-9-1."""
     for connection in connections:
         for channel in connection.get("channels", ()):
             yield {
@@ -108,9 +101,9 @@ def channel_rows(connections: Connections) -> Iterator[Row]:
 
 
 def consumer_rows(connections: Connections) -> Iterator[Row]:
-    """Whoever takes messages from queues: receivers of AMQP 1.0, consumers of AMQP 0-9-1.
+    """Yield the receivers of AMQP 1.0 and the consumers of AMQP 0-9-1.
 
-    What a client has asked for in advance is its link credit there and its prefetch here.
+    Their prefetch is the link credit in the former, and the prefetch in the latter.
     """
     for link in link_rows(connections):
         if link["role"] == "receiver":
@@ -133,7 +126,6 @@ def consumer_rows(connections: Connections) -> Iterator[Row]:
 
 
 def _counted(thing: Document) -> Row:
-    """Its counters, and what went wrong last with it, in a line."""
     error = thing["last_error"]
     text = None
     if error is not None:

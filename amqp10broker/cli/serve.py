@@ -1,7 +1,7 @@
-"""``amqp10broker serve``: set up the process, run the broker, turn its end into an exit code.
+"""``amqp10broker serve``: sets up the process, runs the broker, and turns its end into an exit code.
 
-What belongs to the process and not to the broker is here: log, garbage collector, exit code. Signals are
-`amqp10broker.tasks.run`'s, the order of shutdown is the broker's.
+The parts that belong to the process are here: log, garbage collector, exit code. `amqp10broker.tasks.run`
+handles signals.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from amqp10broker.config import Config
 from amqp10broker.errors import BrokerError
 from amqp10broker.tasks.run import run_broker
 
-# Messages in flight are many, live briefly and form no cycles. With the default thresholds (700, 10,
-# 10) the collector walks them again and again: 0.3 to 0.6 µs a message.
+# Messages in flight are many, live briefly and form no cycles. With the default thresholds (700, 10, 10) the
+# collector walks them again and again: 0.3 to 0.6 µs a message.
 GC_THRESHOLDS: Final = (50_000, 50, 1_000)
 
 COUNTS_REFERENCES: Final = sys.implementation.name == "cpython"
@@ -31,17 +31,17 @@ COUNTS_REFERENCES: Final = sys.implementation.name == "cpython"
 
 
 class _Progress:
-    """Whether the broker has come up: an error before that is one of the place, not of the program."""
+    """An error before the broker is up is one of the environment, not of the program."""
 
     up = False
 
 
 def run(config: Config) -> int:
-    """Run the broker until it is told to stop.
+    """Run the broker until a signal stops it.
 
     Returns:
-        The exit code: 0 after an orderly shutdown, 1 after a failure, which has been logged, 130 after ctrl-C
-        before it was up; afterwards ctrl-C is an orderly shutdown.
+        The exit code: 0 after an orderly shutdown, 1 after a failure, which has been logged, 130 after
+        ctrl-C before it was up; afterwards ctrl-C is an orderly shutdown.
     """
     logs.configure(config.log_level, config.log_format)
     if COUNTS_REFERENCES:
@@ -74,7 +74,7 @@ async def _serve(config: Config, progress: _Progress) -> None:
     def on_up(addresses: list[tuple[str, int]], encrypted: list[tuple[str, int]]) -> None:
         progress.up = True
         if COUNTS_REFERENCES:
-            # What the imports made stays for good; the collector need not look at it again.
+            # The imported objects stay for good; the collector need not walk them again.
             gc.freeze()
         told = {"addresses": addresses, "tls": encrypted} if encrypted else {"addresses": addresses}
         structlog.get_logger("amqp10broker").info(
@@ -105,7 +105,7 @@ def _report(
 
 
 def plain_sentence(error: BaseException, config: Config, *, up: bool) -> str | None:
-    """What went wrong and what to do, for a failure that a user can mend; None for any other."""
+    """Return cause and remedy of a failure that a user can correct; None for any other."""
     if isinstance(error, BrokerError):
         return str(error)
     if up or not isinstance(error, OSError):
@@ -126,12 +126,12 @@ def plain_sentence(error: BaseException, config: Config, *, up: bool) -> str | N
 
 
 def address_text(host: str, port: int) -> str:
-    """``host:port``, with an IPv6 address in brackets."""
+    """Format ``host:port``, with an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
-    """The exceptions in a group of groups."""
+    """Yield the exceptions in nested groups."""
     if isinstance(error, BaseExceptionGroup):
         for each in error.exceptions:
             yield from leaves(each)

@@ -1,6 +1,6 @@
-"""Telling the service manager that clients can come in: the protocol of sd_notify(3), one datagram.
+"""Readiness notification of the service manager: the protocol of sd_notify(3), one datagram.
 
-systemd gives a unit of ``Type=notify`` the address in the environment; without it nobody is told.
+systemd sets the address in the environment for a unit of ``Type=notify``; without it nothing is sent.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ VARIABLE: Final = "NOTIFY_SOCKET"
 
 
 def tell_ready(environ: Mapping[str, str]) -> None:
-    """Say it; a manager that cannot be reached is none of the broker's concerns.
+    """Send the notification; failures are ignored.
 
     Args:
         environ: of the process.

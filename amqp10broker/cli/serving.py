@@ -1,4 +1,4 @@
-"""``amqp10broker serve``: the options, which are the table of settings, and the configuration they make."""
+"""``amqp10broker serve``: its options, made of the table of settings, and the configuration of these."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ _HTTP: Final = (
 _OTEL: Final = tuple(name for name in SETTINGS if name.startswith("otel_"))
 _OAUTH2: Final = tuple(name for name in SETTINGS if name.startswith("oauth2_"))
 HTTP_PORT_ABOVE: Final = 10_000
-"""By how much the HTTP port is above that of AMQP unless it is given: RabbitMQ's 15672 beside 5672."""
+"""The default distance of the HTTP port from that of AMQP: RabbitMQ's 15672 beside 5672."""
 PROMETHEUS_PORT_ABOVE: Final = 10_020
-"""Likewise of the port of metrics: RabbitMQ's 15692."""
+"""The default distance of the port of metrics from that of AMQP: RabbitMQ's 15692."""
 _TESTING: Final = ("test_mode",)
-# The settings whose default reads badly: an empty or missing value that stands for something.
+# Descriptions of defaults that read badly: an empty or missing value with a meaning.
 _DEFAULTS_IN_WORDS: Final = {
     "container_id": "amqp10broker@HOSTNAME",
     "admin_socket": "PORT.sock in a private directory",
@@ -130,7 +130,7 @@ def _arguments(parser: Parser) -> None:
 def _add_setting(
     parser: argparse.ArgumentParser | argparse._ArgumentGroup, setting: Setting, default: object
 ) -> None:
-    """One option. The text is parsed with the other sources, so that its errors read like theirs."""
+    """The text is parsed with the other sources, so that its errors read like theirs."""
     if setting.kind is bool:
         parser.add_argument(
             setting.flag,
@@ -155,14 +155,14 @@ def _add_setting(
 
 
 def config_of(arguments: argparse.Namespace) -> Config:
-    """The configuration that `serve` runs with, from the parsed options and the process's environment.
+    """Make the configuration of `serve` from the parsed options and the process's environment.
 
     Raises:
         ConfigError: some source has an unknown name or a bad value.
     """
     flags = {name: getattr(arguments, name) for name in (*SETTINGS, "user", "confirm_delay", "sync_delay")}
     config = Config.load(file=arguments.config, environ=os.environ, flags=flags)
-    # One who has not asked for a port shall not be kept from starting a second broker by it.
+    # A default port that is in use must not prevent the start of a second broker.
     if config.http and config.http_port is None:
         config = replace(config, http_port=_above(config, HTTP_PORT_ABOVE), http_optional=True)
     if config.http and config.prometheus and config.prometheus_port is None:
@@ -172,14 +172,13 @@ def config_of(arguments: argparse.Namespace) -> Config:
 
 
 def _above(config: Config, offset: int) -> int:
-    """A port so much above that of AMQP; any, where there is none."""
     port = config.port + offset
     return port if config.port and port <= 65_535 else 0
 
 
 def _serve(arguments: argparse.Namespace) -> int:
     config = config_of(arguments)
-    # Imports make no garbage, and what they make stays: the collector walks it neither meanwhile nor when it
+    # Imports make no garbage, and their objects stay: the collector walks them neither meanwhile nor when it
     # is on again, which took a tenth of a start.
     gc.disable()
     from amqp10broker.cli import serve  # Trio and structlog: for this command only

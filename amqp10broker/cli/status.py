@@ -1,4 +1,4 @@
-"""``amqp10broker status``: fetch the status document and show it, once or again and again."""
+"""``amqp10broker status``: fetches the status document and shows it, once or repeatedly."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from amqp10broker.cli.exits import EXIT_OK
 from amqp10broker.cli.text import fit
 
 SHOWN_MAX: Final = 20
-"""Connections and waits that are told unless all are asked for: what comes first must not scroll away."""
+"""Connections and waits shown by default: the first lines must not scroll away."""
 
-# The alternate screen keeps the user's scrollback; the cursor would flicker.
+# The alternate screen preserves the user's scrollback; the cursor would flicker.
 WIDTH_MIN: Final = 40
 _ENTER: Final = "\x1b[?1049h\x1b[?25l\x1b[2J"
 _LEAVE: Final = "\x1b[?25h\x1b[?1049l"
@@ -79,16 +79,15 @@ def run(
     """Show the status of the broker at `place`.
 
     Args:
-        place: where the broker is.
         watch_s: show it again every so many seconds until ctrl-C; None: once.
         as_json: the document instead of tables; one line each time if watched.
-        choose: what of it, see `service.survey.Selection`; None or empty: everything.
-        all_of_them: leave no connection out, however many there are; for a screen no choice is left.
-        stream: where to; None is standard output.
+        choose: a selection of it (`service.survey.Selection`); None or empty: everything.
+        all_of_them: show all connections; for a screen without a selection.
+        stream: None is standard output.
         fetch, sleep: replaced by tests.
 
     Raises:
-        AdminSocketError: no broker is there, or none any more.
+        AdminSocketError: there is no broker, or not any more.
     """
     stream = stream if stream is not None else sys.stdout
     on_screen = watch_s is not None and not as_json and stream.isatty()
@@ -126,12 +125,12 @@ def run(
 
 
 def width_of(stream: TextIO) -> int:
-    """Columns of the terminal, also if a pager stands between, or what COLUMNS says; else a usual number."""
+    """Return the columns of the terminal, even behind a pager, or COLUMNS; else a usual number."""
     if stream.isatty() or os.environ.get("COLUMNS", "").isdecimal():
         return max(shutil.get_terminal_size().columns, WIDTH_MIN)
     try:
         return max(os.get_terminal_size(sys.stderr.fileno()).columns, WIDTH_MIN)
-    except (OSError, ValueError, AttributeError):  # no terminal, or none that is a file
+    except (OSError, ValueError, AttributeError):  # not a terminal, or not a file
         return status_view.WIDTH
 
 
@@ -154,12 +153,12 @@ def _frame(document: Any) -> str:
 
 
 def frame(lines: list[str], rows: int, columns: int | None = None) -> str:
-    """One picture: written over the last one line by line, so nothing is ever blank in between.
+    """Format one picture, written over the last one line by line, so nothing is ever blank in between.
 
     Args:
-        lines: what there is to show.
+        lines: the text to show.
         rows: of the screen.
-        columns: likewise; a longer line would take two rows. None: no line is longer.
+        columns: of the screen; a longer line would take two rows. None: no line is longer.
     """
     if len(lines) > rows:
         hidden = len(lines) - rows + 1

@@ -1,8 +1,8 @@
-"""The status document as text: lines and tables that fit the terminal.
+"""Formats the status document as text: lines and tables that fit the terminal.
 
-Takes the document of the administration socket's `status` operation and returns lines; prints
-nothing. Roles are the client's: a *sender* is a link on which the client sends. A number that makes
-no sense for a link (queue credit of a publisher) is shown as ``-``.
+Takes the document of the administration socket's `status` operation and returns lines. Roles are the
+client's: a *sender* is a link on which the client sends. A number without a meaning for a link (queue
+credit of a publisher) is shown as ``-``.
 """
 
 from __future__ import annotations
@@ -55,16 +55,16 @@ _DEAD_LETTER_COLUMNS: Final = (
 )
 
 _MISHAPS: Final = ("rejected", "unroutable", "returned", "requeued", "discarded")
-"""Counters of links and channels that are shown once they have counted something."""
+"""Counters of links and channels that are shown only above 0."""
 
 Document = Mapping[str, Any]
 
 _SUSPENDED_SHOWN: Final = 10
-"""Suspended links that are drawn."""
+"""The most suspended links that are shown."""
 
 
 def render(document: Document, *, width: int = WIDTH) -> list[str]:
-    """The whole document as lines of at most `width` columns: what waits first, then each connection."""
+    """Format the whole document as lines of at most `width` columns: waits first, then each connection."""
     lines = _broker(document.get("broker", {}), width)
     lines += _waiting(document, width)
     connections = document.get("connections", [])
@@ -89,7 +89,6 @@ def render(document: Document, *, width: int = WIDTH) -> list[str]:
 
 
 def _waiting(document: Document, width: int) -> list[str]:
-    """How many wait and why, and the longest waits."""
     summary = document.get("summary", {})
     if not summary.get("connections_in_all"):
         return []
@@ -101,7 +100,6 @@ def _waiting(document: Document, width: int) -> list[str]:
 
 
 def _more(count: int, noun: str, width: int) -> list[str]:
-    """That something is left out, and how to see it."""
     if count <= 0:
         return []
     what = f"{count} more {noun if count == 1 or noun == 'wait' else noun + 's'}"
@@ -109,7 +107,6 @@ def _more(count: int, noun: str, width: int) -> list[str]:
 
 
 def _queues(queues: Sequence[Document], width: int) -> list[str]:
-    """The table of queues, and below a queue what has befallen it."""
     heading, *rows = table(_QUEUE_COLUMNS, queues, width)
     lines = [heading]
     for queue, row in zip(queues, rows, strict=True):
@@ -134,13 +131,11 @@ def _fullness(queue: Document, limits: Document) -> str:
 
 
 def _counted(part: Document, names: Sequence[str]) -> list[str]:
-    """Counters that have counted something."""
     counters = part.get("counters") or {}
     return [f"{name.replace('_', '-')} {counters[name]}" for name in names if counters.get(name)]
 
 
 def _last_error(part: Document, width: int, indent: str) -> list[str]:
-    """What was refused last."""
     error = part.get("last_error")
     if not error:
         return []
@@ -150,7 +145,7 @@ def _last_error(part: Document, width: int, indent: str) -> list[str]:
 
 
 def _waits(part: Document, width: int, indent: str, name: str = "") -> list[str]:
-    """Why it waits, since when; or, if it does not, what else is to be said of it."""
+    """Without a wait, other remarkable facts are shown."""
     why = clean(part.get("waits_why") or "")
     if part.get("waits"):
         seconds = part.get("waits_for_s")
@@ -164,7 +159,6 @@ def _waits(part: Document, width: int, indent: str, name: str = "") -> list[str]
 
 
 def _dead_lettered(queues: Sequence[Document], width: int) -> list[str]:
-    """The queues that have given messages to their dead-letter exchange, and why."""
     rows = [
         {"name": queue.get("name"), **queue["dead_lettered"]}
         for queue in queues
@@ -209,7 +203,6 @@ def _broker(broker: Document, width: int) -> list[str]:
 
 
 def _suspended(link: Document) -> list[str]:
-    """A link that waits for its client."""
     left = link.get("left_s")
     container = clean(link.get("container_id"))
     return [
@@ -226,7 +219,6 @@ def _where(data_dir: object) -> str:
 
 
 def _journal(journal: Document | None) -> list[str]:
-    """How much of the journal is needed, and how long a sync takes."""
     if not journal:
         return []
     if not journal.get("recovered"):
@@ -245,7 +237,6 @@ def _journal(journal: Document | None) -> list[str]:
 
 
 def _recording(recording: Document | None) -> list[str]:
-    """What is recorded, and whether something is missing."""
     if not recording:
         return []
     facts = [
@@ -260,7 +251,6 @@ def _recording(recording: Document | None) -> list[str]:
 
 
 def _recording_failed(failed: Document | None) -> list[str]:
-    """Why nothing is recorded any more, and what is missing."""
     if not failed:
         return []
     return [
@@ -272,7 +262,7 @@ def _recording_failed(failed: Document | None) -> list[str]:
 
 
 def _trace(trace: Document) -> list[str]:
-    """Who is traced, and into what: others may read it."""
+    """The trace file may contain data that others should not read."""
     facts = [
         f"tracing {clean(trace.get('target'))}",
         f"into {clean(trace.get('into'))}",
@@ -284,7 +274,6 @@ def _trace(trace: Document) -> list[str]:
 
 
 def _limits(resources: Document) -> list[str]:
-    """What is measured, and where the alarms begin."""
     facts = []
     memory = resources.get("memory", {})
     if memory.get("limit_bytes") is not None:
@@ -299,7 +288,6 @@ def _limits(resources: Document) -> list[str]:
 
 
 def _alarm(name: str, resource: Document) -> str:
-    """Since when an alarm is on, why, and what ends it."""
     reasons = []
     ends = f"ends at {size(resource.get('alarm_ends_at_bytes'))}"
     for cause in resource.get("causes", []):
@@ -389,7 +377,8 @@ def _session(session: Document, width: int, container_id: str) -> list[str]:
     links = session.get("links", [])
     if not links:
         return [*lines, "    no links"]
-    # proton begins each link's name with the container-id, which stands above: what differs is behind it.
+    # proton begins each link's name with the container-id, which is shown above: the rest identifies the
+    # link.
     links = [
         {**link, "name": str(link.get("name") or "").removeprefix(f"{container_id}-") or link.get("name")}
         for link in links
@@ -416,7 +405,6 @@ def _transaction(transaction: Document, width: int) -> list[str]:
 
 
 def _below_link(link: Document, width: int) -> list[str]:
-    """What is worth a line of its own only when there is something to say."""
     lines: list[str] = []
     facts: list[str] = []
     queue = link.get("queue")
@@ -439,7 +427,7 @@ def _below_link(link: Document, width: int) -> list[str]:
 
 
 def table(columns: Sequence[tuple[str, str, bool]], rows: Sequence[Document], width: int) -> list[str]:
-    """A heading and one line a row. Numbers are shown whole; texts share what room is left."""
+    """Format a heading and one line a row. Numbers are shown in full; texts share the remaining width."""
     headings = [heading for heading, _, _ in columns]
     cells = [[clean(row.get(key)) for _, key, _ in columns] for row in rows]
     widths = [max(len(cell) for cell in column) for column in zip(headings, *cells, strict=True)]
@@ -464,7 +452,6 @@ def _row(cells: Iterable[str], aligned: Iterable[tuple[int, bool]]) -> str:
 
 
 def _wrapped(facts: Iterable[str], width: int, indent: str, *, hanging: str | None = None) -> list[str]:
-    """Facts side by side; a line is broken between two of them, not within."""
     hanging = indent if hanging is None else hanging
     lines: list[str] = []
     line = indent

@@ -1,4 +1,4 @@
-"""``amqp10broker storage``: reads the files of a data folder without a broker, or takes them as they are."""
+"""``amqp10broker storage``: reads or repairs the files of a data folder, without a broker."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _run(arguments: argparse.Namespace) -> int:
 def _accept(arguments: argparse.Namespace) -> int:
     disk = OsDisk()
     path = os.path.abspath(arguments.folder)
-    inspect_data_folder(disk, path, without_inventory=True).close()  # nothing is made where there is none
+    inspect_data_folder(disk, path, without_inventory=True).close()  # does not create a missing folder
     folder = open_data_folder(disk, path, f"process {os.getpid()}", without_inventory=True)
     try:
         given_up = list(accept_folder(disk, folder))

@@ -1,7 +1,7 @@
-"""Rows as text: the box table that RabbitMQ's `pretty_table` prints, JSON, CSV, or plain lines.
+"""Formats rows as text: the box table of RabbitMQ's `pretty_table`, JSON, CSV, or plain lines.
 
-Takes columns and rows and returns text; prints nothing. Names come from clients: what could steer a
-terminal is escaped in every form, and in CSV what a spreadsheet would take for a formula.
+Names come from clients: control characters for a terminal are escaped in every form, and in CSV also
+formulas of a spreadsheet.
 """
 
 from __future__ import annotations
@@ -32,16 +32,14 @@ def render(
     encoding: str | None = "utf-8",
     width: int | None = None,
 ) -> str:
-    """The rows as text that ends with a line break; empty if there is nothing to show.
+    """Format rows as text that ends with a line break; empty without output.
 
     Args:
-        columns: which, in order.
-        rows: values by column.
         form: one of `FORMATS`.
         header: name the columns; JSON always does.
-        encoding: of where it goes; a box that it cannot show is drawn in ASCII.
-        width: columns of the terminal, within which a box stays: long texts take several lines. None: no
-            bound, as for what a program reads.
+        encoding: of the output; a box that it cannot show is drawn in ASCII.
+        width: columns of the terminal, within which a box stays: long texts take several lines. None:
+            unlimited, for programs.
     """
     if form == "json":
         return _json(columns, rows)
@@ -84,7 +82,7 @@ def _box(lines: Sequence[Sequence[str]], drawn: str, width: int | None) -> str:
 
 
 def _narrowed(widths: Sequence[int], lines: Sequence[Sequence[str]], width: int) -> list[int]:
-    """Widths of columns whose box fits, where that goes: texts give way, numbers do not."""
+    """Texts become narrower, numbers do not."""
     narrow = list(widths)
     texts = [at for at, column in enumerate(zip(*lines, strict=True)) if not all(map(_is_number, column[1:]))]
     excess = sum(narrow) + 3 * len(narrow) + 1 - width
@@ -102,7 +100,7 @@ def _is_number(text: str) -> bool:
 
 
 def _in_pieces(text: str, width: int) -> list[str]:
-    """A cell in lines: broken behind what parts a name, where there is something in reach, else anywhere."""
+    """Breaks a line behind a separator in the name within reach, else anywhere."""
     pieces = []
     while _width(text) > width:
         end = min(width, len(text))
@@ -120,14 +118,14 @@ def _json(columns: Sequence[str], rows: Sequence[Row]) -> str:
 
 
 def as_json(document: object) -> str:
-    """A document as JSON in lines, with everything escaped in its strings that is not printable."""
+    """Format a document as JSON in lines, with all non-printable characters in its strings escaped."""
     import json
 
     text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
     if text.replace("\n", "").isprintable():
         return text
-    # JSON itself asks for that below U+0020 only: not for DEL, U+009B (which begins an escape sequence of
-    # terminals), or marks that turn the direction of writing.
+    # JSON itself requires that below U+0020 only: not for DEL, U+009B (which begins an escape sequence of
+    # terminals), or marks that change the direction of writing.
     return "".join(
         each if each == "\n" or each.isprintable() else json.dumps(each).strip('"') for each in text
     )
@@ -146,14 +144,14 @@ def _csv(columns: Sequence[str], rows: Sequence[Row], header: bool) -> str:
 
 
 def _csv_cell(value: object) -> str:
-    """`cell`; a text that a spreadsheet would take for a formula begins with an apostrophe."""
+    """A text that a spreadsheet would take for a formula begins with an apostrophe."""
     text = cell(value)
     is_text = isinstance(value, str | list)
     return f"'{text}" if is_text and text.startswith(_FORMULA) else text
 
 
 def plain(value: object) -> str:
-    """A value as text: nothing for None, true or false, names with commas, JSON for other lists and maps."""
+    """Format a value: nothing for None, true or false, names with commas, JSON for other lists and maps."""
     match value:
         case None:
             return ""
@@ -170,13 +168,13 @@ def plain(value: object) -> str:
 
 
 def cell(value: object) -> str:
-    """`plain`, with everything escaped that is not printable: line ends, tabs, escape sequences."""
+    """Format a value as `plain`, with all non-printable characters escaped."""
     text = plain(value)
     return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
 
 
 def _width(text: str) -> int:
-    """Columns of a terminal: characters of Chinese, Japanese and Korean take two, combining ones none."""
+    """Characters of Chinese, Japanese and Korean take two columns of a terminal, combining ones none."""
     if text.isascii():
         return len(text)
     import unicodedata

@@ -1,4 +1,4 @@
-"""Texts, numbers and times as a terminal shows them."""
+"""Formats texts, numbers and times for a terminal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def wrapped(text: str, width: int, first: str, hanging: str) -> list[str]:
-    """A sentence in lines that break between words; a word that is longer than a line is left whole."""
+    """Break a sentence into lines between words; a word that is longer than a line stays whole."""
     return textwrap.wrap(
         text,
         width,
@@ -21,19 +21,19 @@ def wrapped(text: str, width: int, first: str, hanging: str) -> list[str]:
 
 
 def seconds_text(seconds: object) -> str:
-    """Seconds, with a tenth while they are few: ``0.4 s``, ``12 s``, ``3 min 5 s``."""
+    """Format seconds, with a tenth below 10: ``0.4 s``, ``12 s``, ``3 min 5 s``."""
     if isinstance(seconds, int | float) and seconds < 10:
         return f"{seconds:.1f} s"
     return duration(seconds)
 
 
 def fit(text: str, width: int) -> str:
-    """The text, cut with three dots if it is too long."""
+    """Cut a text with three dots if it is too long."""
     return text if len(text) <= width else text[: max(width - 3, 0)] + "..."[: min(width, 3)]
 
 
 def clean(value: object) -> str:
-    """A value as a cell. Clients choose names: what could steer a terminal is escaped."""
+    """Format a value as a cell. Clients choose names: control characters for a terminal are escaped."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -43,7 +43,7 @@ def clean(value: object) -> str:
 
 
 def size(count: object) -> str:
-    """Bytes with a unit: 1.5 MiB."""
+    """Format bytes with a unit: 1.5 MiB."""
     if not isinstance(count, int | float):
         return "-"
     amount = float(count)
@@ -55,7 +55,7 @@ def size(count: object) -> str:
 
 
 def duration(seconds: object) -> str:
-    """Seconds in the two biggest units: 3 h 12 min."""
+    """Format seconds in the two biggest units: 3 h 12 min."""
     if not isinstance(seconds, int | float):
         return "-"
     minutes, rest = divmod(int(seconds), 60)
@@ -69,7 +69,7 @@ def duration(seconds: object) -> str:
 
 
 def shortened(name: str, width: int) -> str:
-    """A name with its middle left out, if it is too long."""
+    """Shorten a name in the middle if it is too long."""
     if len(name) <= width:
         return name
     front = max((width - 3) // 3, 0)

@@ -1,4 +1,6 @@
-"""``amqp10broker explain-token``: what a token allows, by the configuration that a broker would have."""
+"""``amqp10broker explain-token``: shows the rights of a token, by the configuration that a broker would
+have.
+"""
 
 from __future__ import annotations
 

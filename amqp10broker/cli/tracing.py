@@ -1,4 +1,4 @@
-"""``amqp10broker trace``: show frames of a connection, a user or an address while the broker runs."""
+"""``amqp10broker trace``: shows frames of a connection, a user or an address while the broker runs."""
 
 from __future__ import annotations
 

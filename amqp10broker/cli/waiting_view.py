@@ -1,6 +1,6 @@
-"""What waits, as text: a line that sums it up, and an entry for each, the worst first.
+"""Formats waits as text: a summary line, and an entry for each, the worst first.
 
-Takes `summary` and `waiting` of the status document; see `service.survey`.
+Takes `summary` and `waiting` of the status document (`service.survey`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ KINDS: Final = ("link", "consumer", "channel")
 
 
 def summary(found: Document, width: int) -> list[str]:
-    """``152 connections, 3 links wait: 2 no-credit-used-up, 1 peer-window-closed``, and who is idle."""
+    """``152 connections, 3 links wait: 2 no-credit-used-up, 1 peer-window-closed``, and idle connections."""
     if not found:
         return []
     chosen, total = found["connections"], found["connections_in_all"]
@@ -43,7 +43,7 @@ def summary(found: Document, width: int) -> list[str]:
 
 
 def page(found: Document, width: int) -> list[str]:
-    """Of the operation `waiting`: the sum, then each with what to do."""
+    """Format the operation `waiting`: the summary, then each wait with its remedy."""
     lines = summary(found["summary"], width)
     if found.get("unreached"):
         silent = ", ".join(map(clean, found["unreached"]))
@@ -66,18 +66,17 @@ def without_leader(found: Document) -> str:
 
 
 def entries(waiting: Sequence[Document], width: int, *, several: bool = False) -> list[list[str]]:
-    """An entry for each that waits, of two lines or more: since when, why in a word, and where; then all.
+    """Format an entry for each wait, of two lines or more: duration, cause and place; then the details.
 
     Args:
         waiting: of `WaitingView`.
-        width: of the terminal.
-        several: there are several nodes, which is said.
+        several: there are several nodes, and their names are shown.
     """
     return [[*_head(each, width), *_body(each, width, several=several)] for each in waiting]
 
 
 def _head(each: Document, width: int) -> list[str]:
-    """``no-credit-used-up  12 s  queue orders``, or two lines if there is no room for a queue's name."""
+    """``no-credit-used-up  12 s  queue orders``, or two lines if a queue's name is too long."""
     facts = [clean(each.get("waits"))]
     if each.get("waits_for_s") is not None:
         facts.append(seconds_text(each["waits_for_s"]))
@@ -91,7 +90,6 @@ def _head(each: Document, width: int) -> list[str]:
 
 
 def _body(each: Document, width: int, *, several: bool) -> list[str]:
-    """Whose it is, and the evidence."""
     link = each["kind"] == "link"
     part = "session" if link else "channel"
     where = f"connection {clean(each.get('connection'))} {part} {clean(each.get('channel'))}"
