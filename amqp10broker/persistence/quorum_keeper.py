@@ -199,6 +199,7 @@ class QuorumInLog(QuorumInMemory):
         "_clocks",
         "_commits",
         "_committed",
+        "_done",
         "_early",
         "_failed",
         "_hurries",
@@ -217,6 +218,7 @@ class QuorumInLog(QuorumInMemory):
         "_told",
         "_waiting",
         "_waits_since_ms",
+        "_wanted",
         "lanes",
         "on_ahead",
         "on_lead",
@@ -261,6 +263,10 @@ class QuorumInLog(QuorumInMemory):
         self._committed = 0
         self._early = 0
         """Entries up to this one were carried out before they were committed (`hasten`)."""
+        self._done: list[tuple[int, dict[tuple[int, int], int]]] = []
+        """While that is so: how far the letters of nodes were carried out, by entry."""
+        self._wanted: list[int] = []
+        """Members that get the state when it is so no more."""
         self._failed = False
         """Nothing can be kept any more."""
         self._leads = False
@@ -425,6 +431,10 @@ class QuorumInLog(QuorumInMemory):
         member, store = self._member, self._store
         if self._early > before:
             self._note_early()
+            if not self.ahead:
+                wanted, self._wanted = self._wanted, []
+                for to in wanted:
+                    self.snapshot_for(to)
         if self._leads or member is None or member.leads:
             self.wake()
             return
@@ -460,6 +470,7 @@ class QuorumInLog(QuorumInMemory):
         self._waiting = []
         self._waits_since_ms = self.due_ms = None
         self._questions.clear()
+        self._wanted.clear()
         if self._states is not None:
             self._states.stop(self._store.group)
         if self._leads:
@@ -512,7 +523,10 @@ class QuorumInLog(QuorumInMemory):
     def snapshot_for(self, to: int) -> None:
         """A member needs the state."""
         assert self._states is not None, "a group of one has nobody who needs a state"
-        self._states.begin(self._store.group, to)
+        if self.ahead:
+            self._wanted.append(to)  # a state that is sent is a committed one
+        else:
+            self._states.begin(self._store.group, to)
 
     def read_done(self, token: int, index: int) -> None:
         """Nothing of a queue is read so: who asks its leader asks by the log."""
@@ -549,6 +563,7 @@ class QuorumInLog(QuorumInMemory):
         """The leader's state takes the place of the one there was."""
         queue.browsers.scan_max = self.queue.browsers.scan_max
         self.queue = queue
+        self._early = 0
         self._told.clear()
         self._questions.clear()
 
@@ -602,8 +617,8 @@ class QuorumInLog(QuorumInMemory):
 
     @property
     def transacts(self) -> bool:
-        """See `Keeper`: in a cluster the other members carry out a part when they hear of it."""
-        return self._states is None
+        """See `Keeper`: other members would carry out a part when they hear of it."""
+        return self._states is None or self._store.alone
 
     @property
     def starting(self) -> bool:
@@ -619,11 +634,27 @@ class QuorumInLog(QuorumInMemory):
         store = self._store
         if not self._leads_alone or any(type(each) is Delete for each in self._asked):
             return
+        if not self.ahead:
+            self._done = [(store.applied, self._letters())]
         self._early = store.last
         self._note_early()
         self._carried_out = []
         while self._apply_next(store.last, store.now_ms) is not None:
-            pass
+            self._done.append((store.applied, self._letters()))
+
+    @property
+    def ahead(self) -> bool:
+        """Whether something was carried out that is not committed: nobody may hear of it yet."""
+        return self._early > self._committed and not self.queue.deleted
+
+    def done(self, node: int, incarnation: int) -> int:
+        """The number of the last letter of a node that was carried out by a committed entry; 0: none was."""
+        if not self.ahead:
+            return self.queue.lane_last(node, incarnation)
+        return self._done[0][1].get((node, incarnation), 0)
+
+    def _letters(self) -> dict[tuple[int, int], int]:
+        return {key: lane.last for key, lane in self.queue.node_lanes.by_node.items()}
 
     def _note_early(self) -> None:
         self._store.compact_max = self._committed if self._early > self._committed else None
@@ -667,8 +698,10 @@ class QuorumInLog(QuorumInMemory):
         would have their sender forget letters whose answers it does not have.
         """
         told = self._told
-        if self._early > self._committed and not self.queue.deleted:
+        if self.ahead:
             told = [each for each in told if each.index <= self._committed]
+            while len(self._done) > 1 and self._done[1][0] <= self._committed:
+                del self._done[0]
         if not told:
             return
         (index, effects, dead_letters, dead), *rest = told

@@ -83,6 +83,13 @@ class Led(Protocol):
     def machine(self) -> QuorumQueue:
         """The state; it changes between two calls only."""
 
+    @property
+    def ahead(self) -> bool:
+        """Whether something of the state is not committed: nobody may hear of it yet."""
+
+    def done(self, node: int, incarnation: int) -> int:
+        """The number of the last letter of a node that was carried out by a committed entry; 0: none was."""
+
     def post_all(self, commands: list[QuorumCommand]) -> None:
         """Put commands, in order: they are proposed if the member leads."""
 
@@ -238,6 +245,7 @@ class LaneServer:
         knows what it has missed (`ConsumerFacts.missed`): that is carried out first. So is the end of a
         suspicion: until then the queue gives the node's consumers nothing, and a node with an open lane
         would not know that they wait. One that asks again has its answer at once, if it is not suspected.
+        None has one while the state is ahead of what is committed.
         """
         if self.term is None:
             return
@@ -249,7 +257,7 @@ class LaneServer:
         if node not in port.suspected:
             self._look_at(node)
         again = asked is not None and asked.token == resume.token
-        if node in port.suspected or not (again or self._has_carried_out(key)):
+        if node in port.suspected or self._led.ahead or not (again or self._has_carried_out(key)):
             self._asking[node] = resume
             self._lanes.pop(node, None)
             return
@@ -332,6 +340,8 @@ class LaneServer:
         return machine.lane_last(*key) >= self._posted.get(key, 0) and key not in machine.suspects
 
     def _answer_those_who_ask(self) -> None:
+        if self._led.ahead:
+            return
         for node, resume in list(self._asking.items()):
             if node not in self._port.suspected and self._has_carried_out((node, resume.incarnation)):
                 self.resume(node, resume)
@@ -355,7 +365,7 @@ class LaneServer:
             if told:
                 by_node.setdefault(peer.node, {})[peer] = told
         for node, lane in list(lanes.items()):
-            done = machine.lane_last(node, lane.incarnation)
+            done = self._led.done(node, lane.incarnation)
             for_node = by_node.get(node)
             if for_node or done != lane.done:
                 lane.done = done

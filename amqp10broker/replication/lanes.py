@@ -289,6 +289,12 @@ class LaneClient:
 
     # --- from sessions ----------------------------------------------------------------------------
 
+    def opens(self) -> bool:
+        """Whether the lane is open, or opens at once, though there is nothing to say yet."""
+        if self.lost_ms is not None and self._asked_ms is None:
+            self._ask(self._port.now_ms(), idle=True)
+        return self.open
+
     def post_all(self, commands: Sequence[Command]) -> None:
         """Put letters, in order."""
         if self.ended:
@@ -425,9 +431,10 @@ class LaneClient:
                 return replace(command, seen=command.seen + missed, delivery_count=count)
         return command
 
-    def _ask(self, now_ms: int) -> None:
+    def _ask(self, now_ms: int, *, idle: bool = False) -> None:
         """Say what was heard, if there is a leader to say it to and anything to resume."""
-        if self.leader is None or not (self._kept or self._consumers or self._publishers or self._browsers):
+        used = self._kept or self._consumers or self._publishers or self._browsers
+        if self.leader is None or not (used or idle):
             return
         self._asked_ms = now_ms
         seen: dict[ConsumerRef, int] = {}

@@ -17,7 +17,8 @@ def no_part_text(queue: DeclaredQueue) -> str:
     name = f"queue '{queue.name}' in vhost '{queue.vhost}'"
     if queue.kind.name == "quorum":
         return (
-            f"{name} takes part in no transaction: quorum queues in a cluster do not. "
+            f"{name} takes part in no transaction of this connection: a quorum queue does at the node that "
+            "has its only member. "
             "Publish to it and settle its deliveries outside of transactions, or use a classic queue"
         )
     return (

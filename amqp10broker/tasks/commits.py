@@ -21,7 +21,7 @@ from amqp10broker.service.mail import Committed, SessionLetter
 from amqp10broker.tasks.journal_task import JournalTask
 from amqp10broker.tasks.letter_box import post_mail
 from amqp10broker.tasks.mailbox import Mailbox
-from amqp10broker.tasks.queue_task import QueueTask
+from amqp10broker.tasks.queue_task import Participant, QueueTask
 
 MESSAGE_BYTES: Final = 64
 """Of a message beyond its contents, and of a decision, in a record: at most."""
@@ -45,7 +45,8 @@ class SessionCommits:
 
     def takes(self, handle: QueueHandle) -> bool:
         """See `Commits`."""
-        return isinstance(handle, QueueTask) and handle.keeper.transacts
+        task = handle.task if isinstance(handle, Participant) else None
+        return task is not None and task.keeper.transacts
 
     def commit(
         self,
@@ -56,27 +57,29 @@ class SessionCommits:
     ) -> str | None:
         """See `Commits`."""
         post_mail(list(mail))
-        work: dict[QueueTask, list[Command]] = {}
+        work: dict[Participant, tuple[QueueTask, list[Command]]] = {}
         for handle, command in parts:
-            assert isinstance(handle, QueueTask)
-            work.setdefault(handle, []).append(command)
-        for task in work:
+            assert isinstance(handle, Participant)
+            if handle.task is None:
+                return "a queue has left this node"
+            work.setdefault(handle, (handle.task, []))[1].append(command)
+        for task, _ in work.values():
             task.catch_up()
-        starting = next((task for task in work if task.starting), None)
+        starting = next((task for handle, (task, _) in work.items() if handle.starting), None)
         if starting is not None:
             return NotYet(f"queue '{starting.queue.name}' is not ready yet")
-        why = self._refusal(work)
+        why = self._refusal([*work.values()])
         if why is not None:
             return why
-        there = {task: commands for task, commands in work.items() if not task.queue.deleted}
-        kept = any(task.keeper.kept for task in there)
+        there = {handle: part for handle, part in work.items() if not part[0].queue.deleted}
+        kept = any(task.keeper.kept for task, _ in there.values())
         journal = None if self._journal_task is None or not kept else self._journal_task.journal
         with nullcontext() if journal is None else journal.together():
-            for task, commands in there.items():
-                task.decide_within(commands)
+            for each, (_, commands) in there.items():
+                each.decide_within(commands)
             if also is not None and journal is not None:
                 also()
-        for task in there:
+        for task, _ in there.values():
             task.tell_decided()
         self.safe = journal is None
         if ref is not None and journal is not None and self._journal_task is not None:
@@ -85,15 +88,16 @@ class SessionCommits:
 
     def when_ready(self, parts: Sequence[Part], ref: RequestRef) -> None:
         """See `Commits`."""
-        starting = next(task for task, _ in parts if isinstance(task, QueueTask) and task.starting)
-        starting.when_started(partial(self._tell, Committed(ref)))
+        starting = next(each for each, _ in parts if isinstance(each, Participant) and each.starting)
+        assert starting.task is not None, "it has one that starts"
+        starting.task.when_started(partial(self._tell, Committed(ref)))
 
     def _tell(self, done: Committed) -> None:
         self._inbox.put(done)
 
-    def _refusal(self, work: dict[QueueTask, list[Command]]) -> str | None:
+    def _refusal(self, work: Sequence[tuple[QueueTask, Sequence[Command]]]) -> str | None:
         size = 0
-        for task, commands in work.items():
+        for task, commands in work:
             publishes = [command for command in commands if isinstance(command, Publish)]
             name, keeper = task.queue.name, task.keeper
             messages = [*chain.from_iterable(publish.messages for publish in publishes)]

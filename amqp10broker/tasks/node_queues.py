@@ -16,7 +16,6 @@ import trio
 from amqp10broker.catalog.queue import DeclaredQueue, QueueSpec
 from amqp10broker.catalog.queue_kind import QUORUM
 from amqp10broker.catalog.vhost import VirtualHost
-from amqp10broker.queues.commands import Command
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.replication.home_lane import HomeClient
 from amqp10broker.replication.lane_server import HomeServer, LaneServer
@@ -30,33 +29,15 @@ from amqp10broker.tasks.letter_box import InlineQueue
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.peers import Peers
 from amqp10broker.tasks.queue_task import QueueTask
-from amqp10broker.tasks.remote_queue import RemoteQueue
+from amqp10broker.tasks.remote_queue import Led, RemoteQueue
 
 if TYPE_CHECKING:
     from amqp10broker.persistence.quorum_keeper import QuorumInLog
-    from amqp10broker.queues.quorum.commands import QuorumCommand
-    from amqp10broker.queues.quorum.queue import QuorumQueue
 
 _log = Log("amqp10broker.cluster")
 
 TICK_S: Final = 0.1
 """How often lanes that wait for something look whether it is due."""
-
-
-class _Led:
-    """A member's task, as its `LaneServer` has it."""
-
-    __slots__ = ("_task",)
-
-    def __init__(self, task: QueueTask) -> None:
-        self._task = task
-
-    @property
-    def machine(self) -> QuorumQueue:
-        return cast("QuorumQueue", self._task.queue)
-
-    def post_all(self, commands: list[QuorumCommand]) -> None:
-        self._task.post_all(cast("list[Command]", commands))
 
 
 class _Ways:
@@ -154,7 +135,7 @@ class NodeQueues:
         return RemoteQueue(client, task, self._name_of)
 
     def _serve_group(self, group: int, task: QueueTask, term: Callable[[], int]) -> None:
-        server = LaneServer(group, _Led(task), self.lanes)
+        server = LaneServer(group, Led(task), self.lanes)
         self.lanes.servers[group] = server
         task.teller = server.tell
         keeper = cast("QuorumInLog", task.keeper)

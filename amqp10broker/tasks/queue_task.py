@@ -6,6 +6,7 @@ what may be told. How a queue keeps, and so when it may tell, is its `Keeper`'s 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ from amqp10broker.tasks.askers import Askers
 from amqp10broker.tasks.clock import WallClock
 from amqp10broker.tasks.dead_letter_worker import AtLeastOnce, DeadLetterWorker
 from amqp10broker.tasks.journal_task import JournalTask
-from amqp10broker.tasks.letter_box import OwnQueue
+from amqp10broker.tasks.letter_box import LetterBox, OwnQueue
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.mailbox import Mailbox
 
@@ -34,7 +35,27 @@ if TYPE_CHECKING:
 _log = Log("amqp10broker.queues")
 
 
-class QueueTask(OwnQueue):
+class Participant(LetterBox):
+    """A `QueueHandle` of a queue that may take part in commits (`commits`)."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def task(self) -> QueueTask | None:
+        """The queue's task here; None: there is none, and it takes no part."""
+
+    @property
+    @abstractmethod
+    def starting(self) -> bool:
+        """Whether it takes no part in a commit yet, and soon will."""
+
+    @abstractmethod
+    def decide_within(self, commands: list[Command]) -> None:
+        """Carry out a part of a commit, and have it kept; whom it concerns hears by `tell_decided`."""
+
+
+class QueueTask(OwnQueue, Participant):
     """A queue and its task; also the `QueueHandle` by which sessions reach it.
 
     Attributes:
@@ -287,6 +308,15 @@ class QueueTask(OwnQueue):
 
     # --- for one who commits a transaction, between two awaits of the task ------------------------------
 
+    @property
+    def task(self) -> QueueTask:
+        """See `Participant`."""
+        return self
+
+    def take_put(self) -> list[Command]:
+        """What was put and not worked off, which the caller does now."""
+        return _joined(self._mailbox.take_now())
+
     def catch_up(self) -> None:
         """Work off what was put before, as a turn of the task would."""
         try:
@@ -299,7 +329,7 @@ class QueueTask(OwnQueue):
             ):
                 return
             if self._mailbox.waiting:
-                self._decide(_joined(self._mailbox.take_now()))
+                self._decide(self.take_put())
             self._hasten()
             self._tell()
         except Exception as error:
@@ -315,7 +345,7 @@ class QueueTask(OwnQueue):
 
     @property
     def starting(self) -> bool:
-        """Whether it takes no part in a commit yet, and soon will."""
+        """See `Participant`."""
         if self.failed or self.queue.deleted:
             return False
         return not self.begun.is_set() or self.keeper.starting
@@ -336,7 +366,7 @@ class QueueTask(OwnQueue):
         return self._fault is not None
 
     def decide_within(self, commands: list[Command]) -> None:
-        """Carry out a part of a commit, and have it kept; whom it concerns hears by `tell_decided`."""
+        """See `Participant`."""
         self._at_work = commands
         self._outlook = None
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final, cast
 
 from amqp10broker.queues.commands import Command, Configure, Delete, Touch
 from amqp10broker.queues.counters import QueueCounters
@@ -11,12 +11,17 @@ from amqp10broker.queues.figures import QueueFigures, QueueWeight
 from amqp10broker.queues.outlook import UP_TO_DATE, Outlook, Progress
 from amqp10broker.replication.home_lane import HomeClient
 from amqp10broker.replication.lane_table import Client
+from amqp10broker.replication.lanes import LaneClient
 from amqp10broker.service.mail import QueueLetter
-from amqp10broker.tasks.letter_box import LetterBox
-from amqp10broker.tasks.queue_task import QueueTask
+from amqp10broker.tasks.queue_task import Participant, QueueTask
+
+if TYPE_CHECKING:
+    from amqp10broker.persistence.quorum_keeper import QuorumInLog
+    from amqp10broker.queues.quorum.commands import QuorumCommand
+    from amqp10broker.queues.quorum.queue import QuorumQueue
 
 
-class RemoteQueue(LetterBox):
+class RemoteQueue(Participant):
     """A `QueueHandle` of a queue that is elsewhere, or may be.
 
     Attributes:
@@ -37,6 +42,25 @@ class RemoteQueue(LetterBox):
         self.client = client
         self.member = member
         self._name_of = name_of
+
+    @property
+    def task(self) -> QueueTask | None:
+        """See `Participant`."""
+        return self.member
+
+    @property
+    def starting(self) -> bool:
+        """See `Participant`: letters of a commit go to the member as they are put."""
+        member, client = self.member, self.client
+        if member is None or member.starting:
+            return member is not None
+        return isinstance(client, LaneClient) and not client.ended and not client.opens()
+
+    def decide_within(self, commands: list[Command]) -> None:
+        """See `Participant`: the part goes by the lane, as all that is asked of the queue."""
+        assert self.member is not None, "it takes part"
+        self.client.post_all(commands)
+        self.member.decide_within(self.member.take_put())
 
     def post_all(self, commands: QueueLetter) -> None:
         """See `LetterBox`. What the catalog says of the queue is for this node's part of it."""
@@ -100,6 +124,38 @@ class RemoteQueue(LetterBox):
     def weight(self) -> QueueWeight | None:
         """See `QueueHandle`."""
         return None if self.member is None else self.member.weight()
+
+
+class Led:
+    """A member's task, as its `LaneServer` has it."""
+
+    __slots__ = ("_task",)
+
+    def __init__(self, task: QueueTask) -> None:
+        """Begin.
+
+        Args:
+            task: of the member.
+        """
+        self._task = task
+
+    @property
+    def machine(self) -> QuorumQueue:
+        """See `lane_server.Led`."""
+        return cast("QuorumQueue", self._task.queue)
+
+    @property
+    def ahead(self) -> bool:
+        """See `lane_server.Led`."""
+        return cast("QuorumInLog", self._task.keeper).ahead
+
+    def done(self, node: int, incarnation: int) -> int:
+        """See `lane_server.Led`."""
+        return cast("QuorumInLog", self._task.keeper).done(node, incarnation)
+
+    def post_all(self, commands: list[QuorumCommand]) -> None:
+        """See `lane_server.Led`."""
+        self._task.post_all(cast("list[Command]", commands))
 
 
 _NOTHING: Final = QueueCounters()

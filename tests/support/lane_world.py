@@ -372,6 +372,8 @@ class Disk:
 class Member:
     """One copy of the machine, at a node."""
 
+    ahead = False
+
     def __init__(self, node: Node, settings: QueueSettings) -> None:
         self.machine = QuorumQueue("q", settings=settings, now_ms=0)
         self.machine.follow()
@@ -394,6 +396,10 @@ class Member:
         self.mailbox += commands
         if not self.node.world.disks_fill:
             self.work()
+
+    def done(self, node: int, incarnation: int) -> int:
+        """What is carried out is committed."""
+        return self.machine.lane_last(node, incarnation)
 
     def work(self) -> None:
         """Propose what is in the mailbox, as far as there is room for it."""

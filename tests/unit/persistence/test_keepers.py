@@ -157,7 +157,20 @@ class Bench:
         self.wake(Publish(PUBLISHER, [number], [MESSAGE], False), now_ms=now_ms)
 
 
-def quorum(settings: QueueSettings = DEFAULTS) -> tuple[Bench, Journal]:
+class States:
+    """Members that were sent the state."""
+
+    def __init__(self) -> None:
+        self.begun: list[int] = []
+
+    def begin(self, group: int, to: int) -> None:
+        self.begun.append(to)
+
+    def stop(self, group: int) -> None:
+        """Nothing is on its way."""
+
+
+def quorum(settings: QueueSettings = DEFAULTS, states: States | None = None) -> tuple[Bench, Journal]:
     journal = Journal()
     store = QuorumStore(7, "q", journal, when_durable=journal.when_durable)  # type: ignore[arg-type]
     queue = QuorumQueue("q", settings=settings, now_ms=NOW_MS)
@@ -168,14 +181,14 @@ def quorum(settings: QueueSettings = DEFAULTS) -> tuple[Bench, Journal]:
         groups.add(member)
         return member
 
-    keeper = QuorumInLog(queue, journal, store, begin)  # type: ignore[arg-type]
+    keeper = QuorumInLog(queue, journal, store, begin, states)  # type: ignore[arg-type]
     keeper.usable = lambda: 1  # no entry raises the version
     return Bench(keeper), journal
 
 
-def opened(settings: QueueSettings = DEFAULTS) -> tuple[Bench, Journal]:
+def opened(settings: QueueSettings = DEFAULTS, states: States | None = None) -> tuple[Bench, Journal]:
     """A quorum queue whose group of one takes proposals."""
-    bench, journal = quorum(settings)
+    bench, journal = quorum(settings, states)
     journal.sync_all()
     bench.wake()
     assert not bench.keeper.busy
@@ -310,6 +323,33 @@ def test_what_came_of_several_entries_is_told_as_of_the_last() -> None:
     journal.sync_all()
     bench.wake()
     assert bench.indexes[1:] == [queue.node_lanes.entry], "that it was carried out is told, too"
+
+
+def test_a_part_of_a_commit_is_told_to_lanes_and_sent_to_members_when_it_is_committed() -> None:
+    """Where the only member of a queue is of a cluster: its state is ahead of what others may hear."""
+    states = States()
+    bench, journal = opened(states=states)
+    keeper, key = bench.keeper, ASKER.id[:2]
+    assert isinstance(keeper, QuorumInLog)
+    assert keeper.transacts
+    letters: list[Any] = [
+        Letters(*key, number, number, 0, [Publish(PUBLISHER, [number], [MESSAGE], False)])
+        for number in (1, 2)
+    ]
+    bench.wake(letters[0])
+    before = journal.ticket
+    keeper.carry_out_part(letters[1:], NOW_MS)
+    keeper.tell()
+    keeper.snapshot_for(5)
+    assert (keeper.queue.lane_last(*key), keeper.ahead, keeper.done(*key)) == (2, True, 0)
+    assert (bench.told, states.begun) == ([], [])
+    journal.sync(before)
+    keeper.tell()
+    assert (bench.told, keeper.done(*key), states.begun) == ([("Confirmed", [1])], 1, [])
+    journal.sync_all()
+    keeper.tell()
+    assert bench.told[1:] == [("Confirmed", [2])]
+    assert (keeper.ahead, keeper.done(*key), states.begun) == (False, 2, [5])
 
 
 def test_a_question_waits_for_what_was_decided_before_though_there_was_nothing_to_tell() -> None:

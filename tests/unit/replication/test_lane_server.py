@@ -25,6 +25,9 @@ class Node:
     peers: Sequence[int] = (1, 2)
     incarnations: Mapping[int, int] = {1: 1, 2: 1}
     suspected: frozenset[int] = frozenset()
+    ahead = False
+    """What is carried out is not committed yet, but for letters up to `committed`."""
+    committed = 0
 
     def __init__(self) -> None:
         self.machine = QuorumQueue("q", settings=QueueSettings(consumer_timeout_ms=1000), now_ms=0)
@@ -43,6 +46,9 @@ class Node:
 
     def tell(self, effects: Mapping[PeerId, Sequence[Effect]]) -> None:
         raise AssertionError("no session is here")
+
+    def done(self, node: int, incarnation: int) -> int:
+        return self.committed if self.ahead else self.machine.lane_last(node, incarnation)
 
     def carry_out(self, *commands: QuorumCommand) -> None:
         """What was posted is committed, as one entry, and told."""
@@ -87,6 +93,26 @@ def test_letters_under_way_are_carried_out_before_a_node_hears_what_it_missed() 
     (told,) = node.sent
     assert isinstance(told, Told)
     assert (told.token, told.done) == (2, 5)
+
+
+def test_no_node_hears_of_what_is_carried_out_and_not_committed() -> None:
+    """Neither that its letters are done, nor how things stand when it asks, also again."""
+    node = Node()
+    server = node.server
+    server.resume(2, Resume(1, 1, 0, 1, {}))
+    node.answers()
+    server.received(2, LetterBatch(1, 1, 0, [Publish(SESSION.publisher(), [1], [message("a")], False)]))
+    node.ahead = True
+    node.carry_out()
+    assert [told.done for told in node.sent if isinstance(told, Told)] == [0]
+    for _ in range(2):
+        server.resume(2, Resume(2, 1, 0, 1, {}))
+        server.tell({}, 1)
+        assert not node.answers()
+    node.ahead = False
+    server.tell({}, 1)
+    (answer,) = node.answers()
+    assert (answer.token, answer.last) == (2, 1)
 
 
 def test_a_lane_of_an_older_start_is_not_taken_up() -> None:
