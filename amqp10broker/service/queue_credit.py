@@ -284,7 +284,7 @@ class QueueCredit:
             self.granted = reply.credit
         return True
 
-    # --- what becomes of deliveries ---------------------------------------------------------------
+    # --- settlement -------------------------------------------------------------------------------
 
     def sent(self, deliveries: int) -> None:
         """So many were written."""

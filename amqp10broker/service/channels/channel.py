@@ -154,7 +154,7 @@ class BrokerChannel:
         """What its client did and got."""
         return ClientCounters.sum_of([self._counters]).consumed(self.consuming.credits())
 
-    # --- letters in -------------------------------------------------------------------------------
+    # --- input ------------------------------------------------------------------------------------
 
     def handle(self, letter: SessionLetter) -> None:
         """See `service.turns`."""
@@ -243,7 +243,7 @@ class BrokerChannel:
         if self.state is ChannelState.OPEN:
             self._guarded(self.subscribing.check_access)
 
-    # --- what comes out ---------------------------------------------------------------------------
+    # --- output -----------------------------------------------------------------------------------
 
     def write(self, method: Method) -> None:
         """Write a method to the client."""

@@ -145,7 +145,7 @@ class Consumer:
         self.credit.on_reply(reply)
         self.credit.answered(reply)
 
-    # --- what becomes of deliveries ---------------------------------------------------------------
+    # --- settlement -------------------------------------------------------------------------------
 
     def take(self, count: int) -> tuple[list[int], list[Message]]:
         """Take deliveries to write them."""

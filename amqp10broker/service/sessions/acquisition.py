@@ -1,8 +1,8 @@
-"""Deliveries that are acquired within transactions (part 4, section 4.4.3), of one link that consumes.
+"""Deliveries of one consuming link that are acquired within transactions (part 4, section 4.4.3).
 
-A flow names the transaction; what is sent from then on belongs to it. A commit changes nothing of that: a
-delivery on which nothing was decided is the client's as any other. A rollback gives it back to its queue,
-also one of which only a part has been sent: its rest is aborted, and the rollback is answered behind that.
+A flow names the transaction; deliveries sent from then on belong to it. A commit does not change them: one
+without a decision belongs to the client as any other. A rollback returns it to its queue, also one of which
+only a part has been sent: its rest is aborted, and the rollback is answered after that.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ class Giver(Protocol):
     """The consumer of the link."""
 
     def give_up(self, ids: Sequence[int]) -> None:
-        """Deliveries that were sent, and that the client has not settled, go back to their queue."""
+        """Return unsettled deliveries that were sent to their queue."""
 
 
 class Aborted:
-    """Stands behind a delivery that is aborted: a marker of the link.
+    """A marker of the link, queued behind a delivery that is aborted.
 
     Attributes:
-        then: what waits for it.
+        then: called when the marker is reached.
     """
 
     __slots__ = ("then",)
@@ -37,7 +37,7 @@ class Aborted:
 
 
 class Acquisition:
-    """See the module."""
+    """The transactions in which one link acquires."""
 
     __slots__ = ("_aborted", "_first", "_giver", "_link", "_outbound", "_spans", "_within")
 
@@ -48,12 +48,12 @@ class Acquisition:
         self._within: Transaction | None = None
         # Of the transaction in which it acquires now: the first delivery-id.
         self._first = 0
-        # Those in which it has acquired and that are open: first delivery-ids, and those behind the last.
+        # Open transactions in which it has acquired: first delivery-ids, and those behind the last.
         self._spans: dict[Transaction, list[tuple[int, int]]] = {}
         self._aborted: list[Aborted] = []
 
     def enter(self, transaction: Transaction) -> None:
-        """What is sent from now on belongs to a transaction, and to no other."""
+        """Acquire in this transaction from now on, and in no other."""
         if transaction is self._within:
             return
         self.leave()
@@ -63,7 +63,7 @@ class Acquisition:
         self._outbound.name_transaction(self._link, transaction.id)
 
     def leave(self) -> None:
-        """What is sent from now on belongs to none."""
+        """Acquire in no transaction from now on."""
         if self._within is None:
             return
         self._spans[self._within].append((self._first, self._outbound.next_delivery_id))
@@ -71,7 +71,7 @@ class Acquisition:
         self._outbound.name_transaction(self._link, None)
 
     def transaction_of(self, delivery_id: int) -> Transaction | None:
-        """In which one a delivery was acquired, if that is open."""
+        """Return the open transaction in which a delivery was acquired."""
         within = self._within
         if within is not None and diff(delivery_id, self._first) >= 0:
             return within
@@ -82,20 +82,19 @@ class Acquisition:
         return any(diff(delivery_id, first) >= 0 > diff(delivery_id, end) for first, end in spans)
 
     def end(self, transaction: Transaction) -> None:
-        """A transaction is over: the link acquires in none, and keeps its credit."""
+        """End a transaction: the link acquires in none, and retains its credit."""
         if self._within is transaction:
             self.leave()
         self._spans.pop(transaction, None)
 
     def roll_back(self, transaction: Transaction, then: Callable[[], None]) -> bool:
-        """What was acquired in a transaction goes back; it is over.
+        """Return what was acquired in a transaction to the queue, and end it.
 
         Args:
-            transaction: which one.
-            then: called when what has been sent in part is aborted, or gone with the link.
+            then: called when partly sent deliveries are aborted, or gone with the link.
 
         Returns:
-            Whether that is later.
+            Whether `then` is called later.
         """
         if self._within is transaction:
             self.leave()
@@ -113,12 +112,11 @@ class Acquisition:
         return True
 
     def on_aborted(self, marker: Aborted) -> None:
-        """The delivery in front of it is aborted."""
         self._aborted.remove(marker)
         marker.then()
 
     def gone(self) -> None:
-        """The link has ended, and what it held goes back."""
+        """End with the link; what it held goes back."""
         for transaction in self._spans:
             transaction.acquirers.pop(self, None)
         self._spans.clear()

@@ -1,8 +1,8 @@
-"""What an attach asks for, and what it gets: termini resolved, modes agreed, refusals worded.
+"""Resolution of an attach: termini, agreed modes, and refusals.
 
-Nothing here touches a link: the functions look at the peer's attach and either return a plan or
-raise the `AmqpLinkError` with which the link is refused (part 2, section 2.6.3; part 3, section 3.5).
-Where a queue must be declared first, they yield the request and are sent what became of it, at once or later.
+The functions read the peer's attach and either return a plan or raise the `AmqpLinkError` with which the link
+is refused (part 2, section 2.6.3; part 3, section 3.5); they do not touch a link. Where a queue must be
+declared first, they yield the request and are sent its decision, at once or later.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Steps = Generator[Request[Any], Decided, T]
-"""Asks for queues to be declared, is sent what became of each, and returns a plan."""
+"""A generator that yields declarations of queues, is sent the decision on each, and returns a plan."""
 
 OUTCOMES: Final = (
     Symbol("amqp:accepted:list"),
@@ -84,15 +84,16 @@ VOLATILE_QUEUE: Final = Symbol("rabbitmq:volatile-queue")
 MOVE: Final = Symbol("move")
 COPY: Final = Symbol("copy")
 STREAM_CAPABILITIES: Final = (Symbol("AMQP_FILTEX_PROP_V1_0"), Symbol("AMQP_FILTEX_SQL_V1_0"))
-"""What a link from a stream offers: the extensions for filters of AMQP 1.0."""
+"""The extensions for filters of AMQP 1.0 that a link from a stream offers."""
 ENQUEUED_TIME: Final = Symbol("amqp10broker:enqueued-time")
-"""A receiver that desires it of a stream is offered it, and gets each message with the annotation
-``x-opt-enqueued-time``: when it was written. Our own extension."""
+"""A receiver that desires this capability of a stream is offered it, and gets each message with the
+annotation ``x-opt-enqueued-time``: the time when it was written. This is an extension of amqp10broker.
+"""
 PRIORITY: Final = "rabbitmq:priority"
 TIMEOUT: Final = "rabbitmq:consumer-timeout"
-"""Link properties of consumers."""
+"""The link property with which a consumer sets its timeout."""
 
-# The first that fits counts.
+# The first entry that matches counts.
 _CONDITIONS: Final[tuple[tuple[type[RefusedError], str], ...]] = (
     (NotFound, Condition.NOT_FOUND),
     (AccessRefused, Condition.UNAUTHORIZED_ACCESS),
@@ -107,28 +108,27 @@ KEPT: Final[dict[str, Any]] = {
     "expiry_policy": TerminusExpiryPolicy.LINK_DETACH,
     "timeout": 0,
 }
-"""What is kept of a terminus beyond its link, for our attach: nothing, whatever the client asks for."""
+"""Fields of a terminus in our attach when nothing of it survives the link."""
 
 _GENERATED_NAME_PARTS_BYTES_MAX: Final = 150
 
 
 @dataclass(frozen=True, slots=True)
 class SourcePlan:
-    """A consumer's link as it will be.
+    """The parameters of a link on which a client consumes.
 
     Attributes:
-        queue: where its deliveries come from.
         source: for our attach.
-        default_verdict: for what is unsettled when the link goes.
+        default_verdict: applied to unsettled deliveries when the link goes.
         dynamic: the queue was made for this link.
         priority: among the consumers of the queue.
         timeout_ms: how long it may hold a delivery; None: as long as the queue allows.
-        filters: which messages are wanted, and of a stream where to begin; None: all.
-        browse: it is shown messages of a queue, and takes none.
-        capabilities: that our end offers.
-        enqueued_time: deliveries say when they were enqueued.
-        subscription: to a topic, whose queue it is.
-        exclusive: no other consumer may be there; the attach is answered when the queue has agreed.
+        filters: select messages, and set where a stream begins; None selects all.
+        browse: messages stay in the queue.
+        capabilities: offered by our end.
+        enqueued_time: deliveries carry the time when they were enqueued.
+        subscription: the topic subscription that the queue implements.
+        exclusive: no other consumer is allowed; the attach is answered when the queue has agreed.
     """
 
     queue: DeclaredQueue
@@ -147,16 +147,16 @@ class SourcePlan:
 
 @dataclass(frozen=True, slots=True)
 class TargetPlan:
-    """A publisher's link as it will be.
+    """The parameters of a link on which a client publishes.
 
     Attributes:
         queue: the fixed target if it is a queue.
-        exchange: the fixed target if it is an exchange, with the routing key; None for an anonymous
-            terminus, too.
+        exchange: the fixed target if it is an exchange, with the routing key; None for an anonymous terminus,
+            too.
         target: for our attach.
         dynamic: the queue was made for this link.
-        topic: the exchange and routing key are those of a topic: what no queue takes is accepted.
-        temporary: of a temporary topic: the queue with which it goes.
+        topic: the exchange and routing key are those of a topic; unroutable messages are accepted.
+        temporary: the queue that limits the lifetime of a temporary topic.
     """
 
     queue: DeclaredQueue | None
@@ -168,15 +168,15 @@ class TargetPlan:
 
 
 def plan_source(attach: Attach, context: SessionContext) -> Steps[SourcePlan]:
-    """Resolve what a client that attached as receiver consumes from.
+    """Resolve the source of a client that attached as receiver.
 
     Raises:
-        AmqpLinkError: with the words for the client.
-        AmqpSessionError: the user may not; the session ends.
+        AmqpLinkError: the link is refused with it.
+        AmqpSessionError: the user lacks a permission; the session ends.
     """
     source = attach.source
     if source is None:
-        # As it was (2.6.3): an attach that resumes a link. Qpid JMS ends subscriptions so, and looks for
+        # As for an attach that resumes a link (2.6.3). Qpid JMS ends subscriptions so, and expects
         # this condition.
         raise AmqpLinkError(
             Condition.NOT_FOUND,
@@ -186,7 +186,7 @@ def plan_source(attach: Attach, context: SessionContext) -> Steps[SourcePlan]:
     assert isinstance(source, Source)
     outcomes = outcomes_of(source)
     verdict = default_verdict(source.default_outcome)
-    # Looked at before a queue is made, which a refusal would leave behind.
+    # Checked before a queue is made, which a refusal would leave behind.
     priority = whole_number(attach, PRIORITY) or 0
     dynamic = source.dynamic
     filter_set: FilterSet | None = None
@@ -209,7 +209,7 @@ def plan_source(attach: Attach, context: SessionContext) -> Steps[SourcePlan]:
         filter_set = _filters(source, _kind(address, context), f"queue '{address.queue}'", context)
         if to_declare(address, context):
             yield from _declared(address, context)
-            # It may have taken its time.
+            # Checked again because the declaration may have taken its time.
             _allowed(lambda: context.access.read("queue", address.queue))
         queue = _allowed(lambda: context.vhost.lookup(address.queue))
         if queue.type == VOLATILE:
@@ -224,7 +224,7 @@ def plan_source(attach: Attach, context: SessionContext) -> Steps[SourcePlan]:
         dynamic=dynamic,
         dynamic_node_properties=_node_properties() if dynamic else None,
         distribution_mode=COPY if stream or browse else MOVE,
-        # The reply says which filters are in place: those that are valid and that the queue has.
+        # The reply lists the filters in place: those that are valid and that the queue has.
         filter=filter_set.in_place or None if filter_set is not None else None,
         default_outcome=source.default_outcome if source.default_outcome is not None else Released(),
         outcomes=outcomes,
@@ -246,7 +246,7 @@ def plan_source(attach: Attach, context: SessionContext) -> Steps[SourcePlan]:
 
 
 def _filter_set(source: Source, kind: QueueKind, context: SessionContext) -> FilterSet:
-    # Not before there is a filter: a broker without one starts sooner.
+    # Imported only when there is a filter: a broker without one starts sooner.
     from amqp10broker.message.filters.filters import from_amqp10
 
     found = from_amqp10(source.filter, of_stream=kind.replays)
@@ -255,7 +255,7 @@ def _filter_set(source: Source, kind: QueueKind, context: SessionContext) -> Fil
             raise AmqpLinkError(
                 Condition.INVALID_FIELD, f"Attach refused: selector '{refusal.name}': {refusal.reason}"
             )
-        # The client sees in the reply that it is not, and only whoever reads the log can see why.
+        # The reply shows the client that the filter is not in place; only the log shows why.
         context.log.warning(
             "filter is not in place", address=source.address, filter=refusal.name, reason=refusal.reason
         )
@@ -263,11 +263,11 @@ def _filter_set(source: Source, kind: QueueKind, context: SessionContext) -> Fil
 
 
 def plan_target(attach: Attach, context: SessionContext) -> Steps[TargetPlan]:
-    """Resolve where a client that attached as sender publishes to.
+    """Resolve the target of a client that attached as sender.
 
     Raises:
-        AmqpLinkError: with the words for the client.
-        AmqpSessionError: the user may not; the session ends.
+        AmqpLinkError: the link is refused with it.
+        AmqpSessionError: the user lacks a permission; the session ends.
     """
     target = attach.target
     if isinstance(target, Coordinator):
@@ -306,11 +306,11 @@ def plan_target(attach: Attach, context: SessionContext) -> Steps[TargetPlan]:
 
 
 def target_queue(address: QueueAddress, context: SessionContext) -> Steps[DeclaredQueue]:
-    """The queue that a client publishes to by this address; made if it is `to_declare`.
+    """Return the queue of a publisher's address; declare it if `to_declare` holds.
 
     Raises:
-        AmqpLinkError: with the words for the client.
-        AmqpSessionError: the user may not; the session ends.
+        AmqpLinkError: the link is refused with it.
+        AmqpSessionError: the user lacks a permission; the session ends.
     """
     _allowed(lambda: context.access.write("exchange", ""))
     if to_declare(address, context):
@@ -327,20 +327,20 @@ def _check_exchange(name: str, context: SessionContext) -> None:
 
 
 def internal_exchange_text(exchange: str, vhost: str) -> str:
-    """What a client hears that publishes to an internal exchange."""
+    """Return the error text for a client that publishes to an internal exchange."""
     return f"forbidden to publish to internal exchange '{exchange}' in vhost '{vhost}'"
 
 
 def rcv_settle_mode(attach: Attach) -> int:
-    """The receiver settle mode agreed on: what the client asked for; both ends know both modes."""
+    """Return the receiver settle mode that the client requested; both modes are supported."""
     return int(attach.rcv_settle_mode or ReceiverSettleMode.FIRST)
 
 
 def whole_number(attach: Attach, name: str) -> int | None:
-    """A link property that is an integer of up to 64 bits, signed; None if the client does not give it.
+    """Return a link property that is a signed integer of up to 64 bits; None if the client did not set it.
 
     Raises:
-        AmqpLinkError: it is no such number.
+        AmqpLinkError: the value is of another type or out of range.
     """
     value = (attach.properties or {}).get(name)
     if value is None:
@@ -359,7 +359,7 @@ def whole_number(attach: Attach, name: str) -> int | None:
 
 
 def _timeout(attach: Attach, queue: DeclaredQueue) -> int | None:
-    """How long the consumer may hold a delivery, if it says so and its queue looks at the time at all."""
+    # None also for a queue that has no timeouts at all.
     timeout_ms = whole_number(attach, TIMEOUT)
     if timeout_ms is None or queue.type != QueueType.QUORUM:
         return None
@@ -372,8 +372,7 @@ def _timeout(attach: Attach, queue: DeclaredQueue) -> int | None:
 
 
 def to_amqp_error(error: RefusedError) -> AmqpError:
-    """A protocol-neutral refusal in AMQP 1.0's words: a missing permission ends the session, all else
-    the link."""
+    """Convert a refusal to an AMQP 1.0 error: a missing permission ends the session, any other the link."""
     condition = next(
         (condition for kind, condition in _CONDITIONS if isinstance(error, kind)), Condition.INTERNAL_ERROR
     )
@@ -389,10 +388,10 @@ def _allowed(check: Callable[[], T]) -> T:
 
 
 def outcomes_of(source: Source) -> tuple[Symbol, ...]:
-    """The outcomes of a source that the client may use.
+    """Return the outcomes of a source that the client may use.
 
     Raises:
-        AmqpLinkError: it names one that is not known.
+        AmqpLinkError: the source lists an unknown outcome.
     """
     if source.outcomes is None:
         return OUTCOMES
@@ -406,10 +405,11 @@ def outcomes_of(source: Source) -> tuple[Symbol, ...]:
 
 
 def resolve(address: Any, capabilities: tuple[Symbol, ...] | None) -> Address:
-    """What the address of a terminus names; a bare name is a topic if the terminus says so, and else a queue.
+    """Parse the address of a terminus; a bare name is a topic if the capabilities include it, and else a
+    queue.
 
     Raises:
-        AmqpLinkError: it is no address.
+        AmqpLinkError: the address is malformed.
     """
     if not isinstance(address, str):
         raise AmqpLinkError(
@@ -425,7 +425,7 @@ def resolve(address: Any, capabilities: tuple[Symbol, ...] | None) -> Address:
 
 
 def as_exchange(address: TopicAddress) -> ExchangeAddress:
-    """Where what is published to a topic goes."""
+    """Return the exchange and routing key to which messages for a topic are published."""
     return ExchangeAddress(TOPIC_EXCHANGE, address.topic)
 
 
@@ -435,24 +435,22 @@ def _declared(address: QueueAddress, context: SessionContext) -> Steps[None]:
     _allowed(lambda: context.access.configure("queue", name))
     arguments = {JMS_PRIORITY: True} if context.of_jms else {}
     decided = yield DeclareQueue(_allowed(vhost.named), name, arguments=arguments)
-    # If it is refused because another client has made it meanwhile, otherwise perhaps, then it is there.
+    # The declaration may be refused because another client has meanwhile made the queue, perhaps with other
+    # arguments. Then it is there.
     if decided.refusal is not None and vhost.find(name) is None:
         raise to_amqp_error(decided.refusal) from decided.refusal
 
 
 def to_declare(address: QueueAddress, context: SessionContext) -> bool:
-    """Whether an attach to this address makes the queue, because it is not there yet."""
+    """Return whether an attach to this address declares the queue because it does not exist yet."""
     declare = address.declare and context.config.declare_on_attach
     return declare and context.vhost.find(address.queue) is None
 
 
 def _filters(source: Source, kind: QueueKind, queue: str, context: SessionContext) -> FilterSet | None:
-    """What of a source's filters is in place; None: it has none, and the queue is no stream.
-
-    What a kind of queue cannot do is refused. The answer would say so, too (distribution-mode move, no
-    filter), but there are clients that do not look at it: Qpid JMS would empty a queue that it browses, and
-    consume messages that it did not select.
-    """
+    # What a kind of queue cannot do is refused. The answer would show it, too (distribution-mode move, no
+    # filter), but some clients do not check it: Qpid JMS would empty a queue that it browses, and consume
+    # messages that it did not select.
     filter_set = _filter_set(source, kind, context) if kind.replays or source.filter else None
     selects = filter_set is not None and filter_set.filters.messages is not None
     browses = source.distribution_mode == COPY
@@ -468,7 +466,8 @@ def _filters(source: Source, kind: QueueKind, queue: str, context: SessionContex
 
 
 def _check_alone(plan: SourcePlan, context: SessionContext) -> None:
-    """Who selects would keep others from what it does not want; and all nodes must be able to do it."""
+    # A consumer that selects would withhold from others what it does not want, so it must be alone; and all
+    # nodes must support it.
     queue = plan.queue
     selects = plan.filters is not None and plan.filters.messages is not None
     if not selects and not plan.browse:
@@ -491,14 +490,13 @@ def _check_alone(plan: SourcePlan, context: SessionContext) -> None:
 
 
 def _kind(address: QueueAddress, context: SessionContext) -> QueueKind:
-    """The kind of the queue that an address names, or that an attach would make."""
+    # Also for a queue that the attach would make.
     if to_declare(address, context):
         return KINDS[context.vhost.type_of_new]
     return _allowed(lambda: context.vhost.lookup(address.queue)).kind
 
 
 def _capabilities(terminus: Source | Target, queue: DeclaredQueue | None) -> tuple[Symbol, ...] | None:
-    """What is true of the node among what the client asks for; None if nothing is."""
     true = {TOPIC} if queue is None else {QUEUE, TEMPORARY_QUEUE} if queue.exclusive else {QUEUE}
     return tuple(each for each in terminus.capabilities or () if each in true) or None
 
@@ -506,13 +504,12 @@ def _capabilities(terminus: Source | Target, queue: DeclaredQueue | None) -> tup
 def of_topic(
     asked: tuple[Symbol, ...] | None, temporary: DeclaredQueue | None, *more: Symbol
 ) -> tuple[Symbol, ...] | None:
-    """What is true of a topic, and `more`, among what the client asks for; None if nothing is."""
+    """Return the capabilities that the client requested and that a topic has, plus `more`; None if empty."""
     true = {TOPIC, *more} if temporary is None else {TOPIC, TEMPORARY_TOPIC, *more}
     return tuple(each for each in asked or () if each in true) or None
 
 
 def _temporary_topic(target: Target, context: SessionContext) -> Steps[TargetPlan]:
-    """A topic that goes with its link: an exclusive queue of its name, which gets nothing, says so."""
     if target.address is not None:
         raise AmqpLinkError(
             Condition.NOT_IMPLEMENTED,
@@ -541,8 +538,8 @@ def _temporary_topic(target: Target, context: SessionContext) -> Steps[TargetPla
 def _temporary_queue(
     attach: Attach, address: Any, capabilities: Any, context: SessionContext, end: str
 ) -> Steps[DeclaredQueue]:
-    # Asking for other capabilities than temporary-queue is asking for another kind of node. Asking
-    # for none, as proton's own request/response examples do, is served: it can only mean this kind.
+    # A client that requests other capabilities without temporary-queue wants another kind of node. One that
+    # requests none, as proton's own request/response examples do, is served: it can only mean this kind.
     if address is not None or (capabilities and TEMPORARY_QUEUE not in capabilities):
         raise AmqpLinkError(
             Condition.NOT_IMPLEMENTED,
@@ -552,7 +549,7 @@ def _temporary_queue(
     if len(f"{context.container_id}{attach.name}".encode()) >= _GENERATED_NAME_PARTS_BYTES_MAX:
         name = f"amq.dyn.gen-{context.new_id()}"
     _allowed(lambda: context.access.configure("queue", name))
-    # Before there is a queue that a refusal would leave behind.
+    # Checked before there is a queue that a refusal would leave behind.
     if end == "source":
         _allowed(lambda: context.access.read("queue", name))
     else:
@@ -564,7 +561,7 @@ def _temporary_queue(
 
 
 def _volatile_queue(attach: Attach, source: Source, context: SessionContext) -> DeclaredQueue:
-    """Direct reply-to: a queue without memory, for replies to this link."""
+    # Direct reply-to: a queue that stores nothing, for replies to this link.
     if (
         source.address is not None
         or attach.snd_settle_mode != SenderSettleMode.SETTLED

@@ -1,8 +1,8 @@
-"""Credit that finds its own size: what one link tells its `AutoLimit`.
+"""Credit that adapts to its link: the inputs of one link's `AutoLimit`.
 
-A client that is held up by credit and nothing else stops exactly where a grant ends. How long it then takes
-until it goes on (the round trip of the grant, or confirms that must come first) is for what more credit would
-help. A client that stops elsewhere has nothing to send, or waits for its session's window.
+A client that is held up only by credit stops exactly where a grant ends. More credit would save the time
+until it continues (the round trip of the grant, or confirms that must come first). A client that stops
+elsewhere has nothing to send, or waits for its session's window.
 """
 
 from __future__ import annotations
@@ -16,11 +16,7 @@ from amqp10broker.service.auto_limit import AutoLimit
 
 
 class AutoCredit:
-    """Of one link on which a client publishes.
-
-    Attributes:
-        auto: its limit.
-    """
+    """The automatic credit of one link on which a client publishes."""
 
     __slots__ = ("_changed", "_credit", "_ends", "_stopped_ms", "auto")
 
@@ -28,24 +24,21 @@ class AutoCredit:
         """Begin.
 
         Args:
-            credit: of the link; its limit is set, grants are not touched.
-            auto: the controller.
-            changed: the limit is another; grants may be due by it.
+            credit: of the link; its limit is set, grants are not changed.
+            changed: called when the limit has changed, so that grants may be due.
         """
         self._credit = credit
         self._changed = changed
-        # delivery-counts at which grants end that the client may not have reached.
+        # The delivery-counts at which grants end that the client may not have reached.
         self._ends: deque[int] = deque()
         self._stopped_ms: int | None = None
         self.auto = auto
         self._note()
 
     def received(self, now_ms: int, count: int, size_bytes: int, *, held_back: bool) -> None:
-        """A batch of deliveries has come.
+        """Count a batch of deliveries that has come.
 
         Args:
-            now_ms: the present.
-            count: how many.
             size_bytes: of all of them.
             held_back: something else holds the client back as well: an alarm.
         """
@@ -54,7 +47,7 @@ class AutoCredit:
         stopped_ms, self._stopped_ms = self._stopped_ms, None
         if stopped_ms is not None and now_ms > stopped_ms and not held_back:
             auto.resumed(now_ms, now_ms - stopped_ms)
-        # Up to here: what was granted before these came is all that the client can have known.
+        # The grants before these deliveries are all that the client can have received.
         reached = credit.delivery_count
         while ends and diff(ends[0], reached) < 0:
             ends.popleft()
@@ -63,17 +56,15 @@ class AutoCredit:
         self._note()
 
     def answered(self, now_ms: int, count: int) -> None:
-        """Deliveries have their outcome."""
+        """Count deliveries that have their outcome."""
         self.auto.done(now_ms, count, self._credit.outstanding)
         self._note()
 
     def tighten(self, now_ms: int) -> None:
-        """See `AutoLimit`."""
         self.auto.tighten(now_ms)
         self._note()
 
     def _note(self) -> None:
-        """Where the last grant ends, and what the limit is now."""
         credit = self._credit
         if credit.limit != self.auto.limit:
             credit.limit = self.auto.limit
@@ -86,13 +77,10 @@ class AutoCredit:
 
 
 class AutoQueueCredit:
-    """Of one link on which a client receives: what its queue is asked for at a time.
+    """The credit of one link on which a client receives: how much its queue is asked for at a time.
 
-    A queue in the same process answers at once; one of another node a round trip later. Meanwhile nothing
-    comes, if it has used up what it was asked for last.
-
-    Attributes:
-        auto: its limit.
+    A queue in the same process answers at once; one of another node a round trip later. Until then no
+    delivery comes if the last request is used up.
     """
 
     __slots__ = ("_written", "auto")
@@ -102,13 +90,12 @@ class AutoQueueCredit:
         self.auto = auto
 
     def replied(self, now_ms: int, asked_ms: int, written: int, *, held_up: bool) -> None:
-        """The queue has answered.
+        """Count an answer of the queue.
 
         Args:
-            now_ms: the present.
-            asked_ms: when it was asked.
-            written: deliveries that went to the client, in all.
-            held_up: there was more to be had, and the client could have taken it.
+            asked_ms: when the request was sent.
+            written: deliveries sent to the client, in total.
+            held_up: the queue had more, and the client could have taken it.
         """
         if held_up and now_ms > asked_ms:
             self.auto.resumed(now_ms, now_ms - asked_ms)

@@ -1,13 +1,13 @@
-"""A client that consumes: our sender link and the queue's credit for it, coupled.
+"""A client that consumes: couples a sender link with the credit of its queue.
 
-There are two credit states. The client's is the engine's (`link.credit`). The queue sees at most
+There are two credit states. The client's is the engine's (`link.credit`). The queue gets at most
 `max_queue_credit` of it at a time (`service/queue_credit.py`), so that a client that grants four thousand
-million and closes its window cannot fill our memory. Both have a delivery-count; they part after a drain,
-because the client's is advanced by all its credit and the queue's by one batch only.
+million and closes its window cannot fill the broker's memory. Both have a delivery-count; they differ after a
+drain, because the client's is advanced by all its credit and the queue's by one batch only.
 
-A flow that comes while the queue is asked is remembered and acted on when the answer is there. Answers to
-the client (`flow_answers.py`) are written when every delivery the queue made before answering has been
-written, so that a flow never overtakes a transfer.
+A flow that comes while a request to the queue is open is remembered and applied when the queue has answered.
+Answers to the client (`flow_answers.py`) are written when every delivery that the queue made before its
+answer has been written, so that a flow never overtakes a transfer.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ from amqp10broker.service.sessions.transactions import ConflictError, Retired, T
 
 @dataclass(frozen=True, slots=True)
 class ConsumerTerms:
-    """As a consuming link was attached.
+    """The parameters with which a consuming link was attached.
 
     Attributes:
         address: as the client gave it; the queue's, if it was made for the link.
         default_verdict: for deliveries unsettled when the link goes (source's default-outcome).
         exclusive_queue: delete the queue with the link (a dynamic source).
         resuming: the client's attach gave an incomplete unsettled map: no new deliveries (2.7.3).
-        browses: it is shown messages, and is never the active consumer.
-        selects: it gets those that its filter passes.
-        subscription: to a topic, whose queue it is.
-        exclusive: no other consumer is there.
+        browses: messages stay in the queue; it is never the active consumer.
+        selects: it has a filter.
+        subscription: to a topic, which the queue implements.
+        exclusive: no other consumer is allowed.
     """
 
     address: str
@@ -73,26 +73,23 @@ class ConsumerTerms:
 
 
 class ConsumerLinks(Protocol):
-    """What a consumer asks of the links of its session."""
+    """The services of a session's links that a consumer uses."""
 
     def drop_consumer(self, consumer: Consumer, unsent: Sequence[tuple[int, Parts]]) -> None:
-        """Its link has ended: forget it, and let it `leave`."""
+        """Remove a consumer whose link has ended, and make it `leave`."""
 
 
 class Consumer:
     """One consuming link.
 
     Attributes:
-        link: our end.
-        terms: as it was attached.
         credit: with its queue.
-        settings: the flow settings in force for it.
-        last_error: why deliveries were taken back from it last.
-        times: when what happened last.
-        closed: the client has closed its link, and so given up what of it outlives a detach.
-        kept: what outlives this end of the link; None: nothing does.
-        queue_credit: messages that its queue is asked for at a time.
-        auto: finds the size of that; None: it is fixed.
+        settings: the flow settings in force.
+        last_error: why deliveries were last taken back from it.
+        closed: the client has closed its link, so nothing of it survives the detach.
+        kept: its state that survives this end of the link; None if none does.
+        queue_credit: the most messages requested from its queue at a time.
+        auto: adapts `queue_credit`; None: it is fixed.
     """
 
     __slots__ = (
@@ -148,9 +145,9 @@ class Consumer:
         self.last_error: LastError | None = None
         self.closed = False
         self.kept = kept
-        # Answers of an older epoch are to another end of a kept link.
+        # Answers of an older epoch belong to another end of a kept link.
         self._since = credit.epoch
-        # Deliveries that are resumed when a quorum queue has made what was decided on them durable.
+        # Deliveries that are resumed when a quorum queue has made the decisions on them durable.
         self._resumed: deque[ResumedDelivery] = deque()
         self.times = ConsumerTimes(moment)
         self._decisions = Decisions()
@@ -161,51 +158,47 @@ class Consumer:
 
     @property
     def queue(self) -> DeclaredQueue:
-        """Where its deliveries come from."""
         return self.credit.queue
 
     @property
     def ref(self) -> ConsumerRef:
-        """Under which the queue knows it."""
         return self.credit.ref
 
     @property
     def tells_active(self) -> bool:
-        """Whether the client is to hear if it is the single active consumer."""
+        """Whether the client is to be notified if it is the single active consumer."""
         return self._flows.tells_active
 
     @property
     def address(self) -> str:
-        """As the client attached it."""
         return self.terms.address
 
     @property
     def ready(self) -> int:
-        """Messages that the queue could deliver now: as of its last answer, of a stream those behind this
-        consumer's position, and of a queue that it looks through none if it has seen all."""
+        """The number of messages that the queue could deliver now, as of its last answer. For a stream those
+        behind this consumer's position; for a queue that it browses none if it has seen all.
+        """
         if self.credit.kind.replays or self.terms.browses or self.terms.selects:
             return self.credit.available
         return self.queue.handle.ready
 
     @property
     def unsent(self) -> int:
-        """Deliveries of the queue that wait in the session."""
+        """The number of deliveries of the queue that wait in the session."""
         return self.credit.waiting
 
     @property
     def sent(self) -> int:
-        """Deliveries written, in all."""
+        """The number of deliveries written so far."""
         return self.credit.written
 
     @property
     def settled(self) -> int:
-        """Deliveries on which the client has decided, in all."""
+        """The number of deliveries on which the client has decided so far."""
         return self.credit.counters.decided
 
-    # --- from the client --------------------------------------------------------------------------
-
     def on_flow(self, flow: Flow) -> None:
-        """The client's flow was taken over by the engine: pass it on to the queue.
+        """Pass a flow of the client, which the engine has applied, on to the queue.
 
         Raises:
             AmqpLinkError: it names a transaction that is not open, or in which the link cannot acquire.
@@ -226,10 +219,8 @@ class Consumer:
             self._request()
 
     def _acquire_in(self, txn_id: bytes | None) -> None:
-        """What is sent from now on is acquired in a transaction, or in none (part 4, section 4.4.3).
-
-        The properties of a flow are all of the link's: given without a transaction, they name none.
-        """
+        # The properties of a flow replace all of the link's: without a transaction, they end acquisition
+        # (part 4, section 4.4.3).
         if txn_id is None:
             if self._acquisition is not None:
                 self._acquisition.leave()
@@ -253,7 +244,6 @@ class Consumer:
         self._acquisition.enter(transaction)
 
     def give_up(self, ids: Sequence[int]) -> None:
-        """See `acquisition.Giver`."""
         unsettled = self._session.outbound.unsettled
         found = [unsettled[number][1] for number in ids]
         keys, _, _ = self._decisions.without_expired(found, list(ids))
@@ -265,14 +255,14 @@ class Consumer:
         self._settle([number for number in ids if number != half], RELEASED)
 
     def on_updated(self, event: DeliveriesUpdated) -> None:
-        """The client decided on deliveries. Credit does not move.
+        """Apply the client's decisions on deliveries; its credit does not change.
 
-        One that has not settled them yet waits to hear that we have: at once, or when a quorum queue has
+        A client that has not settled them waits until the broker has: at once, or when a quorum queue has
         made the decision durable.
 
         Raises:
-            AmqpLinkError: the client may not decide so.
-            AmqpSessionError: that is no decision.
+            AmqpLinkError: the client may not make this decision.
+            AmqpSessionError: the state is not a decision.
         """
         if event.settled and self.kept is not None:
             self.kept.forget(event.keys)
@@ -290,7 +280,8 @@ class Consumer:
             if not event.settled:
                 self._settle(expired, event.state)
             if not keys:
-                # Of nothing that the queue still waits for; but it hands out nothing until it hears of us.
+                # The queue does not wait for any of them; but it delivers nothing more until it receives a
+                # command.
                 self.credit.post(Settle(self.credit.ref, (), Verdict.ACCEPT))
         self.credit.counters.settled(decision.verdict, len(keys))
         self.times.settled()
@@ -306,7 +297,7 @@ class Consumer:
             self._settle(ids, event.state)
 
     def _decide_within(self, state: TransactionalState, event: DeliveriesUpdated) -> None:
-        """The client's decision is for the commit (part 4, section 4.4.2)."""
+        # The decision takes effect with the commit (part 4, section 4.4.2).
         transaction = self._transactions.find(state.txn_id)
         if state.outcome is None and not event.settled:
             return
@@ -340,11 +331,9 @@ class Consumer:
 
     @property
     def default_verdict(self) -> Verdict:
-        """See `transactions.Holder`."""
         return self.terms.default_verdict
 
     def decided(self, verdict: Verdict, ids: Sequence[int], outcome: Outcome | None) -> None:
-        """See `transactions.Holder`."""
         self.credit.counters.settled(verdict, 1)
         self.times.settled()
         unsettled = self._session.outbound.unsettled
@@ -359,7 +348,7 @@ class Consumer:
         self._session.settling.settle_sent(ids, state)
 
     def on_sent(self, deliveries: int) -> None:
-        """Deliveries have been written; ask for the next batch when the queue's share is used up."""
+        """Note written deliveries; request the next batch when the queue's share is used up."""
         self.credit.sent(deliveries)
         self.times.on_sent(self.link.credit)
         self._request_next()
@@ -367,14 +356,13 @@ class Consumer:
     # --- from the queue ---------------------------------------------------------------------------
 
     def on_deliver(self, effect: Deliver) -> None:
-        """The queue delivers, within the credit that it was given."""
         credit = self.credit
         if not credit.waiting:
             self.times.handed_over()
         if not credit.on_deliver(effect):
             return
         keys, messages = effect.keys, effect.messages
-        # No two deliveries of a stream have the same head, and they are encoded as they are to be.
+        # Deliveries of a stream do not share a head, and are encoded in their final form.
         if not credit.kind.keeps_encoding:
             messages = all_to_amqp10(messages)
         if self.kept is not None:
@@ -387,7 +375,7 @@ class Consumer:
                 self._request()
 
     def on_reply(self, reply: CreditReply) -> None:
-        """The queue answered: act when everything before the answer has been written."""
+        """Handle an answer of the queue, after everything before it has been written."""
         if reply.epoch < self._since:
             return
         self.credit.on_reply(reply)
@@ -396,13 +384,13 @@ class Consumer:
         self._in_turn(reply)
 
     def _count_reply(self, auto: AutoQueueCredit, reply: CreditReply) -> None:
-        """The queue was asked for less than it had and the client could take: only that holds the link up."""
+        # Only a request smaller than what the queue had and the client could take holds the link up.
         held_up = not reply.credit and reply.available > 0 and self._wanted > self.credit.waiting
         auto.replied(self.times.now_ms, self.times.request_ms, self.credit.written, held_up=held_up)
         self.queue_credit = auto.auto.limit
 
     def on_effect(self, effect: Settled | ActiveChanged | TimedOut) -> None:
-        """What else queues say, most of them never."""
+        """Handle the rarer effects of queues."""
         match effect:
             case Settled():
                 if self.kept is not None and self.kept.stale:
@@ -412,7 +400,7 @@ class Consumer:
                     self._resume_durable()
                     return
                 ids, state = self._decisions.take_durable()
-                # The client may have settled them meanwhile; then nobody waits.
+                # The client may have settled them meanwhile, and then needs no answer.
                 unsettled = self._session.outbound.unsettled
                 self._settle([number for number in ids if number in unsettled], state)
             case ActiveChanged():
@@ -426,7 +414,6 @@ class Consumer:
                 assert_never(effect)
 
     def _on_timed_out(self, keys: Sequence[int]) -> None:
-        """The queue has taken deliveries back. The client hears so, and still settles them."""
         expired = frozenset(keys)
         self.last_error = self._log.warning(
             "deliveries taken back: the consumer held them for too long",
@@ -438,7 +425,7 @@ class Consumer:
         )
         self._decisions.expire(self._session.settling.tell_sent(self.link, expired, RELEASED))
         if self._transactions.taken_back(self.ref, keys, self._taken_back):
-            # The client has decided on some, and says nothing more of those that it has settled.
+            # The client has decided on some, and sends nothing more about those that it has settled.
             self.credit.post(Settle(self.credit.ref, (), Verdict.ACCEPT))
         if self.kept is not None:
             self.kept.forget(expired)
@@ -454,7 +441,7 @@ class Consumer:
             self.act_on(marker)
 
     def act_on(self, marker: object) -> None:
-        """What the queue said behind deliveries: they have been written now."""
+        """Act on an effect of the queue, after the deliveries before it have been written."""
         if isinstance(marker, CreditReply):
             self._act_on_reply(marker)
             return
@@ -469,7 +456,7 @@ class Consumer:
 
     def _act_on_reply(self, reply: CreditReply) -> None:
         if not self.credit.answered(reply):
-            self._request()  # overtaken by our `GiveBack`: ask again, from there
+            self._request()  # overtaken by our `GiveBack`: request again, from there
             return
         if reply.drain:
             self._act_on_drain()
@@ -485,10 +472,10 @@ class Consumer:
     def _act_on_drain(self) -> None:
         credit = self.link.credit
         if not credit.drain:
-            # A later flow has taken the drain back before it was done: tell the state, and go on.
+            # A later flow has ended the drain before it was done: answer with the state, and continue.
             self._answer()
         elif not self.credit.forfeited and self._wanted > 0:
-            self._request()  # messages have used up what was asked for: another round of the same drain
+            self._request()  # messages have used up the request: another round of the same drain
         else:
             self._flows.take_drained()
             self._session.drained(self.link, available=self.credit.available)
@@ -506,12 +493,11 @@ class Consumer:
 
     @property
     def _room(self) -> int:
-        """New deliveries for which the client has given credit: those that are resumed use theirs first."""
+        # Deliveries that are resumed use the client's credit first.
         return max(0, self.link.credit.link_credit - self.link.resuming)
 
     @property
     def _wanted(self) -> int:
-        """New deliveries that may be sent on the link."""
         return 0 if self.terms.resuming or self._resumed else self._room
 
     def _request(self) -> None:
@@ -529,17 +515,14 @@ class Consumer:
             self._flows.asked()
 
     def _give_back(self) -> None:
-        """The client allows less than waits here: what is too much goes back to its place.
-
-        "If the link-credit is less than or equal to zero ... the sender MUST NOT send more messages"
-        (2.6.7). What is on its way from the queue is not taken any more either: taken after a later
-        raise of the credit, it would overtake what goes back now.
-        """
+        # "If the link-credit is less than or equal to zero ... the sender MUST NOT send more messages"
+        # (2.6.7). Deliveries on their way from the queue are refused as well: taken after a later raise of
+        # the credit, they would overtake those that go back now.
         taken = self.link.withdraw(self._room)
         self._return(taken)
 
     def _return(self, taken: Sequence[tuple[int, Message]]) -> None:
-        """Give deliveries back that were never sent: keys and messages."""
+        # Keys and messages of deliveries that were not sent.
         keys = [key for key, _ in taken]
         if self.kept is not None:
             self.kept.forget(keys)
@@ -548,14 +531,15 @@ class Consumer:
     # --- a link that is kept ----------------------------------------------------------------------
 
     def resume(self, plan: SenderPlan, keys: Mapping[bytes, int]) -> None:
-        """Both ends have said what is unsettled: act on what the client decided, and send the rest again.
+        """Resume a link after both ends have stated what is unsettled: apply the client's decisions, and send
+        the rest again.
 
         Args:
             plan: what is to be done.
             keys: delivery-tag -> key of what is unsettled here.
 
         Raises:
-            AmqpLinkError: the client decided as it may not.
+            AmqpLinkError: the client may not make one of its decisions.
         """
         kept = self.kept
         assert kept is not None
@@ -581,7 +565,7 @@ class Consumer:
             self._session.outbound.queue_resumed(self.link, resumed)
 
     def _decide_resumed(self, key: int, state: Any, resumed: list[ResumedDelivery]) -> None:
-        """The client has decided on a delivery of before: it is told that we have settled it."""
+        # The client is notified that the broker has settled the delivery.
         decision = decide(state, settled=True, default=self.terms.default_verdict)
         assert decision is not None
         assert self.kept is not None
@@ -594,18 +578,18 @@ class Consumer:
         (self._resumed if answer else resumed).append(ResumedDelivery(key, state=state, settled=True))
 
     def _resume_durable(self) -> None:
-        """A quorum queue has made durable what the client decided on a delivery of before."""
+        # A quorum queue has made the client's decision on a resumed delivery durable.
         self._session.outbound.queue_resumed(self.link, [self._resumed.popleft()])
         if not self._resumed:
             self._request_next()
 
     def end_acquisition(self) -> None:
-        """The link is gone: what it has acquired in transactions goes back with all else that it held."""
+        """End the acquisition in transactions with the link; what it held goes back."""
         if self._acquisition is not None:
             self._acquisition.gone()
 
     def suspend(self, unsent: Sequence[tuple[int, Message]]) -> None:
-        """The link is gone, and is kept: what was never sent goes back, and the rest stays acquired."""
+        """Suspend a link: unsent deliveries go back, the others stay acquired."""
         kept = self.kept
         assert kept is not None
         if self._transactions:
@@ -615,15 +599,14 @@ class Consumer:
         kept.suspended(self.credit, self.terms.default_verdict, stale)
 
     def on_detached(self, unsent: Sequence[tuple[int, Parts]]) -> None:
-        """The link has ended, and nothing else."""
         self._links.drop_consumer(self, unsent)
 
     def leave(self, unsent: Sequence[tuple[int, Message]], *, lost: bool) -> None:
-        """The link is gone: everything it held goes back or gets the default outcome.
+        """Leave the queue; everything held goes back or gets the default outcome.
 
         Args:
-            unsent: keys and messages that never left.
-            lost: with its session or connection. A quorum queue counts that as a failed attempt.
+            unsent: keys and messages that were not sent.
+            lost: the session or connection has ended, too. A quorum queue counts that as a failed attempt.
         """
         verdict = self.terms.default_verdict
         bound = self._transactions.bound(self.ref)
@@ -637,7 +620,7 @@ class Consumer:
         self.credit.leave([key for key, _ in unsent], [message for _, message in unsent], verdict)
 
     def _leave_later(self, unsent: Sequence[tuple[int, Message]], bound: set[int], verdict: Verdict) -> None:
-        """What transactions have decided on is theirs until they end; all else goes back now."""
+        # Deliveries on which transactions have decided stay until these end; all others go back now.
         self._return(unsent)
         left = [key for key in self.link.left if key not in bound]
         if left:

@@ -35,13 +35,13 @@ from amqp10broker.service.sessions.attach import rcv_settle_mode
 from amqp10broker.service.sessions.transactions import Transaction, Transactions
 
 CAPABILITIES: Final = (Symbol("amqp:local-transactions"), Symbol("amqp:multi-txns-per-ssn"))
-"""What this coordinator can: nothing over several sessions, or resource managers."""
+"""Transactions over several sessions, or with resource managers, are not supported."""
 
 _REJECTED: Final = Symbol("amqp:rejected:list")
 
 
 class Aborting:
-    """Deliveries that a rollback gives up although they are sent in part.
+    """The partly sent deliveries that a rollback aborts.
 
     Attributes:
         ref: under which its answer waits for them.
@@ -56,7 +56,7 @@ class Aborting:
         self._then = then
 
     def one_less(self) -> None:
-        """One of them is aborted, or has gone with its link."""
+        """Count a delivery that is aborted, or gone with its link."""
         self.left -= 1
         if not self.left:
             self._then(self.ref)
@@ -66,11 +66,7 @@ _Outcome = tuple[RequestRef | None, State, Transaction | None]
 
 
 class Coordinator:
-    """One control link.
-
-    Attributes:
-        link: our end.
-    """
+    """One control link."""
 
     __slots__ = (
         "_commits",
@@ -101,13 +97,8 @@ class Coordinator:
         """Answer the attach.
 
         Args:
-            session: the engine.
-            link: our end of the link.
-            attach: the client's.
-            context: the broker around the session; has its transactions.
-            commits: carries them out.
-            post: puts a letter to a queue.
-            take_mail: gives the letters that were put and are not sent.
+            post: sends a command to a queue.
+            take_mail: returns the commands that were posted and are not sent.
             half_posted: whether a delivery of several frames has begun within a transaction and not ended.
         """
         self.link = link
@@ -120,7 +111,7 @@ class Coordinator:
         self._transactions: Transactions = context.transactions
         outcomes = None if attach.source is None else attach.source.outcomes
         self._rejects = not outcomes or _REJECTED in outcomes
-        # Discharges in order: the answer to one that is not told is None until it is safe.
+        # Discharges in order: the outcome of one that is not answered is None until it is safe.
         self._waiting: deque[tuple[int, RequestRef | None, State, Transaction | None]] = deque()
         # Commits for which queues are not ready, in order; in `_waiting` they are under the same ref.
         self._parked: deque[tuple[RequestRef, Transaction]] = deque()
@@ -137,7 +128,7 @@ class Coordinator:
     # --- from the client --------------------------------------------------------------------------
 
     def on_deliveries(self, event: DeliveriesReceived) -> None:
-        """Declare and discharge.
+        """Handle declare and discharge messages.
 
         Raises:
             AmqpLinkError: the link must be detached with it, and its transactions are rolled back.
@@ -193,7 +184,7 @@ class Coordinator:
         self._tell()
 
     def _commit(self, transaction: Transaction, ref: RequestRef) -> str | None:
-        """Why it was not carried out; None: it was."""
+        # Returns why it was not carried out; None: it was.
         if transaction.failed is not None:
             return transaction.failed
         parts = transaction.parts(self._context.reply_to.publisher(), self._context.moment.ms)
@@ -203,11 +194,8 @@ class Coordinator:
         return why
 
     def _outcome(self, transaction: Transaction, ref: RequestRef, why: str | None) -> _Outcome:
-        """What the answer to a commit waits for, what it is, and of which transaction holders are told.
-
-        Raises:
-            AmqpLinkError: the client cannot be told that the transaction was rolled back.
-        """
+        # Returns what the answer to a commit waits for, the answer, and the transaction whose holders are
+        # notified. Raises if the client cannot be notified of a rollback.
         if why is None:
             self._transactions.committed(transaction)
             return None if self._commits.safe else ref, ACCEPTED, transaction
@@ -218,11 +206,6 @@ class Coordinator:
         return aborting.ref if aborting.left else None, Rejected(error=to_error(fault)), None
 
     def _try_parked(self) -> None:
-        """A queue is ready for which commits have waited.
-
-        Raises:
-            AmqpLinkError: as `_outcome`.
-        """
         while self._parked:
             ref, transaction = self._parked[0]
             why = self._commit(transaction, ref)
@@ -247,10 +230,10 @@ class Coordinator:
     # --- answers ----------------------------------------------------------------------------------
 
     def on_committed(self, ref: RequestRef) -> bool:
-        """A commit is safe, or can be carried out now; returns whether it was one of this link.
+        """Handle a commit that is safe, or can be carried out now; return whether it belongs to this link.
 
         Raises:
-            AmqpLinkError: the link must be detached with it: it cannot be carried out.
+            AmqpLinkError: it cannot be carried out; the link must be detached with it.
         """
         if self._parked and self._parked[0][0] == ref:
             self._try_parked()
@@ -263,22 +246,22 @@ class Coordinator:
         return False
 
     def _answer_behind(self, aborting: Aborting, delivery_id: int, state: State) -> None:
-        """A rollback is answered when what was sent in part within it is aborted (4.4.3)."""
+        # A rollback is answered when the partly sent deliveries within it are aborted (4.4.3).
         if aborting.left:
             self._waiting.append((delivery_id, aborting.ref, state, None))
         else:
             self._answer_in_turn(delivery_id, state)
 
     def _answer_in_turn(self, delivery_id: int, state: State) -> None:
-        """Discharges are answered in their order; one waits for those before it."""
+        # Discharges are answered in their order.
         self._waiting.append((delivery_id, None, state, None))
         self._tell()
 
     def _tell(self) -> None:
         while self._waiting and self._waiting[0][1] is None:
             delivery_id, _, state, transaction = self._waiting.popleft()
-            # Outcomes of what was posted, and earlier answers, stand in front of it: in one batch with them
-            # a rejected one would be the first.
+            # Outcomes of posted messages, and earlier answers, come before it: in one batch with them a
+            # rejected one would be the first.
             self._session.settling.flush()
             if transaction is not None:
                 transaction.tell_holders()
@@ -293,14 +276,13 @@ class Coordinator:
 
     @property
     def over(self) -> bool:
-        """Whether the link has ended, and nothing is to be told any more."""
         return not self.link.attached and not self._waiting
 
     def on_flow(self, flow: Flow) -> None:
-        """Its credit is all that a client can say of it, and the engine has taken that over."""
+        """Do nothing: the only content for this link is credit, which the engine has applied."""
 
     def on_detached(self, unsent: Sequence[tuple[int, Parts]]) -> None:
-        """The link has ended: what was declared on it is rolled back."""
+        """Roll back all that was declared on the link."""
         parked = {ref for ref, _ in self._parked}
         self._parked.clear()
         self._waiting = deque(each for each in self._waiting if each[1] not in parked)
@@ -309,11 +291,7 @@ class Coordinator:
 
 
 def _request(payload: bytes) -> Declare | Discharge:
-    """What a message asks for: the value of its amqp-value section; other sections count for nothing.
-
-    Raises:
-        AmqpDeliveryError: it is neither declare nor discharge.
-    """
+    # The value of its amqp-value section; other sections are ignored.
     found: Any = None
     try:
         pos = 0

@@ -1,4 +1,4 @@
-"""What a client of AMQP 1.0 is told that went wrong, and what it asked of the management node, in the log."""
+"""Log entries for errors sent to clients of AMQP 1.0, and for operations of the management node."""
 
 from __future__ import annotations
 
@@ -20,10 +20,7 @@ def log_fault(
     """Log an error with which a link was detached or a session ended.
 
     Args:
-        log: of the connection.
-        channel: the session's.
         link: our end; None if the session has ended.
-        error: what the client got.
         refused: the link's attach was refused with it.
     """
     condition = str(error.condition)
@@ -44,7 +41,7 @@ def log_fault(
 
 
 def log_operation(log: ClientLog, operation: str, subject: str, refusal: str | None) -> None:
-    """Log an operation that a client asked of the management node (see `management.caller.Report`)."""
+    """Log an operation that a client requested of the management node (see `management.caller.Report`)."""
     details = {"operation": operation, "object": subject, "by": "/management"}
     if refusal is None:
         log.info("operation", **details)
@@ -53,7 +50,7 @@ def log_operation(log: ClientLog, operation: str, subject: str, refusal: str | N
 
 
 def queue_of(address: object) -> str | None:
-    """The queue that an address names, None if it names none."""
+    """Return the queue that an address names; None if it names none."""
     if not isinstance(address, str):
         return None
     try:

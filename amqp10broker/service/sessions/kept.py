@@ -1,10 +1,9 @@
-"""Links that are kept beyond their sessions: part 2, sections 2.6.1 and 2.6.13; part 3, section 3.5.
+"""Links that survive the end of their session: part 2, sections 2.6.1 and 2.6.13; part 3, section 3.5.
 
-A link whose client asked for that, and was granted it, is here from its attach to its end: it ends when it is
-closed, or when it has been suspended for as long as was granted. It has an address of its own among those who
-ask queues, so that what it has there outlives its session: while it is attached, what queues say goes to its
-session; while it is suspended, the link takes it itself. What is kept of each kind: `kept_publisher`,
-`kept_consumer`.
+A link whose client requested this, and for which it was granted, is held here from its attach until it is
+closed or has been suspended for the granted time. It has a reply address of its own, so its state at queues
+outlives the session: effects go to the session while the link is attached, and to the link itself while it is
+suspended. The state of each kind of link is in `kept_publisher` and `kept_consumer`.
 """
 
 from __future__ import annotations
@@ -39,20 +38,20 @@ Tell = Callable[[SessionLetter], object]
 """Puts a letter into the mailbox of a session."""
 
 CONTENT_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Bytes of messages that the links of one user may keep to send them again."""
+"""The most bytes of messages that the links of one user may hold in order to send them again."""
 
 VIEWS_MAX: Final = 100
-"""Suspended links that are shown at one time."""
+"""The most suspended links that are shown at one time."""
 
 FORMAT: Final = 1
-"""Of what a restart is told of a link."""
+"""The version of the record that a restart reads."""
 
 LABEL: Final = "kept"
-"""Of kept links, where people read who has something at a queue."""
+"""The label of these links where the clients of a queue are listed."""
 
 
 class Key(NamedTuple):
-    """What a link is known by: the client says who it is, and only for its user and virtual host."""
+    """The identity of a link: its container and name, within its user and virtual host."""
 
     vhost: str
     user: str
@@ -62,19 +61,18 @@ class Key(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """How long a link is kept, and what of it survives a restart of the broker."""
+    """How long a suspended link is held, and how much of it survives a restart of the broker."""
 
     policy: Symbol
     timeout_s: int
     durable: int = TerminusDurability.NONE
 
     def in_terminus(self) -> dict[str, Any]:
-        """As the answer to the attach says it."""
         return {"durable": self.durable, "expiry_policy": self.policy, "timeout": self.timeout_s}
 
 
 class Survivor(NamedTuple):
-    """What a restart knows of a link (`Kept.document`)."""
+    """The state of a link that a restart reads from `Kept.document`."""
 
     key: Key
     terms: Terms
@@ -84,10 +82,10 @@ class Survivor(NamedTuple):
 
 
 def survivor(document: bytes) -> Survivor:
-    """Read it again.
+    """Decode the document of a link.
 
     Raises:
-        ValueError: it cannot be understood.
+        ValueError: the document is malformed.
     """
     facts, _, terminus = document.partition(b"\n")
     version, *rest = json.loads(facts)
@@ -98,34 +96,36 @@ def survivor(document: bytes) -> Survivor:
     if not isinstance(found, Source | Target):
         raise ValueError(f"{found.NAME} is no terminus")
     key = Key(vhost, user, container, name, consumes)
-    # Nothing more was said of the first links of this format.
+    # The first documents of this format end here.
     return Survivor(key, Terms(Symbol(policy), timeout_s, durable), deadline_ms, found, any(more))
 
 
 class Records(Protocol):
-    """What of links survives a restart: `persistence.kept_links.KeptLinksInJournal`."""
+    """The store of links that survive a restart: `persistence.kept_links.KeptLinksInJournal`."""
 
     def put(self, number: int, document: bytes) -> None:
-        """Keep a link of this number, or what is said of it now."""
+        """Store the document of the link with this number, in place of an earlier one."""
 
     def take(self, number: int, tags: Sequence[bytes]) -> None:
-        """Queues have deliveries of these tags, with this record or not at all."""
+        """Record that queues hold deliveries of these tags; they are stored with the link's record or not at
+        all.
+        """
 
     def settle(self, number: int, tags: Iterable[bytes]) -> None:
-        """These are forgotten, as far as they are there."""
+        """Remove these tags, as far as they are stored."""
 
     def end(self, number: int) -> None:
-        """The link is over, if it is there."""
+        """Remove the link, if it is stored."""
 
     def found(self) -> Iterable[tuple[int, bytes, Sequence[bytes]]]:
-        """Number, document and tags of each, as the start found them."""
+        """Return number, document and tags of each link that the start has read."""
 
 
 def terms_for(terminus: Source | Target, config: Config) -> Terms | None:
-    """What is granted to who asks for a link to be kept; None: it did not ask.
+    """Return the terms granted to a client that requests a link which survives; None if it did not.
 
-    A timeout beyond the largest that is granted is lowered to it. So is "never", where there is a largest;
-    then the timer starts when the connection closes.
+    A timeout beyond the largest allowed is lowered to it. So is "never" where a largest is configured; its
+    timer then starts when the connection closes.
     """
     most = config.suspended_link_timeout_max_s
     policy = terminus.expiry_policy
@@ -137,44 +137,41 @@ def terms_for(terminus: Source | Target, config: Config) -> Terms | None:
 
 
 class Host(Protocol):
-    """What the registry asks of the broker around it."""
+    """The services of the broker that `KeptLinks` uses."""
 
     def open(self, label: str, box: Kept) -> ReplyTo:
-        """An address for a link; what queues answer there goes into the box."""
+        """Open a reply address for a link; the answers of queues to it go into the box."""
 
     def close(self, reply_to: ReplyTo) -> None:
-        """The link is over."""
+        """Close the reply address of a link."""
 
     def post(self, mail: Mail) -> None:
         """Put letters to queues."""
 
     def now_ms(self) -> int:
-        """The time of day."""
+        """Return the time of day in ms."""
 
     def timer_started(self) -> None:
-        """`KeptLinks.deadline_ms` may be sooner than it was."""
+        """Report that `KeptLinks.deadline_ms` may be sooner than before."""
 
     def has_account(self, user: str) -> bool:
-        """Whether the catalog has this user, who is over when it has no more; a token's user it never had."""
+        """Return whether the catalog has this user. Users of tokens are never in it."""
 
 
 class Kept(ABC):
-    """One link.
+    """One link that survives its session.
 
     Attributes:
-        key: what it is known by.
-        account: the catalog had its user.
-        terms: how long it is kept when it is suspended.
-        reply_to: its address.
+        account: whether the catalog had its user; if so, the link ends with that user.
         link: its end in a session; None while it is suspended.
-        tell: that session; likewise.
-        stays: it is suspended when its end goes, and does not end with it.
+        tell: puts a letter to that session; None while it is suspended.
+        stays: whether it is suspended when its end goes, instead of ending with it.
         since_ms: when it was suspended; None while it is attached.
         deadline_ms: when it ends; None while it is attached, and until its timer has started.
-        lingers: whose end starts the timer: of a session's links, or of a connection's.
-        number: by which people name it; 0 before it is among `KeptLinks`.
-        revoked: nothing of it outlives its end any more, whatever was granted.
-        records: what of it survives a restart; None: nothing.
+        lingers: the object whose end starts the timer: a session's links, or a connection's.
+        number: identifies it in the management API; 0 before it is among `KeptLinks`.
+        revoked: whether it ends with its end, whatever was granted.
+        records: the store that lets it survive a restart; None if it does not.
     """
 
     __slots__ = (
@@ -211,7 +208,7 @@ class Kept(ABC):
         self._claims: list[Callable[[], object]] = []
 
     def put(self, letter: list[Effect]) -> bool:
-        """What queues say for the link: see `askers.EffectBox`."""
+        """Take effects of queues for the link (an `askers.EffectBox`)."""
         if self.tell is not None:
             return bool(self.tell(letter))
         for effect in letter:
@@ -219,45 +216,46 @@ class Kept(ABC):
         return True
 
     def outlives(self, *, lost: bool) -> bool:
-        """Whether it is suspended when its end goes.
+        """Return whether the link is suspended when its end goes.
 
         Args:
-            lost: with its session or connection.
+            lost: the session or the connection has ended, too.
         """
         return (lost or self.stays) and not self.revoked
 
     @property
     @abstractmethod
     def unsettled(self) -> int:
-        """Deliveries that are kept of it."""
+        """The number of deliveries that it holds."""
 
     @property
     @abstractmethod
     def terminus(self) -> Source | Target:
-        """As the client attached it."""
+        """The terminus as the client attached it."""
 
     def document(self) -> bytes:
-        """What a restart must know of it: see `restored`."""
+        """Encode the state that a restart needs, for `survivor`."""
         facts = [FORMAT, *self.key, *self.terms, self.deadline_ms, self.account]
         return json.dumps(facts).encode() + b"\n" + encode(self.terminus)
 
     def write(self) -> None:
-        """Have it survive a restart as it is now, if it is to."""
+        """Store the present state if the link survives a restart."""
         if self.records is not None:
             self.records.put(self.number, self.document())
 
     @abstractmethod
     def take(self, effect: Effect) -> None:
-        """A queue says something for a link that is suspended, or for an end that it had before."""
+        """Handle an effect for a suspended link, or for an earlier end of it."""
 
     @abstractmethod
     def give_up(self) -> Mail:
-        """It ends: what queues are told if it was suspended."""
+        """End the link; return the commands for its queues if it was suspended."""
 
     def claim(self, then: Callable[[], object]) -> None:
-        """Another session has an attach of it: its end of now is stolen, and `then` called when that is over.
+        """Detach the present end as stolen because another session attaches the link, and call `then` when it
+        is gone.
 
-        Must be attached.
+        The link must be attached.
         """
         assert self.tell is not None
         assert self.link is not None
@@ -265,19 +263,14 @@ class Kept(ABC):
         self.tell(LinkStolen(self.link))
 
     def free(self) -> None:
-        """It has no end any more: whoever waits for that goes on."""
+        """Record that the link has no end any more, and continue the attach that waits for it."""
         claims, self._claims = self._claims, []
         for then in claims:
             then()
 
 
 class KeptLinks:
-    """All of a broker, suspended or attached.
-
-    Attributes:
-        host: the broker.
-        records: what of them survives a restart; None: nothing can.
-    """
+    """All links of a broker that survive their sessions, suspended or attached."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -295,11 +288,10 @@ class KeptLinks:
         return iter(self._links.values())
 
     def find(self, key: Key) -> Kept | None:
-        """The link of this key, if it is kept."""
         return self._links.get(key)
 
     def of(self, effect: Effect) -> Kept | None:
-        """The kept link for which a queue says something."""
+        """Return the link to which the effect of a queue is addressed."""
         match effect:
             case Confirmed() | Unconfirmed() | Rejected():
                 peer = effect.publisher.reply_to
@@ -312,28 +304,27 @@ class KeptLinks:
         return self._by_peer.get(peer)
 
     def has_room(self, key: Key, most: int) -> bool:
-        """Whether a link may be kept for its user, who may have so many."""
+        """Return whether the user of this key has fewer than `most` links here."""
         return key in self._links or self._of_user[key.user] < most
 
     def retain(self, user: str, size: int) -> bool:
-        """Whether a message of so many bytes may be kept for a user; it counts then."""
+        """Reserve bytes for a message that is held for a user; return whether there is room for it."""
         fits = self._bytes_of_user[user] + size <= CONTENT_BYTES_MAX
         if fits:
             self._bytes_of_user[user] += size
         return fits
 
     def release(self, user: str, size: int) -> None:
-        """So many bytes are kept no more."""
+        """Return bytes reserved by `retain`."""
         self._bytes_of_user[user] -= size
         if not self._bytes_of_user[user]:
             del self._bytes_of_user[user]
 
     def add(self, kept: Kept, number: int | None = None) -> None:
-        """Keep one more; there is none of its key.
+        """Add a link whose key is not present yet.
 
         Args:
-            kept: which one.
-            number: that it had before a restart.
+            number: the number that it had before a restart.
         """
         assert kept.key not in self._links
         kept.number = self._last_number + 1 if number is None else number
@@ -343,7 +334,7 @@ class KeptLinks:
         self._of_user[kept.key.user] += 1
 
     def attach(self, kept: Kept, terms: Terms, link: SenderLink | ReceiverLink, tell: Tell) -> None:
-        """It has an end in a session from now on."""
+        """Give the link an end in a session."""
         kept.terms, kept.link, kept.tell, kept.stays = terms, link, tell, False
         kept.since_ms = kept.deadline_ms = kept.lingers = None
         before, kept.records = kept.records, self.records if terms.durable else None
@@ -353,13 +344,12 @@ class KeptLinks:
             before.end(kept.number)
 
     def restore(self, kept: Kept, number: int, terms: Terms, deadline_ms: int | None) -> None:
-        """Keep one that has survived a restart, which has ended its connection if that had not ended before.
+        """Add a link that has survived a restart, as suspended.
+
+        The restart has ended its connection if that had not ended before.
 
         Args:
-            kept: suspended.
-            number: that it had.
-            terms: that it had been granted.
-            deadline_ms: when it ends, if its timer ran.
+            deadline_ms: when it ends, if its timer had started.
         """
         self.add(kept, number)
         kept.terms, kept.records = terms, self.records
@@ -371,11 +361,10 @@ class KeptLinks:
             self.host.timer_started()
 
     def suspend(self, kept: Kept, lingers: object) -> None:
-        """Its end has gone.
+        """Suspend a link whose end has gone.
 
         Args:
-            kept: which one.
-            lingers: whose end starts its timer, see `let_run`; None: it starts now.
+            lingers: the object whose end starts its timer, for `let_run`; None starts it now.
         """
         kept.link = kept.tell = None
         kept.since_ms = self.host.now_ms()
@@ -385,11 +374,11 @@ class KeptLinks:
         kept.free()
 
     def let_run(self, lingers: object, to: object = None) -> None:
-        """A session's links, or a connection's, are over: start the timers of those that waited for it.
+        """Start the timers of the links that waited for the end of a session's links or of a connection.
 
         Args:
-            lingers: as at `suspend`.
-            to: what those wait for now whose policy is connection-close; None: nothing.
+            lingers: the object given to `suspend`.
+            to: what links whose policy is connection-close wait for next; None starts their timers.
         """
         for kept in self._links.values():
             if kept.lingers is not lingers or kept.link is not None:
@@ -408,7 +397,7 @@ class KeptLinks:
         self.host.timer_started()
 
     def end(self, kept: Kept) -> Mail:
-        """It is over; returns what queues are to be told if it was suspended."""
+        """End a link; return the commands for its queues if it was suspended."""
         if self._links.get(kept.key) is not kept:
             return []
         del self._links[kept.key]
@@ -424,9 +413,10 @@ class KeptLinks:
         return [] if attached else mail
 
     def revoke(self, *, user: str | None = None, vhost: str | None = None) -> None:
-        """A user, or a virtual host, is gone: its links are nobody's, whoever is called the same later.
+        """End the links of a deleted user or virtual host, so that a later one of the same name does not get
+        them.
 
-        Those that are attached go with their ends.
+        Attached links end with their ends.
         """
         for kept in list(self):
             if user not in (None, kept.key.user) or vhost not in (None, kept.key.vhost):
@@ -438,10 +428,13 @@ class KeptLinks:
                 self._forget_records(kept)
 
     def end_suspended(self, number: int) -> SuspendedLinkView:
-        """End one before its time: what is unsettled gets the default outcome; as it was shown until then.
+        """End a suspended link early; its unsettled deliveries get the default outcome.
+
+        Returns:
+            The link as it was shown until now.
 
         Raises:
-            NotFound: none of this number is suspended.
+            NotFound: no suspended link has this number.
         """
         for kept in self:
             if kept.number == number and kept.link is None:
@@ -458,11 +451,11 @@ class KeptLinks:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When the next one ends; None: no timer runs."""
+        """The time at which the next link ends; None while no timer runs."""
         return min((each.deadline_ms for each in self if each.deadline_ms is not None), default=None)
 
     def suspended_views(self, most: int | None = VIEWS_MAX) -> tuple[SuspendedLinkView, ...]:
-        """What doors show of those that are suspended, the first ones; None: all of them."""
+        """Return the first `most` suspended links for the management API; all if it is None."""
         return tuple(map(self._view, islice((each for each in self if each.link is None), most)))
 
     def _view(self, kept: Kept) -> SuspendedLinkView:
@@ -480,7 +473,7 @@ class KeptLinks:
         )
 
     def expire(self) -> None:
-        """End those whose time is over."""
+        """End the links whose deadline has passed."""
         now = self.host.now_ms()
         due = [each for each in self if each.deadline_ms is not None and each.deadline_ms <= now]
         for kept in due:

@@ -1,11 +1,11 @@
-"""What is kept of a link on which a client receives: the deliveries that it has not settled.
+"""The state of a link on which a client receives that survives its session: the unsettled deliveries.
 
-They stay acquired: to its queue the consumer is there as before, but asks for nothing. Its name there is of
-the link's own address and outlives the session. When the link is attached again both ends say what is
-unsettled for them, and the queue hears of what was decided (2.6.13; `consumer.Consumer.resume`).
+They stay acquired: the consumer remains at its queue under the link's own reply address, but requests
+nothing. When the link is attached again both ends state what is unsettled, and the decisions go to the queue
+(2.6.13; `consumer.Consumer.resume`).
 
-A delivery that the client has, and has not decided on, is sent again with its content. So contents are kept,
-within a bound for each user; one that is not kept is aborted, and goes back to its queue.
+A delivery that the client has, and has not decided on, is sent again with its content. So contents are held,
+within a limit for each user; a delivery whose content is not held is aborted, and goes back to its queue.
 """
 
 from __future__ import annotations
@@ -34,17 +34,16 @@ if TYPE_CHECKING:
 
 
 class KeptConsumer(Kept):
-    """See the module.
+    """A link on which a client receives.
 
     Attributes:
-        source: as the client attached it.
-        ref: its name at its queue.
-        held: key -> message of each delivery that the client has not settled, in the order in which they
-            were made; None: its content is not kept.
-        credit: of the end that it had last; None before the first has gone.
-        default_verdict: for what is unsettled when it ends.
-        stale: answers to decisions of an earlier end, that are still to come.
-        active: whether it is the single active consumer, as far as its queue has said.
+        ref: its reference at its queue.
+        held: key -> message of each delivery that the client has not settled, in the order of delivery; None:
+            its content is not held.
+        credit: of the last end that has gone; None before.
+        default_verdict: for unsettled deliveries when it ends.
+        stale: answers to decisions of an earlier end that are still to come.
+        active: whether it is the single active consumer, by the last report of its queue.
     """
 
     __slots__ = (
@@ -73,32 +72,30 @@ class KeptConsumer(Kept):
 
     @property
     def unsettled(self) -> int:
-        """See `Kept`."""
         return len(self.held)
 
     @property
     def terminus(self) -> Source:
-        """See `Kept`."""
         return self.source
 
     def ours(self) -> dict[bytes, int]:
-        """Delivery-tag -> key of what is unsettled."""
+        """Return the key of each unsettled delivery by its delivery-tag."""
         return {delivery_tag(key): key for key in self.held}
 
-    # --- while it is attached ---------------------------------------------------------------------
+    # --- attached ---------------------------------------------------------------------------------
 
     def delivered(self, keys: Sequence[int], messages: Sequence[Parts]) -> None:
-        """The queue has delivered to its end."""
+        """Note deliveries of the queue to its end."""
         for key, message in zip(keys, messages, strict=True):
             if key in self.held:
-                self.forget((key,))  # it has been back in its queue
+                self.forget((key,))  # it has gone back to its queue meanwhile
             size = len(message[0]) + len(message[1])
             kept = self._links.retain(self.key.user, size)
             self._bytes += size if kept else 0
             self.held[key] = message if kept else None
 
     def forget(self, keys: Iterable[int]) -> None:
-        """These are settled, or back in their queue."""
+        """Remove deliveries that are settled, or back in their queue."""
         freed = 0
         for key in keys:
             message = self.held.pop(key, None)
@@ -111,25 +108,23 @@ class KeptConsumer(Kept):
         self._links.release(self.key.user, size)
 
     def suspended(self, credit: QueueCredit, verdict: Verdict, stale: int) -> None:
-        """Its end has gone, and has given back what it had not sent.
+        """Take over the state of an end that has gone, and that has returned its unsent deliveries.
 
         Args:
-            credit: of that end.
-            verdict: for what is unsettled when the link ends.
+            verdict: for unsettled deliveries when the link ends.
             stale: answers to its decisions that have not come.
         """
         self.credit, self.default_verdict = credit, verdict
         self.stale += stale
-        # No attach may name more.
+        # An attach may not list more.
         excess = list(self.held)[UNSETTLED_ENTRIES_MAX:]
         if excess:
             self.forget(excess)
             credit.post(Settle(self.ref, excess, Verdict.REQUEUE))
 
-    # --- while it is suspended --------------------------------------------------------------------
+    # --- suspended --------------------------------------------------------------------------------
 
     def take(self, effect: Effect) -> None:
-        """See `Kept`. What was on its way to the end that has gone its queue has taken back."""
         match effect:
             case TimedOut():
                 self.forget(effect.keys)
@@ -138,13 +133,12 @@ class KeptConsumer(Kept):
             case ActiveChanged():
                 self.active = effect.active
             case QueueDeleted() | QueueDown() | SubscribeRefused():
-                self.credit = None  # there is no queue to be told
+                self.credit = None  # the queue is gone
                 self._links.end(self)
             case _:
                 return
 
     def give_up(self) -> Mail:
-        """See `Kept`: what it held gets the default outcome."""
         self.held.clear()
         self._free(self._bytes)
         credit = self.credit

@@ -1,11 +1,12 @@
-"""What is kept of a link on which a client sends: which deliveries it may not know the outcome of.
+"""The state of a link on which a client sends that survives its session: deliveries whose outcome the client
+may not have.
 
-The client names those that are unsettled for it when it attaches again (part 2, section 2.6.13). Of them each
-is here that has been taken: with its outcome, or without as long as queues have not spoken. A delivery of
-which only a part had come is not here, nor one that was posted in a transaction, which is rolled back.
+The client lists its unsettled deliveries when it attaches again (part 2, section 2.6.13). Those of them that
+the broker has taken are here: with an outcome, or without one until queues have answered. A delivery of which
+only a part had come is not here, nor one that was posted in a transaction, which is rolled back.
 
 With rcv-settle-mode second an entry stays until the client has settled. With first it would be settled with
-the outcome that is told; it is kept until the client must have heard of it, for it may have been lost.
+the outcome that is sent; it stays until the client must have received that, because it may have been lost.
 """
 
 from __future__ import annotations
@@ -27,9 +28,8 @@ class Entry:
     """One delivery.
 
     Attributes:
-        tag: its delivery-tag.
-        outcome: None: queues have not spoken.
-        number: its delivery-id in the session of now, if the client waits to hear there.
+        outcome: None: queues have not answered.
+        number: its delivery-id in the present session, if the client waits for the outcome there.
         posted: queues have it.
     """
 
@@ -46,14 +46,13 @@ class Teller(Protocol):
     """The end of the link in a session."""
 
     def tell_late(self, entry: Entry, number: int) -> None:
-        """A queue has spoken of a delivery that was sent before the link was suspended."""
+        """Send the outcome of a delivery that was sent before the link was suspended."""
 
 
 class KeptPublisher(Kept):
-    """See the module.
+    """A link on which a client sends.
 
     Attributes:
-        target: as the client attached it.
         entries: by delivery-tag, in the order in which they came.
         publisher: its end in a session; None while it is suspended.
     """
@@ -66,55 +65,54 @@ class KeptPublisher(Kept):
         self.entries: dict[bytes, Entry] = {}
         self.publisher: Teller | None = None
         self._most = 0
-        # Of the ends that it had: what queues have not spoken of, by delivery-id.
+        # Of each end that it had: deliveries that queues have not answered, by delivery-id.
         self._flights: dict[PublisherRef, tuple[Tally, dict[int, Entry]]] = {}
-        # Of the end of now: what the client has been told and has not settled, by delivery-id.
+        # Of the present end: outcomes that were sent and that the client has not settled, by delivery-id.
         self._told: dict[int, Entry] = {}
 
     @property
     def unsettled(self) -> int:
-        """See `Kept`."""
         return len(self.entries)
 
     @property
     def terminus(self) -> Target:
-        """See `Kept`."""
         return self.target
 
-    # --- what survives a restart -----------------------------------------------------------------------
+    # --- restart ---------------------------------------------------------------------------------------
 
     @property
     def keeps_unsettled(self) -> bool:
-        """Whether what is unsettled survives a restart: what goes to queues is `noted` with it."""
+        """Whether unsettled deliveries survive a restart; then those sent to queues are recorded with
+        `noted`.
+        """
         return self.records is not None and self.terms.durable == TerminusDurability.UNSETTLED_STATE
 
     def noted(self, ref: PublisherRef, ids: Sequence[int]) -> None:
-        """Queues get these deliveries of its end, in one group of records with this one."""
+        """Record deliveries of its end, in the same group of records in which queues get them."""
         flight = self._flights[ref][1]
         if self.records is not None:
             self.records.take(self.number, [flight[number].tag for number in ids if number in flight])
 
     def restore(self, tags: Iterable[bytes]) -> None:
-        """It has survived a restart, and of these deliveries queues have all."""
+        """Restore the link after a restart with deliveries that all their queues have."""
         for tag in tags:
             entry = self.entries[tag] = Entry(tag)
             entry.outcome = ACCEPTED
             entry.posted = True
 
     def _forgotten(self, tags: Iterable[bytes]) -> None:
-        """These need not survive a restart any more."""
         if self.records is not None:
             self.records.settle(self.number, tags)
 
-    # --- an end -----------------------------------------------------------------------------------
+    # --- attaching and suspending -----------------------------------------------------------------
 
     def attached(self, publisher: Teller, ref: PublisherRef, tally: Tally) -> None:
-        """It has another end, by which it publishes under this name."""
+        """Attach another end, which publishes under this reference."""
         self.publisher = publisher
         self._flights[ref] = tally, {}
 
     def resume(self, attach: Attach) -> dict[bytes, State]:
-        """Compare the client's unsettled map with ours; returns what ours is for the answer."""
+        """Compare the client's unsettled map with ours; return ours for the answer."""
         ours: dict[bytes, State] = {tag: entry.outcome for tag, entry in self.entries.items()}
         plan = resume_as_receiver(ours, unsettled_map(attach), incomplete=attach.incomplete_unsettled)
         for tag in plan.settled:
@@ -123,7 +121,7 @@ class KeptPublisher(Kept):
         return plan.awaited | {tag: ours[tag] for tag in plan.open}
 
     def suspended(self, ref: PublisherRef) -> None:
-        """Its end has gone."""
+        """Note that its end has gone."""
         self.publisher = None
         self._told.clear()
         for entry in self.entries.values():
@@ -131,7 +129,7 @@ class KeptPublisher(Kept):
         flight = self._flights[ref][1]
         for number, entry in list(flight.items()):
             if not entry.posted:
-                # It waited for something, or was refused with the session: nothing of it is here.
+                # It waited for a declaration, or was refused with the session: no queue has it.
                 del flight[number]
                 self.forget(entry)
         self._landed(ref)
@@ -145,17 +143,14 @@ class KeptPublisher(Kept):
     def began(
         self, ref: PublisherRef, ids: Sequence[int], tags: Sequence[bytes], *, second: bool, credit: int
     ) -> None:
-        """New deliveries of its end.
+        """Note new deliveries of its end.
 
         Args:
-            ref: of the end.
-            ids: delivery-ids.
-            tags: as many.
-            second: the client settles what it is told.
-            credit: so many deliveries it may send before queues have spoken.
+            second: the client settles after it has got the outcome.
+            credit: the deliveries that it may send before queues have answered.
 
         Raises:
-            AmqpLinkError: a tag is in use, or there are too many that the client has not settled.
+            AmqpLinkError: a tag is in use, or too many are not settled by the client.
         """
         entries = self.entries
         most = UNSETTLED_ENTRIES_MAX + 2 * credit
@@ -168,7 +163,7 @@ class KeptPublisher(Kept):
         flight = self._flights[ref][1]
         self._forgotten(tags)
         for number, tag in zip(ids, tags, strict=True):
-            # One that is told in mode first is settled: its tag is free.
+            # With mode first an entry that has its outcome is settled: its tag is free.
             there = entries.get(tag)
             if there is not None and (second or there.outcome is None):
                 raise AmqpLinkError(
@@ -180,7 +175,7 @@ class KeptPublisher(Kept):
             entries[tag] = flight[number] = Entry(tag)
 
     def posted(self, ref: PublisherRef, ids: Sequence[int]) -> None:
-        """These went to queues, which will speak of them."""
+        """Note deliveries that went to queues, which will answer."""
         flight = self._flights[ref][1]
         for number in ids:
             if number in flight:
@@ -189,14 +184,13 @@ class KeptPublisher(Kept):
     def decided(
         self, ref: PublisherRef, ids: Sequence[int], outcome: Outcome, *, second: bool, most: int
     ) -> None:
-        """The client is told the outcome of deliveries of its end.
+        """Note the outcome of deliveries of its end, which is sent to the client.
 
         Args:
-            ref: of the end.
-            ids: delivery-ids; those that are not kept are passed over.
+            ids: delivery-ids; unknown ones are ignored.
             outcome: of all of them.
             second: the client settles later.
-            most: of those that it does not settle, so many may be kept, or as many as ever before.
+            most: how many that the client does not settle may be held; an earlier larger limit remains.
         """
         flight = self._flights[ref][1]
         for number in ids:
@@ -205,7 +199,7 @@ class KeptPublisher(Kept):
                 self._decide(entry, outcome)
                 if second:
                     self._told[number] = entry
-        # What was sent before the limit became smaller may be on its way still.
+        # Deliveries sent before the limit was lowered may still be on their way.
         self._most = max(self._most, most)
         if not second:
             self._trim(self._most)
@@ -213,7 +207,7 @@ class KeptPublisher(Kept):
     def _decide(self, entry: Entry, outcome: Outcome) -> None:
         entry.outcome = outcome
         if outcome is not ACCEPTED:
-            self._forgotten((entry.tag,))  # what a queue has not taken is sent again after a restart
+            self._forgotten((entry.tag,))  # a delivery that no queue has taken is sent again after a restart
 
     def _trim(self, most: int) -> None:
         excess = len(self.entries) - most
@@ -224,16 +218,15 @@ class KeptPublisher(Kept):
             self._forgotten(old[:excess])
 
     def told(self, number: int, entry: Entry) -> None:
-        """The client is told an outcome again, under this delivery-id, and settles later."""
+        """Note that an outcome is sent again, under this delivery-id, and is settled later."""
         self._told[number] = entry
 
     def settled(self, ids: Sequence[int]) -> None:
-        """The client has settled what it was told."""
+        """Remove deliveries that the client has settled."""
         told = (self._told.pop(number, None) for number in ids)
         self._forget(entry for entry in told if entry is not None)
 
     def forget(self, entry: Entry) -> None:
-        """A delivery is over for both ends."""
         self._forget((entry,))
 
     def _forget(self, over: Iterable[Entry]) -> None:
@@ -245,7 +238,6 @@ class KeptPublisher(Kept):
     # --- from queues ------------------------------------------------------------------------------
 
     def take(self, effect: Effect) -> None:
-        """See `Kept`: what queues say of deliveries of ends that it had before."""
         if not isinstance(effect, Confirmed | Unconfirmed | Rejected):
             return
         tally, flight = self._flights.get(effect.publisher, (None, {}))
@@ -262,5 +254,4 @@ class KeptPublisher(Kept):
         self._landed(effect.publisher)
 
     def give_up(self) -> Mail:
-        """See `Kept`: queues know nothing of a publisher that is suspended."""
         return []

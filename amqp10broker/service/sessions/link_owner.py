@@ -1,7 +1,7 @@
-"""The owner of a link: the `Publisher`, the `Consumer` or the end of a pair of management links.
+"""The owner of a link: the `Publisher`, the `Consumer` or one end of a pair of management links.
 
-The engine reports events that name a link. The session looks up the link's owner here, once an event, and
-tells it; an event is about a batch of deliveries. An owner may raise the error with which the link
+The engine reports events that name a link; the session looks up the link's owner here, once per event, and
+calls it. An event is about a batch of deliveries. An owner may raise the error with which the link
 (`AmqpLinkError`) or the session (`AmqpSessionError`) is to be ended.
 """
 
@@ -17,20 +17,20 @@ from amqp10broker.amqp10.performatives import Flow
 
 
 class LinkOwner(Protocol):
-    """What the owner of any link is told."""
+    """The events of any link."""
 
     def on_flow(self, flow: Flow) -> None:
-        """The client's flow for the link; the engine has taken credit and properties over.
+        """Handle the client's flow; the engine has already applied its credit and properties.
 
         Raises:
             AmqpLinkError: the link must be detached with it.
         """
 
     def on_detached(self, unsent: Sequence[tuple[int, Parts]]) -> None:
-        """The link has ended, whoever ended it; it is not known any more.
+        """Handle the end of the link, from either side. The link is already removed.
 
         Args:
-            unsent: keys and messages of deliveries that never left.
+            unsent: keys and messages of deliveries that were not sent.
         """
 
 
@@ -38,7 +38,7 @@ class ReceiverOwner(LinkOwner, Protocol):
     """The owner of a link on which the client sends."""
 
     def on_deliveries(self, event: DeliveriesReceived) -> None:
-        """Whole deliveries have come.
+        """Handle complete deliveries.
 
         Raises:
             AmqpLinkError: the link must be detached with it.
@@ -51,7 +51,7 @@ class SenderOwner(LinkOwner, Protocol):
     """The owner of a link on which the client receives."""
 
     def on_updated(self, event: DeliveriesUpdated) -> None:
-        """The client's disposition has reached deliveries that it has not settled before.
+        """Handle a disposition of the client for deliveries that it had not settled.
 
         Raises:
             AmqpLinkError: the link must be detached with it.
@@ -59,10 +59,10 @@ class SenderOwner(LinkOwner, Protocol):
         """
 
     def on_sent(self, deliveries: int) -> None:
-        """So many deliveries have been written, or begun."""
+        """Count deliveries that have been written, or begun."""
 
     def act_on(self, marker: object) -> None:
-        """All that was handed over before this marker, which the owner made, has been written."""
+        """Handle a marker that the owner has queued: everything before it has been written."""
 
 
 class LinkOwners:
@@ -80,16 +80,15 @@ class LinkOwners:
         self.senders: dict[SenderLink, SenderOwner] = {}
 
     def find(self, link: SenderLink | ReceiverLink) -> LinkOwner | None:
-        """The owner of a link; None: it has ended."""
+        """Return the owner of a link; None if the link has ended."""
         return self.senders.get(link) if isinstance(link, SenderLink) else self.receivers.get(link)
 
     def take(self, link: SenderLink | ReceiverLink) -> LinkOwner | None:
-        """The same, and the link is not known any more."""
+        """Remove and return the owner of a link."""
         if isinstance(link, SenderLink):
             return self.senders.pop(link, None)
         return self.receivers.pop(link, None)
 
     def clear(self) -> None:
-        """The session is over."""
         self.receivers.clear()
         self.senders.clear()

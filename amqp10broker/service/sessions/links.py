@@ -1,4 +1,4 @@
-"""The links of one AMQP 1.0 session by which its client publishes and consumes: how they come and go."""
+"""Attach and detach of the links of one AMQP 1.0 session on which its client publishes and consumes."""
 
 from __future__ import annotations
 
@@ -58,27 +58,26 @@ from amqp10broker.service.sessions.topics import plan_receiver
 
 TakeMail = Callable[[], list[tuple[QueueHandle, Command]]]
 KEPT_CREDIT_MAX: Final = UNSETTLED_ENTRIES_MAX * 2 // 3
-"""Automatic credit of a link that may be resumed: all that can be unconfirmed, half as much again, fits into
-the unsettled map with which its client comes back."""
+"""The automatic credit of a link that may be resumed. Half as much again can be unconfirmed, and all of it
+fits into the unsettled map with which its client comes back.
+"""
 
 
 class Waiting(NamedTuple):
-    """A link that waits for a queue to be declared."""
-
     link: SenderLink | ReceiverLink
     request: Request[Any]
     then: Callable[[Decided], None]
 
 
 class ClientLinks:
-    """See the module.
+    """The links of one session on which its client publishes and consumes.
 
     A link that must wait is held in the engine (`amqp10/held.py`): one whose queue is to be declared, and one
-    whose attach is answered when its queue has said whether it is the active consumer.
+    whose attach is answered when its queue has reported whether it is the active consumer.
 
     Attributes:
-        consumers: those by which the client consumes, as queues know them.
-        publishers: those by which it publishes, likewise.
+        consumers: by the reference under which queues address them.
+        publishers: likewise.
     """
 
     def __init__(
@@ -87,11 +86,8 @@ class ClientLinks:
         """Begin without links.
 
         Args:
-            session: the engine.
-            context: the broker around the session.
-            owners: of all links of the session.
-            post: puts a letter to a queue.
-            take_mail: what was posted and is still here.
+            post: sends a command to a queue.
+            take_mail: returns the commands that were posted and have not left yet.
         """
         self._session = session
         self._owners = owners
@@ -105,22 +101,22 @@ class ClientLinks:
         self._waiting: dict[RequestRef, Waiting] = {}
         # Attaches of kept links that still have an end elsewhere.
         self._claimed: dict[SenderLink | ReceiverLink, Attach] = {}
-        # Accept consumers whose queues have not spoken yet.
+        # Accept consumers whose queues have not answered yet.
         self._accept: dict[ConsumerRef, Callable[[], object]] = {}
 
     def counted(self) -> ClientCounters:
-        """What they did and got, those that are gone included."""
+        """Return the counters of all links, including those that are gone."""
         publishers = (publisher.counters for publisher in self.publishers.values())
         total = ClientCounters.sum_of(chain([self._gone], publishers))
         return total.consumed(consumer.credit for consumer in self.consumers.values())
 
-    # --- they come --------------------------------------------------------------------------------
+    # --- attach -----------------------------------------------------------------------------------
 
     def attach(self, link: SenderLink | ReceiverLink, attach: Attach) -> None:
-        """Accept a link, now or when what it waits for is there.
+        """Accept a link, now or when the queue or the link that it waits for is there.
 
         Raises:
-            AmqpLinkError: it must be refused with it.
+            AmqpLinkError: the link must be refused with it.
             AmqpSessionError: the session must be ended with it.
         """
         if isinstance(link, SenderLink):
@@ -144,7 +140,6 @@ class ClientLinks:
     def propose(
         self, link: SenderLink | ReceiverLink, request: Request[Any], then: Callable[[Decided], None]
     ) -> Decided | None:
-        """Have the declaration of a queue decided for a link; see `publisher.PublisherLinks`."""
         ref = self._context.reply_to.request()
         try:
             answer = self._context.propose(request, ref)
@@ -158,20 +153,19 @@ class ClientLinks:
 
     @property
     def undecided(self) -> bool:
-        """Whether a queue that is to be declared for a link is not decided yet."""
+        """Whether the declaration of a queue for a link is not decided yet."""
         return bool(self._waiting)
 
     def take_waiting(self, ref: RequestRef) -> Waiting | None:
-        """What waits for this decision; it waits no more."""
         return self._waiting.pop(ref, None)
 
     def waits(self, link: SenderLink | ReceiverLink) -> bool:
-        """Whether a link must still be held."""
+        """Return whether a link must still be held."""
         unanswered = link.state is LinkState.ATTACH_RECEIVED
         return unanswered or any(link is waiting.link for waiting in self._waiting.values())
 
     def answer_attach(self, ref: ConsumerRef) -> bool:
-        """A queue has spoken of its consumer; returns whether the consumer's attach is answered only now."""
+        """Answer the attach of a consumer if it waited for its queue; return whether it did."""
         accept = self._accept.pop(ref, None)
         if accept is None:
             return False
@@ -181,7 +175,7 @@ class ClientLinks:
     def _attach_consumer(self, link: SenderLink, attach: Attach) -> Steps[None]:
         there = self._kept(link)
         if attach.source is None and isinstance(there, KeptConsumer):
-            attach.source = there.source  # as it was (2.6.3)
+            attach.source = there.source  # unchanged (2.6.3)
         plan = yield from plan_receiver(attach, self._context)
         if not plan.dynamic and self._has_to_wait(link, attach):
             return
@@ -246,8 +240,8 @@ class ClientLinks:
             consumer.resume(resume_as_sender(dict.fromkeys(keys), theirs, incomplete=incomplete), keys)
             return
         if consumer.tells_active or plan.exclusive:
-            # Its queue answers a `Subscribe` with that, or that it is the only one. The client hears it with
-            # the attach, so that it knows as soon as it is attached.
+            # The queue answers a `Subscribe` with that, or with an error if the consumer is exclusive. The
+            # attach carries the state, so the client has it as soon as it is attached.
             self._accept[ref] = accept
             self._session.held.hold(link)
         else:
@@ -272,7 +266,6 @@ class ClientLinks:
         )
 
     def transacts(self, queue: DeclaredQueue) -> bool:
-        """Whether a queue may have a part in a commit."""
         commits = self._context.commits
         return commits is not None and commits.takes(queue.handle)
 
@@ -289,7 +282,7 @@ class ClientLinks:
     def _attach_publisher(self, link: ReceiverLink, attach: Attach) -> Steps[None]:
         there = self._kept(link)
         if attach.target is None and isinstance(there, KeptPublisher):
-            attach.target = there.target  # as it was (2.6.3)
+            attach.target = there.target  # unchanged (2.6.3)
         plan = yield from plan_target(attach, self._context)
         if not plan.dynamic and self._has_to_wait(link, attach):
             return
@@ -349,7 +342,7 @@ class ClientLinks:
         return None if kept is None else kept.find(self._key(link))
 
     def _has_to_wait(self, link: SenderLink | ReceiverLink, attach: Attach) -> bool:
-        """Whether the name is that of a kept link which has an end in another session: it is stolen first."""
+        # A kept link that has an end in another session is stolen from there first.
         there = self._kept(link)
         if there is None or there.link is None:
             return False
@@ -362,11 +355,11 @@ class ClientLinks:
         return True
 
     def take_claimed(self, link: SenderLink | ReceiverLink) -> Attach | None:
-        """The attach that has waited for another end to go; None: it is gone itself."""
+        """Return the attach that waited for another end of its link to go; None if the link has gone."""
         return self._claimed.pop(link, None)
 
     def _durability_of(self, plan: TargetPlan) -> int:
-        """What of a publisher's link can survive a restart, if what it publishes to does."""
+        # Valid only if what it publishes to survives a restart, too.
         made = plan.queue or plan.temporary
         lasts = made is None or made.lasting
         if plan.exchange is not None:
@@ -375,13 +368,7 @@ class ClientLinks:
         return TerminusDurability.UNSETTLED_STATE if lasts else TerminusDurability.NONE
 
     def _terms(self, link: SenderLink | ReceiverLink, terminus: Any, survives: int) -> Terms | None:
-        """How long the link is kept; None: it is not. What is kept of its name then ends, or never began.
-
-        Args:
-            link: which one.
-            terminus: what the client asks for.
-            survives: what of the link could survive a restart.
-        """
+        # None: the link is not kept. Then the kept state of its name ends.
         kept, config = self._context.kept, self._context.config
         if kept is None:
             return None
@@ -395,14 +382,14 @@ class ClientLinks:
     def _keep_publisher(
         self, link: ReceiverLink, attach: Attach, terms: Terms
     ) -> tuple[KeptPublisher, dict[bytes, State] | None]:
-        """What is kept of a link from now on, and our unsettled map if it goes on from before."""
+        # The map is our unsettled state if the link is resumed.
         links = self._context.kept
         assert links is not None
         there, unsettled = self._kept(link), None
         if isinstance(there, KeptPublisher) and attach.unsettled is not None:
             kept, unsettled = there, there.resume(attach)
             if there.entries:
-                # Of what it has sent so far no more was noted than this.
+                # Of what it has sent so far no more was stored than this.
                 terms = terms._replace(durable=min(terms.durable, there.terms.durable))
         else:
             self._end_kept(there)
@@ -415,7 +402,7 @@ class ClientLinks:
     def _keep_consumer(
         self, link: SenderLink, attach: Attach, terms: Terms, plan: SourcePlan
     ) -> tuple[KeptConsumer, QueueCredit | None]:
-        """What is kept of a link from now on, and the credit that it had if it goes on from before."""
+        # The credit is that of the earlier end if the link is resumed.
         links, source = self._context.kept, attach.source
         assert links is not None
         assert isinstance(source, Source)
@@ -431,13 +418,13 @@ class ClientLinks:
         return kept, before
 
     def _end_kept(self, there: Kept | None) -> None:
-        """A kept link is over, with what this session's mail tells queues of it."""
+        # The commands for queues leave with this session's others.
         if there is not None and self._context.kept is not None:
             for handle, command in self._context.kept.end(there):
                 self._post(handle, command)
 
     def on_late(self, effect: Effect) -> None:
-        """A queue says something for an end of a link that has gone: the link may be kept."""
+        """Pass an effect for an end that has gone to its link, if that is kept."""
         kept = None if self._context.kept is None else self._context.kept.of(effect)
         if kept is not None:
             kept.take(effect)
@@ -446,7 +433,7 @@ class ClientLinks:
             self._context.transactions.taken_back(effect.consumer, effect.keys, why)
 
     def _leave_kept(self, kept: Kept, *, lost: bool) -> None:
-        """The end of a kept link has gone: it is suspended, or ends with that."""
+        # The link is suspended, or ends with its end.
         links = self._context.kept
         assert links is not None
         if not kept.outlives(lost=lost):
@@ -461,16 +448,16 @@ class ClientLinks:
         links.suspend(kept, lingers)
 
     def on_left(self, link: SenderLink | ReceiverLink) -> None:
-        """The client detaches a link and does not close it; it is told to leave next."""
+        """Note that the client detaches a link without closing it. The caller ends the link next."""
         owner = self._owners.find(link)
         kept = owner.kept if isinstance(owner, Publisher | Consumer) else None
         if kept is not None:
             kept.stays = True
 
-    # --- what changes for them --------------------------------------------------------------------
+    # --- changes ----------------------------------------------------------------------------------
 
     def on_config(self) -> None:
-        """The configuration was replaced: grants from now on follow it."""
+        """Apply a new configuration to grants from now on."""
         for publisher in self.publishers.values():
             publisher.settings = self._context.flow_for(publisher.address)
             self._set_credit_limit(publisher)
@@ -481,7 +468,6 @@ class ClientLinks:
         self._resize_window()
 
     def _set_credit_limit(self, publisher: Publisher) -> None:
-        """As its settings say; one that has found its own size goes on with that."""
         settings, credit = publisher.settings, publisher.link.credit
         if settings.max_link_credit != AUTO:
             publisher.auto = None
@@ -494,7 +480,6 @@ class ClientLinks:
         credit.limit = settings.link_credit if publisher.auto is None else publisher.auto.auto.limit
 
     def _set_queue_credit(self, consumer: Consumer) -> None:
-        """Likewise, what its queue is asked for."""
         settings = consumer.settings
         if settings.max_queue_credit != AUTO:
             consumer.auto = None
@@ -509,14 +494,12 @@ class ClientLinks:
         return AutoLimit(bounds, context.moment.ms, context.is_memory_tight)
 
     def _top_up(self, publisher: Publisher) -> None:
-        """The limit of its credit is another."""
         self._resize_window()
         if publisher.link.attached:
             self._session.inbound.top_up(publisher.link)
             publisher.times.note(publisher.link.credit)
 
     def tighten(self) -> None:
-        """An alarm has begun: what has found its own size is to be as it began."""
         for publisher in self.publishers.values():
             if publisher.auto is not None:
                 publisher.auto.tighten(self._context.moment.ms)
@@ -526,10 +509,8 @@ class ClientLinks:
                 consumer.queue_credit = consumer.auto.auto.limit
 
     def _resize_window(self) -> None:
-        """The smallest window that this session's settings, and those of its links, ask for.
-
-        An automatic one is twice what the credit of all links may be, so that it holds none of them up.
-        """
+        # The smallest window that the settings of this session and of its links request. An automatic one is
+        # twice the credit that all links may have, so that it does not hold up any of them.
         context, publishers = self._context, self.publishers.values()
         asked = [context.flow_for(None), *(publisher.settings for publisher in publishers)]
         sizes = [each.max_incoming_window for each in asked if isinstance(each.max_incoming_window, int)]
@@ -541,9 +522,9 @@ class ClientLinks:
             self._session.incoming.resize(size)
 
     def on_access_changed(self) -> None:
-        """The user may do other things than before: links that consume what it may not read are detached.
+        """Detach consumers of what the user may no longer read.
 
-        Publishers ask at each batch. What was made for a link is its own, and was not asked about.
+        Publishers check at each batch. A queue that was made for a link belongs to it, and was not checked.
         """
         access = self._context.access
         for consumer in list(self.consumers.values()):
@@ -556,7 +537,7 @@ class ClientLinks:
                 self.detach(consumer.link, fault)
 
     def on_stolen(self, link: SenderLink | ReceiverLink) -> None:
-        """A link's name was attached anew: that attach has the link now."""
+        """Detach a link whose name another session has attached."""
         if self._owners.find(link) is not None and not self._session.ended:
             kept = self._kept(link)
             elsewhere = kept is not None and kept.link is link
@@ -565,23 +546,23 @@ class ClientLinks:
             self.on_left(link)
             self.detach(link, AmqpLinkError(Condition.STOLEN, text))
 
-    # --- they go ----------------------------------------------------------------------------------
+    # --- detach -----------------------------------------------------------------------------------
 
     def on_closed(self, link: SenderLink | ReceiverLink) -> None:
-        """The client closes a link, and does not only detach it; it is told to leave next."""
+        """Note that the client closes a link. The caller ends the link next."""
         owner = self._owners.find(link)
         if isinstance(owner, Consumer):
             owner.closed = True
 
     def detach(self, link: SenderLink | ReceiverLink, fault: AmqpLinkError) -> None:
-        """End a link from our side: what it held goes back."""
+        """Detach a link from our side; what it held goes back to its queue."""
         unsent = self._end(link, fault)
         owner = self._owners.take(link)
         if owner is not None:
             owner.on_detached(unsent)
 
     def _end(self, link: SenderLink | ReceiverLink, fault: AmqpLinkError) -> Sequence[tuple[int, Parts]]:
-        """Tell the client that a link ends; returns keys and messages of deliveries that never left."""
+        # Returns keys and messages of deliveries that were not sent.
         if link.state is LinkState.ATTACHED:
             return self._session.links.detach(link, fault)
         if link.state is LinkState.ATTACH_RECEIVED:
@@ -589,12 +570,13 @@ class ClientLinks:
         return ()
 
     def close(self) -> None:
-        """The session is over: everything goes back. May be called twice."""
+        """End all links; what they hold goes back. May be called twice."""
         for waiting in self._waiting.values():
             request = waiting.request
             made = request.queue if isinstance(request, DeclareSubscription) else request
             if isinstance(made, DeclareQueue) and made.internal:
-                # It will be made for a link that is no more: what is proposed behind that ends it.
+                # The declaration will be carried out for a link that is gone; the proposal behind it deletes
+                # the queue.
                 gone = DeleteQueue(made.vhost, made.name)
                 self._context.propose(gone, self._context.reply_to.request())
         self._waiting.clear()
@@ -607,7 +589,6 @@ class ClientLinks:
             self._context.kept.let_run(self)
 
     def on_queue_deleted(self, effect: QueueDeleted) -> None:
-        """The queue of a link is gone."""
         ref = effect.ref
         end: Consumer | Publisher | None
         end = (
@@ -624,7 +605,7 @@ class ClientLinks:
         self._end(end.link, AmqpLinkError(Condition.RESOURCE_DELETED, text))
 
     def on_refused(self, effect: SubscribeRefused) -> None:
-        """An AMQP 0-9-1 consumer has the queue for itself, or the queue has no leader."""
+        """Detach a consumer that its queue refused: another one is exclusive, or the queue has no leader."""
         consumer = self.consumers.pop(effect.consumer, None)
         if consumer is None:
             self.on_late(effect)
@@ -643,7 +624,6 @@ class ClientLinks:
         self._end(consumer.link, fault)
 
     def on_queue_down(self, effect: QueueDown) -> None:
-        """The node of a consumer's queue cannot be reached any more."""
         consumer = self.consumers.pop(effect.consumer, None)
         if consumer is None:
             self.on_late(effect)
@@ -658,12 +638,12 @@ class ClientLinks:
     def drop_consumer(
         self, consumer: Consumer, unsent: Sequence[tuple[int, Parts]], *, lost: bool = False
     ) -> None:
-        """A link by which the client consumes has ended.
+        """Remove a link on which the client consumes, after it has ended.
 
         Args:
-            consumer: also one that is not known any more.
-            unsent: keys and messages of deliveries that never left.
-            lost: with its session or connection.
+            consumer: may have been removed before.
+            unsent: keys and messages of deliveries that were not sent.
+            lost: the session or connection has ended, too.
         """
         if self.consumers.pop(consumer.ref, None) is None:
             return
@@ -683,11 +663,10 @@ class ClientLinks:
             gone = QueueEnded(queue.vhost, queue.name, queue.handle, farewell=True)
             self._context.catalog.see_to(gone)
         elif consumer.closed and terms.subscription is not None and terms.subscription.durable:
-            # Unless others share it; whether they did nobody waits to hear.
+            # Unless others share it; the answer is not needed.
             self._post(queue.handle, Delete(self._context.reply_to.request(), if_unused=True))
 
     def drop_publisher(self, publisher: Publisher, *, lost: bool = False) -> None:
-        """A link by which the client publishes has ended; likewise."""
         if self.publishers.pop(publisher.ref, None) is None:
             return
         self._let_go(publisher)
@@ -712,7 +691,6 @@ class ClientLinks:
         self._context.names.leave(end.link)
 
     def _delete(self, queue: DeclaredQueue) -> None:
-        """A queue that was made for a link goes with it, behind what the link has put into it."""
         if queue.kind.volatile:
             self._context.vhost.remove_volatile(queue)
         else:
@@ -721,8 +699,8 @@ class ClientLinks:
 
 
 def _may_be_kept(plan: SourcePlan, attach: Attach) -> bool:
-    """Whether deliveries of a link can outlive it: they are not settled as they are sent, and not of a queue
-    that goes with its link or its connection, or that hands them out by position."""
+    # Not if deliveries are settled as they are sent, and not of a queue that goes with its link or its
+    # connection, or that delivers by position.
     queue = plan.queue
     if attach.snd_settle_mode == SenderSettleMode.SETTLED or plan.browse or plan.dynamic:
         return False
@@ -730,6 +708,5 @@ def _may_be_kept(plan: SourcePlan, attach: Attach) -> bool:
 
 
 def _is_same(one: Source, other: Source) -> bool:
-    """Whether a client asks for the same deliveries, whatever is to be kept of them."""
     kept = other.durable, other.expiry_policy, other.timeout
     return replace(one, durable=kept[0], expiry_policy=kept[1], timeout=kept[2]) == other

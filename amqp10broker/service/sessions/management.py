@@ -1,13 +1,13 @@
 """The management node's links in one session: pairs of links, requests in, responses out, in order.
 
-A client that manages attaches two links of one name: a sender to ``/management`` for requests and a
-receiver from it for responses. What a request means is `management.amqp_node`'s matter; here are the pairs,
-their credit, and the order of responses, which is that of requests even where a queue must be asked first.
+A client that manages attaches two links of one name: a sender to ``/management`` for requests and a receiver
+from it for responses. `management.amqp_node` handles the requests; this module has the pairs, their credit,
+and the order of responses, which is that of requests even where a queue must answer first.
 
-Response credit is the client's. It is counted down when a request comes, not when its response is written:
-a request that finds none left is refused by ending the session, so that responses never pile up here.
-A request counts as finished, and may be replaced by another one, when its response has been written: who
-closes his window and goes on asking runs out of credit.
+Response credit is the client's. It is counted down when a request comes, not when its response is written: a
+request without credit is refused by ending the session, so that responses never pile up here. A request
+counts as finished, and may be replaced by another one, when its response has been written: a client that
+closes its window and continues to send requests runs out of credit.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _PAIRED: Final = Symbol("paired")
 
 
 class Reply:
-    """A place in the order of what goes out on a pair: a response, or the answer to a flow.
+    """A place in the order of a pair's output: a response, or the answer to a flow.
 
     Attributes:
         request_link: on which the request came; None for the answer to a flow.
@@ -79,7 +79,7 @@ class Reply:
 
     @property
     def ready(self) -> bool:
-        """Whether it can go out as soon as it is its turn."""
+        """Whether it can be sent as soon as those before it are."""
         return self.request_link is None or self.payload is not None
 
 
@@ -87,11 +87,10 @@ class Pair:
     """Two links of one name.
 
     Attributes:
-        name: of both links.
         terminus: the client's address at its end of both.
         requests: the half on which requests come; None while it is not attached.
         responses: the half on which responses go out; None while it is not attached.
-        waiting: replies behind one that is not ready, that one first.
+        waiting: replies behind one that is not ready, which is the first.
         handed: responses that the session has and has not written, as the links of their requests.
         flows: answers to flows that wait in the session behind responses.
     """
@@ -109,11 +108,11 @@ class Pair:
         self.next_key = 0
 
     def response_credit(self) -> int:
-        """Responses that the client still takes, those that are under way counted."""
+        """Return how many responses the client still takes, including those under way."""
         assert self.responses is not None
         credit = self.responses.credit
         if credit.drain:
-            return 0  # what a drain leaves is forfeited, as soon as everything before it is written
+            return 0  # a drain forfeits what it leaves, as soon as everything before it is written
         owed = len(self.handed) + sum(reply.request_link is not None for reply in self.waiting)
         return max(0, credit.link_credit - owed)
 
@@ -128,11 +127,11 @@ class RequestEnd:
         self.pair = pair
 
     def on_deliveries(self, event: DeliveriesReceived) -> None:
-        """Requests have come.
+        """Handle requests; those before a fault are answered.
 
         Raises:
-            AmqpSessionError: the session must be ended with it; requests before are answered.
-            AmqpLinkError: the link must be detached with it; requests before are answered.
+            AmqpSessionError: the session must be ended with it.
+            AmqpLinkError: the link must be detached with it.
         """
         try:
             if not event.settled:
@@ -142,15 +141,14 @@ class RequestEnd:
             for payload in event.payloads:
                 self._node.on_request(self.pair, event.link, payload)
         except AmqpSessionError:
-            # What was asked and answered before the fault is told before the end.
+            # Responses to requests before the fault are sent before the end.
             self._node.write(event.link.max_message_size)
             raise
 
     def on_flow(self, flow: Flow) -> None:
-        """Credit for requests is ours to give; the engine has answered an echo."""
+        """Do nothing: the broker grants credit for requests, and the engine has answered an echo."""
 
     def on_detached(self, unsent: Sequence[tuple[int, Parts]]) -> None:
-        """No more requests come."""
         self.pair.requests = None
         self._node.forget_if_gone(self.pair)
 
@@ -165,26 +163,26 @@ class ResponseEnd:
         self.pair = pair
 
     def on_flow(self, flow: Flow) -> None:
-        """The client's flow: answer echo and drain, behind responses."""
         check_no_transaction(flow)
         if flow.link_credit is not None or flow.echo:
             self._node.on_flow(self.pair, echo=flow.echo)
 
     def on_updated(self, event: DeliveriesUpdated) -> None:
-        """Responses are sent settled: the engine knows none that a disposition could reach."""
+        """Do nothing: responses are sent settled, so the engine has no deliveries that a disposition could
+        name.
+        """
         raise AssertionError("a response was sent unsettled")
 
     def on_sent(self, deliveries: int) -> None:
-        """Responses have been written."""
         self._node.on_sent(self.pair, deliveries)
 
     def act_on(self, marker: object) -> None:
-        """The turn of an answer to a flow has come."""
+        """Send an answer to a flow, after the responses before it."""
         assert isinstance(marker, Reply)
         self._node.answer_flow(self.pair, marker)
 
     def on_detached(self, unsent: Sequence[tuple[int, Parts]]) -> None:
-        """Nobody hears any more what is still owed."""
+        """Drop what is still owed."""
         self._node.on_responses_detached(self.pair)
 
 
@@ -210,14 +208,11 @@ class ManagementLinks:
         """Begin without links.
 
         Args:
-            session: the engine.
-            owners: of all links of the session.
-            caller: on whose behalf requests are done.
+            caller: returns the user for whom requests are carried out.
             reply_to: under which queues answer this session.
-            post: puts a letter to a queue.
+            post: sends a command to a queue.
             offer_token: see `service.context`.
-            message_bytes_max: gives the size of the largest request that is taken.
-            write: see the attribute.
+            message_bytes_max: returns the size of the largest request that is accepted.
         """
         self._session = session
         self._owners = owners
@@ -229,13 +224,13 @@ class ManagementLinks:
         self._message_bytes_max = message_bytes_max
         self._pairs: dict[str, Pair] = {}
         self._asked: dict[RequestRef, tuple[Pair, Reply, Callable[[Any], Outcome]]] = {}
-        # The request that is not decided yet, and what came behind it: that must find what it has changed.
+        # The request that is not decided yet, and those behind it: they must see its changes.
         self._undecided: RequestRef | None = None
         self._held: deque[tuple[Pair, Reply, bytes]] = deque()
 
     @property
     def busy(self) -> bool:
-        """Whether some response is still to be written."""
+        """Whether a response is still to be written."""
         return bool(self._asked) or any(pair.handed for pair in self._pairs.values())
 
     @property
@@ -285,10 +280,10 @@ class ManagementLinks:
             self._owners.receivers[link] = RequestEnd(self, pair)
 
     def on_responses_detached(self, pair: Pair) -> None:
-        """The half for responses is gone: requests that are not answered are finished with.
+        """Finish the unanswered requests of a pair without a half for responses.
 
-        Those that are held for a decision are not carried out any more: a client could attach again, and
-        have ever more of them held.
+        Those that are held for a decision are not carried out any more: a client could attach again, and have
+        ever more of them held.
         """
         pair.responses = None
         self._held = deque(held for held in self._held if held[0] is not pair)
@@ -302,12 +297,11 @@ class ManagementLinks:
         self.forget_if_gone(pair)
 
     def forget_if_gone(self, pair: Pair) -> None:
-        """One half of a pair has ended; perhaps it was the last."""
+        """Remove a pair if both halves have ended."""
         if pair.requests is None and pair.responses is None:
             self._pairs.pop(pair.name, None)
 
     def close(self) -> None:
-        """The session is over."""
         self._pairs.clear()
         self._asked.clear()
         self._held.clear()
@@ -315,7 +309,7 @@ class ManagementLinks:
     # --- requests ---------------------------------------------------------------------------------
 
     def on_request(self, pair: Pair, link: ReceiverLink, payload: bytes) -> None:
-        """One request has come; see `RequestEnd.on_deliveries`."""
+        """Handle one request. Raises as `RequestEnd.on_deliveries`."""
         if pair.responses is None:
             raise AmqpSessionError(
                 Condition.PRECONDITION_FAILED, "received transfer on half open management link pair"
@@ -371,7 +365,7 @@ class ManagementLinks:
                 assert_never(outcome)
 
     def on_decided(self, decided: Decided) -> None:
-        """A change of the catalog is decided: requests behind it are carried out now.
+        """Handle the decision on a change of the catalog, and carry out the requests behind it.
 
         Raises:
             AmqpSessionError: the session must be ended with it; requests before are answered.
@@ -391,7 +385,7 @@ class ManagementLinks:
             self._go_on(pair, reply, outcome)
 
     def on_answer(self, answer: Answer) -> None:
-        """A queue has answered; of a session or pair that is gone nobody wants to know."""
+        """Handle the answer of a queue; ignore it if its session or pair is gone."""
         asked = self._asked.pop(answer.request, None)
         if asked is None:
             return
@@ -401,7 +395,7 @@ class ManagementLinks:
     # --- responses --------------------------------------------------------------------------------
 
     def on_flow(self, pair: Pair, *, echo: bool) -> None:
-        """The client's flow; see `ResponseEnd.on_flow`."""
+        """Answer the client's flow, behind responses."""
         link = pair.responses
         assert link is not None
         if (echo or link.credit.drain) and len(pair.waiting) + len(pair.flows) < ANSWERS_OWED_MAX:
@@ -409,13 +403,12 @@ class ManagementLinks:
         self._hand_over(pair)
 
     def on_sent(self, pair: Pair, deliveries: int) -> None:
-        """Responses have been written: their requests are finished with."""
         for _ in range(deliveries):
             self._finish(pair.handed.popleft())
         self._answer_stuck(pair)
 
     def answer_flow(self, pair: Pair, reply: Reply) -> None:
-        """Tell the state of the half for responses: nothing is ever available beyond what was asked for."""
+        """Send the state of the half for responses; nothing is ever available beyond what was requested."""
         if reply.done:
             return
         reply.done = True
@@ -427,7 +420,7 @@ class ManagementLinks:
             self._session.send_flow(link, available=0)
 
     def _hand_over(self, pair: Pair) -> None:
-        """Give the session what is ready, up to the first that is not."""
+        # Replies go out in order, up to the first that is not ready.
         link = pair.responses
         while link is not None and pair.waiting and pair.waiting[0].ready:
             reply = pair.waiting.popleft()
@@ -445,7 +438,7 @@ class ManagementLinks:
         self._answer_stuck(pair)
 
     def _answer_stuck(self, pair: Pair) -> None:
-        """Answer flows that wait behind responses which cannot go: the client has taken its credit back."""
+        # Flows that wait behind responses which cannot go: the client has withdrawn its credit.
         while pair.flows and pair.flows[0].done:
             pair.flows.popleft()
         link = pair.responses
@@ -460,7 +453,7 @@ class ManagementLinks:
 
 
 def is_management(attach: Attach) -> bool:
-    """Whether a client attaches to the management node."""
+    """Return whether a client attaches to the management node."""
     terminus = attach.source if attach.role else attach.target
     return isinstance(terminus, Source | Target) and terminus.address == ADDRESS
 
@@ -477,7 +470,6 @@ def _check(attach: Attach) -> None:
 
 
 def _to_session_fault(fault: AmqpLinkError) -> AmqpSessionError:
-    """A fault on the requesting half ends the session, as RabbitMQ does: its pair is of no use any more."""
     if fault.condition == Condition.TRANSFER_LIMIT_EXCEEDED:
         return AmqpSessionError(
             fault.condition, "insufficient credit (0) for management link from client to RabbitMQ"

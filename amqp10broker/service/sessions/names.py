@@ -1,8 +1,8 @@
-"""Names of links: part 2, section 2.6.1. A name that is attached again is taken over.
+"""Names of links: part 2, section 2.6.1. An attach of a name that is attached already takes the link over.
 
-A link is known by its name, its direction and the two containers, and one link has one pair of
-ends. So an attach of a name that is attached already moves the link: the end that was attached before
-is detached with `amqp:link:stolen`. How far that reaches: docs/adr/0027.
+A link is identified by its name, its direction and the two containers, and has one pair of ends. So the end
+that was attached before is detached with `amqp:link:stolen`. The names of one connection are compared, over
+all its sessions.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from amqp10broker.amqp10.link import ReceiverLink, SenderLink
 
 Key = tuple[str, bool]
 TellStolen = Callable[[SenderLink | ReceiverLink], object]
-"""Tells a session that another one has attached the name of a link here: one object a session."""
+"""Notifies a session that another one has attached the name of its link. Compared by identity: one per
+session.
+"""
 
 
 class LinkNames:
-    """Which links of one connection have which names, over all its sessions."""
+    """The names of the links of one connection, over all its sessions."""
 
     __slots__ = ("_holders",)
 
@@ -27,14 +29,14 @@ class LinkNames:
     def take(
         self, link: SenderLink | ReceiverLink, tell_stolen: TellStolen
     ) -> SenderLink | ReceiverLink | None:
-        """A link has its name from now on; if another session has a link of that name, it is told.
+        """Give a link its name; notify the session that had a link of that name, if it is another one.
 
         Args:
             link: about to be attached.
             tell_stolen: of its session.
 
         Returns:
-            The link of this session that had the name by now: detach it.
+            The link of the same session that had the name; the caller detaches it.
         """
         key = _key(link)
         stolen, holder = self._holders.get(key, (None, tell_stolen))
@@ -45,11 +47,11 @@ class LinkNames:
         return stolen
 
     def has(self, name: str) -> bool:
-        """Whether a link of this name, by which its client consumes, is attached."""
+        """Return whether a link of this name on which the client consumes is attached."""
         return (name, True) in self._holders
 
     def leave(self, link: SenderLink | ReceiverLink) -> None:
-        """A link is gone: its name is free, unless another has taken it over."""
+        """Free the name of a link that is gone, unless another link has taken it over."""
         key = _key(link)
         holder = self._holders.get(key)
         if holder is not None and holder[0] is link:

@@ -1,4 +1,4 @@
-"""What the broker says and checks when a connection is opened."""
+"""Checks and properties of the open performative (part 2, section 2.7.1)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ from amqp10broker.security.grants import Grants
 
 PRODUCT: Final = "RabbitMQ"
 COMPATIBLE_VERSION: Final = RABBIT_VERSION
-"""Whose behaviour clients find here. Some of RabbitMQ's own clients talk to no other product, and
-choose what they do by its version; who we are is in `information` and `platform`."""
+"""The RabbitMQ version whose behaviour clients find. Some of RabbitMQ's own clients accept no other product,
+and adapt to its version; the real product is in `information` and `platform`.
+"""
 
 SOLE_CONNECTION: Final = Symbol("sole-connection-for-container")
 SHARED_SUBSCRIPTIONS: Final = Symbol("SHARED-SUBS")
 DELAYED_DELIVERY: Final = Symbol("DELAYED_DELIVERY")
 _OF_JMS: Final = frozenset({SOLE_CONNECTION, SHARED_SUBSCRIPTIONS, DELAYED_DELIVERY})
-"""What clients of JMS desire of a connection: these are told what JMS needs, and others nothing of it."""
+# Capabilities that clients of JMS desire of a connection. Only these clients get the capabilities of JMS in
+# return.
 _ALWAYS: Final = (Symbol("LINK_PAIR_V1_0"), Symbol("ANONYMOUS-RELAY"))
 
 _VHOST_PREFIX = "vhost:"
@@ -31,13 +33,15 @@ _CHANNEL_MAX_OF_PROTON: Final = 32_767
 
 
 def vhost_of(performative: Open, default: str) -> str:
-    """The virtual host that a client chooses: hostname ``vhost:NAME``; any other means the default one."""
+    """Return the virtual host that a client chooses with hostname ``vhost:NAME``; any other means the default
+    one.
+    """
     hostname = performative.hostname or ""
     return hostname.removeprefix(_VHOST_PREFIX) if hostname.startswith(_VHOST_PREFIX) else default
 
 
 def check_open(vhost: str, grants: Grants, catalog: Catalog) -> AmqpConnectionError | None:
-    """Why a user may not open a connection to a virtual host; None if only a limit can be against it."""
+    """Return why a user may not open a connection to a virtual host; None if it may, limits aside."""
     if catalog.find_vhost(vhost) is None:
         return AmqpConnectionError(
             Condition.UNAUTHORIZED_ACCESS,
@@ -51,27 +55,27 @@ def check_open(vhost: str, grants: Grants, catalog: Catalog) -> AmqpConnectionEr
 
 
 def wants_sole_connection(performative: Open) -> bool:
-    """Whether a client wants to have the only connection of its container-id."""
+    """Return whether a client wants to have the only connection of its container-id."""
     return SOLE_CONNECTION in (performative.desired_capabilities or ())
 
 
 def not_sole(refusal: ResourceLocked) -> AmqpConnectionError:
-    """What the client is told of a connection that would not be the only one."""
+    """Return the error for a connection that would not be the only one of its container."""
     info = {"invalid-field": Symbol("container-id")}
     return AmqpConnectionError(Condition.INVALID_FIELD, refusal.description, info)
 
 
 def is_of_jms(performative: Open) -> bool:
-    """Whether a client desires what clients of JMS do."""
+    """Return whether a client desires a capability that clients of JMS desire."""
     return not _OF_JMS.isdisjoint(performative.desired_capabilities or ())
 
 
 def offered_capabilities(performative: Open, *, alone: bool) -> tuple[Symbol, ...]:
-    """The capabilities of our open.
+    """Return the capabilities of our open.
 
     Args:
         performative: the client's.
-        alone: there is no other node: connections to others are not counted by their containers.
+        alone: there is no other node. Connections to other nodes are not counted by their containers.
     """
     if not is_of_jms(performative):
         return _ALWAYS
@@ -82,14 +86,12 @@ def offered_capabilities(performative: Open, *, alone: bool) -> tuple[Symbol, ..
 def open_properties(
     performative: Open, container_id: str, cluster: str, version: str, platform: str
 ) -> dict[Any, Any]:
-    """Properties of our open.
+    """Return the properties of our open.
 
     Args:
         performative: the client's.
-        container_id: ours.
-        cluster: name of the cluster; ours, if the broker is in none.
-        version: the broker's.
-        platform: what the broker runs on, for people.
+        cluster: name of the cluster, or our container-id without one.
+        platform: the platform of the broker, as text.
     """
     prefix = {Symbol("topic-prefix"): TOPICS} if is_of_jms(performative) else {}
     return {
@@ -104,10 +106,10 @@ def open_properties(
 
 
 def is_of_rabbitmq(performative: Open) -> bool:
-    """Whether a client is one of RabbitMQ's, or may be: refused, these are answered as RabbitMQ answers.
+    """Return whether a client may be one of RabbitMQ's: these get refusals in RabbitMQ's form.
 
-    That for Java says so. That for Python is Proton's engine, and says nothing but a virtual host in
-    RabbitMQ's words; another client that is both cannot be told from it.
+    The client for Java identifies itself. The client for Python is Proton's engine, and is recognized only by
+    a virtual host in RabbitMQ's form; another client that has both cannot be distinguished from it.
     """
     properties = performative.properties or {}
     if str(properties.get("product", "")).startswith(PRODUCT):

@@ -1,4 +1,4 @@
-"""What clients decide on deliveries, in the queue's words (part 3, section 3.4)."""
+"""The decisions of clients on deliveries, translated for queues (part 3, section 3.4)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ _TXN_ID: Final = Symbol("txn-id")
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What becomes of deliveries.
+    """The decision on deliveries.
 
     Attributes:
-        verdict: in the queue's words.
-        annotations: an encoded map to merge into their message-annotations; empty: none.
+        annotations: an encoded map to merge into their message-annotations, or empty.
     """
 
     verdict: Verdict
@@ -28,19 +27,19 @@ class Decision:
 
 
 def decide(state: Any, *, settled: bool, default: Verdict) -> Decision | None:
-    """Read a client's disposition.
+    """Translate a client's disposition.
 
     Args:
-        state: of the delivery; None: the client did not say.
-        settled: the client forgets the delivery.
-        default: what becomes of one that is settled without an outcome.
+        state: of the delivery; None if the client did not set it.
+        settled: the client has settled the delivery.
+        default: applies to a delivery that is settled without an outcome.
 
     Returns:
-        None when nothing was said.
+        None when the disposition contains no decision.
 
     Raises:
         AmqpLinkError: annotations that clients may not set.
-        AmqpSessionError: the state is none that a receiver decides.
+        AmqpSessionError: the state is not one that a receiver may set.
     """
     if state is None:
         return Decision(default) if settled else None
@@ -62,10 +61,10 @@ def decide(state: Any, *, settled: bool, default: Verdict) -> Decision | None:
 
 
 def transaction_named(flow: Flow) -> bytes | None:
-    """The transaction in which a client wants to acquire.
+    """Return the id of the transaction in which a client wants to acquire.
 
     Raises:
-        AmqpLinkError: what it names is no id.
+        AmqpLinkError: the value is not an id.
     """
     txn_id = None if flow.properties is None else flow.properties.get(_TXN_ID)
     if txn_id is not None and not isinstance(txn_id, bytes):
@@ -77,7 +76,7 @@ def transaction_named(flow: Flow) -> bytes | None:
 def check_no_transaction(flow: Flow) -> None:
     """Refuse a flow of a client that wants to acquire within a transaction.
 
-    A source that cannot do so "MUST" say so (part 4, section 4.4.3).
+    A source that does not support it "MUST" refuse it (part 4, section 4.4.3).
 
     Raises:
         AmqpLinkError: the flow names a transaction.
@@ -88,20 +87,20 @@ def check_no_transaction(flow: Flow) -> None:
 
 
 def default_verdict(outcome: Any) -> Verdict:
-    """What an unsettled delivery becomes when it is settled without an outcome (3.5.3).
+    """Return the decision on a delivery that is settled without an outcome (3.5.3).
 
-    Released when the source does not say; it is not counted as a failed attempt.
+    Released if the source has no default outcome; it does not count as a failed attempt.
     """
     return to_verdict(outcome) or Verdict.REQUEUE
 
 
 def to_verdict(state: Any) -> Verdict | None:
-    """A delivery state in the queue's words; None when it is no outcome."""
+    """Translate a delivery state; None when it is not an outcome."""
     match state:
         case Accepted():
             return Verdict.ACCEPT
         case Rejected():
-            # "delivery-count is incremented" (3.4.2): who gets the dead letter sees it.
+            # "delivery-count is incremented" (3.4.2): the consumer of the dead letter sees it.
             return Verdict.DISCARD_FAILED
         case Released():
             return Verdict.REQUEUE

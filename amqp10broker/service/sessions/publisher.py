@@ -1,8 +1,8 @@
-"""A client that publishes: our receiver link, and what became of each delivery.
+"""A client that publishes: a receiver link, and the outcome of each delivery.
 
-Credit is topped up by the engine's rule (`amqp10/credit.py`) from what is told here: a delivery is
-finished when every queue it went to has confirmed it, also when the client sent it settled and hears
-nothing. So a queue that cannot follow withholds credit from the links that feed it, and from no others.
+Credit is topped up by the engine's rule (`amqp10/credit.py`): a delivery is finished when every queue it went
+to has confirmed it, also when the client sent it settled and gets no outcome. So a queue that cannot follow
+withholds credit from the links that feed it, and from no others.
 """
 
 from __future__ import annotations
@@ -69,31 +69,31 @@ from amqp10broker.service.sessions.times import PublisherTimes
 from amqp10broker.service.sessions.transactions import Transaction
 
 READERS_MAX: Final = 1024
-"""Different targets whose message heads an anonymous terminus remembers."""
+"""The most targets whose message heads an anonymous terminus remembers."""
 
 _CONTENT: Final = itemgetter(1)
 
 
 class PublisherLinks(Protocol):
-    """What a publisher asks of the links of its session."""
+    """The services of a session's links that a publisher uses."""
 
     def drop_publisher(self, publisher: Publisher) -> None:
-        """Its link has ended: forget it, and let it `leave`."""
+        """Remove a publisher whose link has ended, and make it `leave`."""
 
     def transacts(self, queue: DeclaredQueue) -> bool:
-        """Whether a queue may have a part in a commit."""
+        """Return whether a queue may take part in a commit."""
 
     def commit(self, parts: Sequence[Part], also: Callable[[], None]) -> str | None:
-        """Have parts carried out in one step, behind all that was posted; see `service.commits.Commits`."""
+        """Carry out parts in one step, behind all that was posted; see `service.commits.Commits`."""
 
     def propose(
         self, link: SenderLink | ReceiverLink, request: Request[Any], then: Callable[[Decided], None]
     ) -> Decided | None:
-        """Have the declaration of a queue decided for a link.
+        """Propose the declaration of a queue for a link.
 
         Returns:
-            What became of it; None: that comes later, to `then`. The link is held until then: nothing that
-            comes for it overtakes what it waits with.
+            The decision; None if it comes later, to `then`. The link is held until then, so that later frames
+                do not overtake those that wait.
         """
 
 
@@ -102,33 +102,31 @@ class Undecided(Exception):
 
 
 class Way(NamedTuple):
-    """Where messages go that need no answer yet."""
+    """The destination of a run of messages that need no answer yet."""
 
     exchange: Exchange
     queues: Sequence[DeclaredQueue]
     topic: bool
-    """What no queue takes is accepted: nobody listens."""
+    """Unroutable messages are accepted: a topic without subscribers."""
 
 
 class Publisher:
     """One publishing link.
 
     Attributes:
-        link: our end.
         queue: the fixed target if it is a queue.
-        exchange: the fixed target if it is an exchange. Neither: an anonymous terminus, which routes
-            each message by its `to`.
-        ref: under which queues know it.
+        exchange: the fixed target if it is an exchange. Neither: an anonymous terminus, which routes each
+            message by its `to`.
+        ref: under which queues address it.
         address: as the client attached it, None for an anonymous terminus.
-        settings: the flow settings in force for it.
+        settings: the flow settings in force.
         exclusive_queue: delete the queue with the link (a dynamic target).
-        topic: the exchange is a topic's: what no queue takes is accepted.
-        temporary: of a temporary topic: the queue with which it goes.
-        kept: what outlives this end of the link; None: nothing does.
+        topic: the exchange is a topic's; unroutable messages are accepted.
+        temporary: the queue that limits the lifetime of a temporary topic.
+        kept: its state that survives this end of the link; None if none does.
         last_error: of the last message that was rejected.
-        counters: what the client sent, and what became of it.
-        times: when what happened last.
-        auto: finds the size of its credit; None: that is fixed.
+        counters: of messages and their outcomes.
+        auto: adapts its credit; None: that is fixed.
     """
 
     __slots__ = (
@@ -188,13 +186,13 @@ class Publisher:
         self._links = links
         self._context = context
         self._routes = routes
-        # Bare names of which there is no queue: whether they are topics', as of a version of the topology.
+        # Bare names without a queue: whether they are topics', as of a version of the topology.
         self._topics: dict[str, bool] = {}
         self._topics_at = -1
         self._default_exchange = context.vhost.topology.lookup_exchange("")
         self._tally = Tally()
         self._last_queues: Sequence[DeclaredQueue] = ()
-        # Deliveries behind a declaration that is not decided; they have the client's credit until then.
+        # Deliveries behind a declaration that is not decided; they use the client's credit until then.
         self._held: list[DeliveriesReceived] = []
         # The transaction in which it posts at present.
         self._posting: Transaction | None = None
@@ -224,7 +222,7 @@ class Publisher:
 
     @property
     def queues(self) -> Sequence[DeclaredQueue]:
-        """Where what it publishes goes, as far as that is known before a message says so."""
+        """The queues of its target, as far as they are determined before a message comes."""
         if self.queue is not None:
             return (self.queue,)
         if self.exchange is None:
@@ -237,12 +235,12 @@ class Publisher:
 
     @property
     def only_queue(self) -> DeclaredQueue | None:
-        """Where all that comes goes at once; None: it may go elsewhere, wait, or be kept track of."""
+        """The queue to which all messages go at once; None if they may go elsewhere, wait, or are tracked."""
         elsewhere = self.kept is not None or self._held or self._reader.has_extra_keys
         return None if elsewhere else self.queue
 
     def _renew_readers(self) -> None:
-        """What readers have found right may be so no more: whose name a message may bear."""
+        # Checks that readers have passed may have become invalid: which user-id a message may bear.
         self._read_at = self._context.access.version
         if self.exchange is not None:
             self._reader = self._new_reader(self.exchange.exchange, self.exchange.routing_key)
@@ -257,8 +255,8 @@ class Publisher:
         """Route deliveries to their queues.
 
         Raises:
-            AmqpLinkError: one of them breaks a rule of the link, or the exchange is gone; those before
-                it have been routed.
+            AmqpLinkError: one of them breaks a rule of the link, or the exchange is gone; those before it
+                have been routed.
             AmqpSessionError: the user may not publish (any more).
         """
         self.times.received(self.link.credit)
@@ -277,10 +275,10 @@ class Publisher:
                 self._take(event)
 
     def on_begun(self, event: DeliveryBegun) -> None:
-        """A delivery of several transfers has begun, on an anonymous terminus.
+        """Check the permission when a delivery of several transfers has begun on an anonymous terminus.
 
-        Its address is known as a rule, and the rest need not be kept of one that the user may not send. What
-        else is wrong with it is said when it is whole, as of any other.
+        Its address is usually in the first transfer, so the rest of a delivery that the user may not send is
+        not stored. Other faults are reported when it is complete, as of any other.
 
         Raises:
             AmqpSessionError: the user may not publish there.
@@ -300,11 +298,7 @@ class Publisher:
 
     @contextmanager
     def _within(self, event: DeliveriesReceived) -> Iterator[None]:
-        """What is done meanwhile is part of the transaction that an event names, if it names one.
-
-        Raises:
-            AmqpLinkError: there is no such transaction.
-        """
+        # Raises if the event names a transaction that is not open.
         if event.txn_id is None:
             yield
             return
@@ -377,7 +371,7 @@ class Publisher:
             self._to_queues(Way(route.exchange, queues, self.topic), [delivery_id], [message], settled)
 
     def _check_there(self, temporary: DeclaredQueue, ids: Sequence[int], settled: bool) -> None:
-        """A temporary topic ends with the link that made it, or its connection."""
+        # A temporary topic ends with the link that made it, or its connection.
         vhost = self._context.vhost
         if vhost.find(temporary.name) is not temporary:
             self._answer(ids, None if settled else RELEASED)
@@ -385,7 +379,7 @@ class Publisher:
             raise AmqpLinkError(Condition.RESOURCE_DELETED, text)
 
     def _check_permission(self) -> None:
-        """Permissions have changed since the link was attached to a queue."""
+        # Permissions have changed since the link was attached to a queue.
         access = self._context.access
         try:
             access.write("exchange", "")
@@ -396,7 +390,7 @@ class Publisher:
     def _queues_of(
         self, route: Route, reader: MessageReader, delivery_id: int, message: Message, settled: bool
     ) -> Sequence[DeclaredQueue]:
-        """Where one message goes; a bad x-cc is answered here, and raised."""
+        # A bad x-cc is answered here, and raised.
         if route.queues is not None and not reader.has_extra_keys:
             return route.queues
         try:
@@ -447,7 +441,7 @@ class Publisher:
         messages: Sequence[Message],
         settled: bool,
     ) -> None:
-        """To queues, by a link that is kept: what survives a restart is one commit with the messages."""
+        # For a link that is kept: what survives a restart is one commit with the messages.
         parts = [(queue.handle, Publish(self.ref, ids, messages, settled)) for queue in queues]
         if kept.keeps_unsettled and not settled and all(map(self._links.transacts, queues)):
             refusal = self._links.commit(parts, partial(kept.noted, self.ref, ids))
@@ -462,7 +456,7 @@ class Publisher:
         else:
             for handle, publish in parts:
                 self._post(handle, publish)
-        # None of them has spoken yet: that is a letter to the session.
+        # None of them has answered yet: an answer is a later letter to the session.
         if len(queues) > 1:
             self._tally.expect(ids, len(queues))
         kept.posted(self.ref, ids)
@@ -475,7 +469,7 @@ class Publisher:
         messages: Sequence[Message],
         settled: bool,
     ) -> None:
-        """Keep messages until the commit; the client hears their outcome now (part 4, section 4.4.1)."""
+        # Messages wait for the commit; the client gets their outcome now (part 4, section 4.4.1).
         context = self._context
         self._last_queues = queues
         assert context.commits is not None, "there are transactions only if they can be committed"
@@ -498,10 +492,8 @@ class Publisher:
     # --- anonymous terminus -----------------------------------------------------------------------
 
     def _route_each(self, event: DeliveriesReceived) -> None:
-        """Neighbours for the same queues still travel together.
-
-        The first that must wait for its queue to be declared, and those behind it, are held.
-        """
+        # Neighbours for the same queues are posted together. The first that must wait for its queue to be
+        # declared, and those behind it, are held.
         batch: tuple[Way, list[int], list[Message]] | None = None
         try:
             for delivery_id, tag, payload in zip(event.delivery_ids, event.tags, event.payloads, strict=True):
@@ -545,7 +537,7 @@ class Publisher:
 
     def _refuse(self, delivery_id: int, tag: bytes, error: AmqpDeliveryError, *, settled: bool) -> None:
         if settled and self._posting is not None:
-            # The commit is refused; the link has done nothing wrong (part 4, section 4.4.4.1).
+            # The commit is refused; the link has not broken a rule (part 4, section 4.4.4.1).
             self._posting.fail(f"a message for link '{self.link.name}' was refused: {error.description}")
             self._answer([delivery_id], None)
             return
@@ -565,11 +557,9 @@ class Publisher:
             raise AmqpSessionError(Condition.UNAUTHORIZED_ACCESS, text) from error
 
     def _address_of(self, to: object) -> Address:
-        """What a message names in its `to`: an address as an attach has it.
-
-        It has no capabilities that would say which of both a bare name means. It is a topic's if no queue has
-        it and somebody has subscribed to just that topic: who made the queue would publish to nobody.
-        """
+        # A message's `to` has no capabilities that would distinguish queue from topic. A bare name is a
+        # topic's if no queue has it and there is a subscription to exactly that topic: a new queue of this
+        # name would have no consumers.
         if to is None:
             raise AmqpDeliveryError(
                 Condition.PRECONDITION_FAILED, "anonymous terminus requires 'to' address to be set"
@@ -598,7 +588,6 @@ class Publisher:
         return self._topics[name]
 
     def _target_of(self, to: object) -> tuple[str, str, bool]:
-        """Exchange and routing key that a message names in its `to`, and whether they are a topic's."""
         address = self._address_of(to)
         if isinstance(address, QueueAddress):
             if to_declare(address, self._context):
@@ -625,7 +614,7 @@ class Publisher:
         _finish(steps, decided)
 
     def _on_decided(self, steps: Steps[DeclaredQueue], decided: Decided) -> None:
-        """The queue of the first message that is held is there, or refused; see `on_deliveries`."""
+        # The queue of the first held message is there, or refused.
         held, self._held = self._held, []
         if not held:
             return  # the link has ended
@@ -646,14 +635,14 @@ class Publisher:
     # --- from the queue ---------------------------------------------------------------------------
 
     def on_confirmed(self, ids: Sequence[int], *, settled: bool) -> None:
-        """A queue has taken responsibility."""
+        """Handle the confirmation of a queue."""
         if self._tally.left:
             self.count_down(ids, ACCEPTED, settled=settled)
         else:
             self._answer(ids, None if settled else ACCEPTED)
 
     def on_refused(self, effect: Unconfirmed | Refused) -> None:
-        """A queue is full, was deleted before it could take the messages, or broke down."""
+        """Handle messages that a queue did not accept: it is full, failed, or was deleted before."""
         refusal = refusal_of(effect)
         outcome = RELEASED if refusal is None else self._rejected(refusal, effect.queue)
         self.count_down(effect.ids, outcome, settled=effect.settled)
@@ -669,19 +658,18 @@ class Publisher:
         return Rejected(error=to_error(error))
 
     def count_down(self, ids: Sequence[int], outcome: Outcome, *, settled: bool) -> None:
-        """One queue has spoken of deliveries: those of which it was the last are answered."""
         for worst, its_ids in self._tally.count_down(ids, outcome):
             self._answer(its_ids, None if settled else worst)
 
     def release_unsettled(self) -> None:
-        """The queue is gone: what it had not confirmed by then, it never will."""
+        """Release what a deleted queue had not confirmed, because it never will."""
         unsettled = self._session.inbound.unsettled
         self._session.settling.settle_received(
             [delivery_id for delivery_id, link in unsettled.items() if link is self.link], RELEASED
         )
 
     def _answer(self, ids: Sequence[int], outcome: Outcome | None) -> None:
-        """Tell the client, unless it sent the delivery settled, and count it as finished."""
+        # Not sent for deliveries that the client sent settled; they count as finished, too.
         if outcome is not None:
             if outcome is ACCEPTED:
                 self.counters.confirmed += len(ids)
@@ -701,18 +689,18 @@ class Publisher:
 
     @property
     def _credit_max(self) -> int:
-        """The most that may have been granted at a time; what was granted is not taken back."""
+        # The most that may have been granted at a time: grants are not taken back.
         return self.link.credit.limit if self.auto is None else self.auto.auto.highest
 
     @property
     def _second(self) -> bool:
-        """Whether the client settles what it was told."""
+        # Whether the client settles after it has got the outcome.
         return self.link.rcv_settle_mode == ReceiverSettleMode.SECOND
 
-    # --- of before --------------------------------------------------------------------------------
-
     def on_resumed(self, event: DeliveryResumed) -> None:
-        """The client resumes a delivery of before the link was suspended (part 2, section 2.6.13)."""
+        """Handle a delivery that the client resumes from before the link was suspended (part 2, section
+        2.6.13).
+        """
         kept = self.kept
         entry = None if kept is None else kept.entries.get(event.tag)
         if kept is None or entry is None:
@@ -723,39 +711,36 @@ class Publisher:
             return
         self._session.inbound.note_unsettled(event.delivery_id, self.link)
         if entry.outcome is None:
-            entry.number = event.delivery_id  # its content is at queues by now, which are to speak
+            entry.number = event.delivery_id  # queues have its content by now, and will answer
         else:
             self.tell_late(entry, event.delivery_id)
 
     def tell_late(self, entry: Entry, number: int) -> None:
-        """See `Teller`."""
         assert entry.outcome is not None
         self._session.settling.settle_received([number], entry.outcome, settled=not self._second)
         if self._second and self.kept is not None:
             self.kept.told(number, entry)
 
     def on_settled(self, ids: Sequence[int]) -> None:
-        """The client has settled what it was told."""
+        """Handle settlement by the client of outcomes that it was sent."""
         if self.kept is not None:
             self.kept.settled(ids)
 
     def on_flow(self, flow: Flow) -> None:
-        """The client's flow may have moved the credit: it can give up what it was granted."""
+        """Handle a flow of the client, which can give up credit that it was granted."""
         self.times.note(self.link.credit)
 
     def on_detached(self, unsent: Sequence[tuple[int, Parts]]) -> None:
-        """The link has ended."""
         self._links.drop_publisher(self)
 
     def leave(self) -> None:
-        """The link is gone, and with it what it holds."""
+        """Release all that the link holds, after it has ended."""
         self._held.clear()
         if self.queue is not None:
             self._post(self.queue.handle, DetachPublisher(self.ref))
 
 
 def _finish(steps: Steps[DeclaredQueue], decided: Decided) -> None:
-    """Raise `AmqpDeliveryError` if a queue was not declared."""
     try:
         steps.send(decided)
     except StopIteration:
@@ -769,7 +754,6 @@ def _is_same(one: Way, other: Way) -> bool:
 
 
 def _rest(event: DeliveriesReceived, first: int) -> DeliveriesReceived:
-    """The deliveries of an event from the one at this place on."""
     ids, tags, payloads = event.delivery_ids[first:], event.tags[first:], event.payloads[first:]
     return DeliveriesReceived(
         event.link, ids, tags, payloads, event.settled, event.message_format, event.txn_id

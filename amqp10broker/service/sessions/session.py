@@ -1,8 +1,8 @@
 """The broker's side of one AMQP 1.0 session. Pure: letters in, frames and letters out.
 
-Conducts the engine (`amqp10.session.Session`) and tells the owners of its links (`link_owner.py`) what
-happens on them: each `Publisher` and `Consumer`, and both ends of each pair of management links. What a turn
-of it is: `service/turns.py`.
+Drives the engine (`amqp10.session.Session`) and dispatches its events to the owners of links
+(`link_owner.py`): each `Publisher` and `Consumer`, and both ends of each pair of management links. The steps
+in which it runs are defined in `service/turns.py`.
 """
 
 from __future__ import annotations
@@ -84,20 +84,19 @@ from amqp10broker.service.sessions.transactions import ConflictError, Transactio
 T = TypeVar("T")
 
 IN_TURNS_MIN: Final = 4
-"""So many runs of transfers are looked at: whether several links take turns."""
+"""The number of runs of transfers from which on interleaving of links is looked for."""
 
 
 class BrokerSession:
     """One session of one client.
 
     Attributes:
-        session: the engine.
-        links: those by which the client publishes and consumes.
-        mail: letters to queues since the last `take_mail`, in order.
-        last_error: what the client was told last that went wrong.
-        moment: the time of the present wake; who wakes it sets it.
+        links: on which the client publishes and consumes.
+        mail: commands to queues since the last `take_mail`, in order.
+        last_error: the last error sent to the client.
+        moment: the time of the present step, set by the caller before each.
         window_ms: since when the client's window is open, or closed.
-        alarm_ms: an alarm, or all of them, began or ended last.
+        alarm_ms: when an alarm last began, or all of them ended.
     """
 
     def __init__(
@@ -114,11 +113,9 @@ class BrokerSession:
 
         Args:
             channel: the client's channel; ours is the same number.
-            begin: the client's performative.
-            context: the broker around this session.
             frame_size_max: bytes, the largest frame the client takes.
             alarm: an alarm is on, publishers are to be held back.
-            unfinished: what sessions of this connection hold of deliveries that are not whole.
+            unfinished: incomplete deliveries of all sessions of this connection.
         """
         self._context = context
         self.moment = context.moment
@@ -144,10 +141,10 @@ class BrokerSession:
         self.mail: list[tuple[QueueHandle, Command]] = []
         self._owners = LinkOwners()
         self.links = ClientLinks(self.session, context, self._owners, self._post, self.take_mail)
-        # Links of a queue that this session deletes end behind the answer, if it can be written: RabbitMQ's
-        # client for Python takes a detach in front of it for the request's failure.
+        # Links of a queue that this session deletes end after the answer, if it can be written: RabbitMQ's
+        # client for Python takes a detach before it for a failure of the request.
         self._deleted: list[QueueDeleted] = []
-        # Attaches to what is not there, while something that this session declares is not decided.
+        # Attaches to addresses that do not exist, while a declaration of this session is not decided.
         self._early: list[LinkAttaching] = []
         self._control_links: list[ControlLink] = []
         self._management = ManagementLinks(
@@ -161,10 +158,9 @@ class BrokerSession:
             write=self.pump,
         )
 
-    # --- letters in -------------------------------------------------------------------------------
+    # --- input ------------------------------------------------------------------------------------
 
     def handle(self, letter: SessionLetter) -> None:
-        """See `service.turns`."""
         match letter:
             case Frames():
                 self.receive(letter.items)
@@ -196,7 +192,7 @@ class BrokerSession:
                 assert_never(letter)
 
     def receive(self, items: Sequence[object]) -> None:
-        """Frames of the client.
+        """Handle frames of the client.
 
         Raises:
             AmqpConnectionError: the connection must be closed with it.
@@ -213,11 +209,9 @@ class BrokerSession:
                 publisher.times.note_part(publisher.link.partial)
 
     def _by_link(self, items: Sequence[object]) -> Sequence[object]:
-        """What a client has sent on several links in turns, with each link's transfers together.
-
-        Only if nobody can tell: what is sent on one link has an order, and so has what goes to one queue. A
-        run costs as much as some tens of messages, and go-amqp's senders take turns with each.
-        """
+        # Groups interleaved transfers by link, if that cannot be observed: transfers on one link have an
+        # order, and so have messages for one queue. A run costs as much as some tens of messages, and
+        # go-amqp's senders alternate with each.
         handles = handles_of(items)
         if handles is None or 2 * len(handles) > len(items):
             return items
@@ -235,11 +229,10 @@ class BrokerSession:
         runs = cast("Sequence[TransferRun]", items)
         ids = [number for run in runs if not run.settled for number in run.delivery_ids]
         if len(set(ids)) < len(ids) or not session.inbound.unsettled.keys().isdisjoint(ids):
-            return items  # one that is in use ends the session, with what others have sent behind it
+            return items  # a delivery-id in use ends the session, with the transfers of other links behind it
         return by_link(runs)
 
     def _resume(self) -> None:
-        """Handle what has come for links which had to wait, and need not any more."""
         for link in list(self.session.held):
             if not self.links.waits(link):
                 for event in self.session.release(link):
@@ -254,7 +247,6 @@ class BrokerSession:
             self.window_ms = self.moment.ms
 
     def on_effects(self, effects: Sequence[Effect]) -> None:
-        """What queues did."""
         for effect in effects:
             match effect:
                 case Confirmed():
@@ -279,7 +271,7 @@ class BrokerSession:
                         self.links.on_late(effect)
                 case ActiveChanged():
                     if self.links.answer_attach(effect.consumer):
-                        self._resume()  # a flow that has come meanwhile counts for what the client is told
+                        self._resume()  # a flow that has come meanwhile counts for the answer
                     consumer = self.links.consumers.get(effect.consumer)
                     if consumer is not None:
                         consumer.on_effect(effect)
@@ -311,13 +303,13 @@ class BrokerSession:
             self._resume()
 
     def hear_last(self, letter: SessionLetter) -> None:
-        """A letter that nobody has taken when the session was over."""
+        """Handle a letter that was still waiting when the session had ended."""
         if isinstance(letter, list):
             for effect in letter:
                 self.links.on_late(effect)
 
     def on_decided(self, decided: Decided) -> None:
-        """What became of a change of the catalog that the client asked for.
+        """Handle the decision on a change of the catalog that the client requested.
 
         Raises:
             AmqpConnectionError: the connection must be closed with it.
@@ -329,7 +321,7 @@ class BrokerSession:
             try:
                 self._management.on_decided(decided)
             except AmqpSessionError as error:
-                # What was asked and answered before the fault is told before the end.
+                # Answers to requests before the fault are sent before the end.
                 self.pump(self._context.config.max_message_size_bytes)
                 self._fail(error)
         if not self._undecided:
@@ -341,33 +333,30 @@ class BrokerSession:
 
     @property
     def _undecided(self) -> bool:
-        """Whether something that the client has declared in this session is not decided yet."""
         return self.links.undecided or self._management.undecided
 
     def on_config(self, config: Config) -> None:
-        """The configuration was replaced: grants from now on follow it."""
+        """Apply a new configuration to grants from now on."""
         self._context.config = config
         self.links.on_config()
 
     def on_access_changed(self) -> None:
-        """The user may do other things than before: links that consume what it may not read are detached."""
+        """Detach consumers of what the user may no longer read."""
         self.links.on_access_changed()
         self._resume()
 
     def on_stolen(self, link: SenderLink | ReceiverLink) -> None:
-        """A link's name was attached anew by another session: that attach has the link now."""
         self.links.on_stolen(link)
         self._resume()
 
     def _on_free(self, link: SenderLink | ReceiverLink) -> None:
-        """A kept link is free, for which an attach has waited."""
         attach = self.links.take_claimed(link)
         if attach is not None and not self.session.ended:
             self._on_attaching(LinkAttaching(link, attach))
             self._resume()
 
     def on_alarm(self, *, on: bool) -> None:
-        """Memory or disk is short, or no longer: hold publishers back, and nobody else."""
+        """Hold publishers back while memory or disk is short. Consumers are not affected."""
         if self.session.ended:
             return
         self.alarm_ms = self.moment.ms
@@ -377,13 +366,13 @@ class BrokerSession:
         else:
             self.session.incoming.reopen()
 
-    # --- what comes out ---------------------------------------------------------------------------
+    # --- output -----------------------------------------------------------------------------------
 
     def pump(self, budget_bytes: int) -> int:
-        """Write deliveries as credit, window and the given budget allow; returns their bytes.
+        """Write deliveries as credit, window and the given budget allow; return their bytes.
 
         Raises:
-            AmqpConnectionError: as `receive`, of frames that were held for a link which ends here.
+            AmqpConnectionError: as `receive`, for frames that were held for a link which ends here.
         """
         written = 0
         session = self.session
@@ -409,35 +398,31 @@ class BrokerSession:
 
     @property
     def over(self) -> bool:
-        """Whether there is no more turn: the session has ended, or was told to stop."""
+        """Whether there are no more steps: the session has ended, or was told to stop."""
         return self._stopped or self.session.state is SessionState.UNMAPPED
 
     def take_output(self) -> Sequence[bytes | memoryview]:
-        """The bytes to write now, in pieces to be joined."""
+        """Return the bytes to write now, in pieces to be joined."""
         return self.session.take_output()
 
     @property
     def consumers(self) -> Iterable[Consumer]:
-        """Links of clients that consume."""
         return self.links.consumers.values()
 
     @property
     def publishers(self) -> Iterable[Publisher]:
-        """Links of clients that publish."""
         return self.links.publishers.values()
 
     @property
     def transactions(self) -> Iterable[Transaction]:
-        """Those that are open."""
         return self._context.transactions
 
     def counted(self) -> ClientCounters:
-        """What the links of this session did and got, those that are gone included."""
+        """Return the counters of all links of this session, including those that are gone."""
         return self.links.counted()
 
     @property
     def vhost(self) -> VirtualHost:
-        """The connection's virtual host."""
         return self._context.vhost
 
     def end(self, error: AmqpError | None = None) -> None:
@@ -447,12 +432,12 @@ class BrokerSession:
             self.session.end(error)
 
     def take_mail(self) -> list[tuple[QueueHandle, Command]]:
-        """Letters to queues, in order."""
+        """Return the commands to queues, in order."""
         mail, self.mail = self.mail, []
         return mail
 
     def close(self) -> None:
-        """The session is over, whatever the reason: give everything back. May be called twice."""
+        """End the session, whatever the reason, and return everything to queues. May be called twice."""
         self._early.clear()
         self._context.transactions.clear()
         self._control_links.clear()
@@ -464,11 +449,6 @@ class BrokerSession:
         self._owners.clear()
 
     def release(self) -> None:
-        """Closed, and asked nothing any more: let go of the parts, which refer back to this.
-
-        So they are freed at once. In a storm of sessions the garbage collector would come to hundreds of them
-        together, and everybody would wait while it takes them apart.
-        """
         del self.session.links, self.session, self.links, self._management
 
     # --- engine events ----------------------------------------------------------------------------
@@ -486,8 +466,8 @@ class BrokerSession:
             case LinkDetached():
                 self._on_detached(event)
             case DeliveriesSettled():
-                # The client settles what we answered (rcv-settle-mode second), or what we have not:
-                # the engine has forgotten it, and of a link that is not kept there is nothing more to do.
+                # The client settles what was answered (rcv-settle-mode second), or what was not: the engine
+                # has removed it, and for a link that is not kept nothing more is to be done.
                 settler = self._owners.receivers.get(event.link)
                 if event.settled and isinstance(settler, Publisher):
                     settler.on_settled(event.delivery_ids)
@@ -584,7 +564,7 @@ class BrokerSession:
         self._control_links = [control for control in self._control_links if not control.over]
 
     def _end_overdue(self) -> None:
-        """Control links end that have declared transactions which are open for too long (4.4, timeout)."""
+        # Control links with transactions that are open for too long are detached (4.4, timeout).
         transactions = self._context.transactions
         for transaction in transactions.overdue():
             text = (
@@ -595,7 +575,7 @@ class BrokerSession:
         transactions.watch()
 
     def _tell(self, link: SenderLink | ReceiverLink, method: Callable[[T], None], news: T) -> None:
-        """Tell the owner of a link, or have one made; the link or the session ends with what is raised."""
+        # The owner is made if the link has none. The link or the session ends with an error that is raised.
         try:
             method(news)
         except AmqpLinkError as error:
@@ -619,7 +599,6 @@ class BrokerSession:
             owner.on_detached(unsent)
 
     def _fail(self, error: AmqpSessionError) -> None:
-        """The client broke a rule of the session."""
         self.close()
         self.session.end(error)
 

@@ -1,4 +1,4 @@
-"""What a session's links are doing, as doors show it, and why each one waits."""
+"""The state of a session's links for the management API, and why each one waits."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ _LINK: Final = itemgetter(0)
 
 
 def session_view(broker_session: BrokerSession, around: Circumstances) -> SessionView:
-    """One session; it is only read.
+    """Return the view of one session, which is only read.
 
     Args:
-        broker_session: the session.
-        around: what its connection does for it.
+        around: the state of its connection.
     """
     session = broker_session.session
     consumers = list(broker_session.consumers)
@@ -126,7 +125,7 @@ def _publisher_view(broker_session: BrokerSession, publisher: Publisher, around:
 
 
 def _plain(properties: Any) -> Any:
-    """Link state properties as JSON can carry them."""
+    # Link state properties may contain values that JSON cannot represent.
     if properties is None:
         return None
     pairs = properties.items() if hasattr(properties, "items") else properties

@@ -1,4 +1,4 @@
-"""What became of deliveries that went to queues: one outcome of each, whatever the number of its queues."""
+"""One outcome for each delivery that went to queues, whatever their number."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from amqp10broker.queues.effects import Rejected as Refused
 
 
 class Tally:
-    """Of the deliveries of one publishing link.
+    """The outcomes of the deliveries of one publishing link.
 
     Attributes:
         left: of deliveries that went to several queues: how many have not answered, and the outcome so far.
@@ -27,14 +27,14 @@ class Tally:
         self.left: dict[int, tuple[int, Outcome]] = {}
 
     def expect(self, ids: Iterable[int], queues: int) -> None:
-        """Deliveries went to so many queues, more than one."""
+        """Expect answers of several queues (more than one) for each of these deliveries."""
         for delivery_id in ids:
             self.left[delivery_id] = (queues, RELEASED)
 
     def count_down(self, ids: Sequence[int], outcome: Outcome) -> list[tuple[Outcome, Sequence[int]]]:
-        """A queue has spoken of deliveries; returns those whose last queue it was, by their outcome.
+        """Count the answer of a queue; return the deliveries for which it was the last, by their outcome.
 
-        Rejected if one of them was full or broke down, else accepted if one of them took it, else released.
+        Rejected if one queue was full or failed, else accepted if one of them accepted it, else released.
         """
         if not self.left:
             return [(outcome, ids)]
@@ -54,7 +54,7 @@ class Tally:
 
 
 def refusal_of(effect: Unconfirmed | Refused) -> AmqpDeliveryError | None:
-    """Why a queue does not take messages; None: it was deleted, and they are released."""
+    """Return why a queue does not accept messages; None if it was deleted, which releases them."""
     if isinstance(effect, Refused):
         return AmqpDeliveryError(
             Condition.RESOURCE_LIMIT_EXCEEDED,
@@ -71,7 +71,7 @@ def refusal_of(effect: Unconfirmed | Refused) -> AmqpDeliveryError | None:
 
 
 def outcome_of(effect: Confirmed | Unconfirmed | Refused) -> Outcome:
-    """What a queue says of messages, in the words of AMQP 1.0."""
+    """Translate the answer of a queue to an outcome of AMQP 1.0."""
     match effect:
         case Confirmed():
             return ACCEPTED

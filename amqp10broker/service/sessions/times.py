@@ -1,6 +1,7 @@
-"""When what happened last on a link: what tells since when it waits, also if nobody looked meanwhile.
+"""The times of the last events of a link, from which its waits are derived, also if it was not observed
+meanwhile.
 
-Noted once a flow frame or a batch, never once a message. All times are of `Moment`, in ms.
+Noted once per flow frame or batch, never per message. All times are of `Moment`, in ms.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ from amqp10broker.service.moment import Moment
 
 
 class ConsumerTimes:
-    """Of a link on which a client receives.
+    """The times of a link on which a client receives.
 
     Attributes:
         flow_ms: the client's last flow with a credit; None: there was none.
-        granted_ms: the last after which there was credit; None: there was none.
+        granted_ms: the last flow that left credit; None: there was none.
         credit_ms: since when there is credit, or none.
-        sent_ms: deliveries were written last; None: there were none.
+        sent_ms: the last deliveries were written; None: there were none.
         unsent_ms: since when deliveries wait in the session.
-        request_ms: the queue was asked last.
-        settled_ms: the client decided on deliveries last; None: it never did.
+        request_ms: the last request to the queue.
+        settled_ms: the client's last decision on deliveries; None: there was none.
     """
 
     __slots__ = (
@@ -50,7 +51,7 @@ class ConsumerTimes:
         self.settled_ms: int | None = None
 
     def on_flow(self, credit: SenderCredit) -> None:
-        """A flow has come, which has perhaps set the credit."""
+        """Note a flow, which may have set the credit."""
         if credit.last is self._last:
             return
         self._last = credit.last
@@ -60,11 +61,10 @@ class ConsumerTimes:
         self._note(credit)
 
     def on_drained(self, credit: SenderCredit) -> None:
-        """A drain has been answered."""
+        """Note the answer to a drain."""
         self._note(credit)
 
     def on_sent(self, credit: SenderCredit) -> None:
-        """Deliveries were written."""
         self.sent_ms = self._moment.ms
         self._note(credit)
 
@@ -78,39 +78,36 @@ class ConsumerTimes:
             self.credit_ms = now_ms
 
     def handed_over(self) -> None:
-        """The first delivery that waits in the session has come."""
+        """Note the first delivery that waits in the session."""
         self.unsent_ms = self._moment.ms
 
     @property
     def now_ms(self) -> int:
-        """The present."""
         return self._moment.ms
 
     def requested(self) -> None:
-        """The queue was asked for messages."""
         self.request_ms = self._moment.ms
 
     def settled(self) -> None:
-        """The client decided on deliveries."""
         self.settled_ms = self._moment.ms
 
     @property
     def idle_ms(self) -> int:
-        """Since when the client could have had the next delivery, as far as it goes."""
+        """The earliest time from which the client could have got the next delivery, as far as its own end
+        permits.
+        """
         return self.credit_ms if self.sent_ms is None else max(self.credit_ms, self.sent_ms)
 
 
 class PublisherTimes:
-    """Of a link on which a client publishes.
+    """The times of a link on which a client publishes.
 
     Attributes:
-        attached_ms: the link was attached.
-        received_ms: deliveries came last; None: there were none.
-        granted_ms: credit was granted last.
+        received_ms: the last deliveries came; None: there were none.
         credit_ms: since when the client has credit, or none.
-        part_ms: a part of a delivery that is not whole came last.
-        outcome: that was told last; None: none was.
-        outcome_ms: when.
+        part_ms: the last part of an incomplete delivery came.
+        outcome: the last one sent; None: there was none.
+        outcome_ms: when it was sent.
     """
 
     __slots__ = (
@@ -136,26 +133,25 @@ class PublisherTimes:
         self.outcome_ms: int | None = None
 
     def received(self, credit: ReceiverCredit) -> None:
-        """Deliveries have come."""
         self.received_ms = self._moment.ms
         self.note(credit)
 
     def note_part(self, partial: PartialDelivery | None) -> None:
-        """Frames have come on this session; look whether some of this link's delivery were among them."""
+        """Note frames of the session, which may contain a part of this link's delivery."""
         part = None if partial is None else (partial.delivery_id, partial.size_bytes)
         if part != self._part:
             self._part = part
             self.part_ms = self._moment.ms
 
     def answered(self, credit: ReceiverCredit, outcome: Outcome | None) -> None:
-        """Deliveries have their outcome; None: the client does not hear of it."""
+        """Note the outcome of deliveries; None if it is not sent to the client."""
         if outcome is not None:
             self.outcome = outcome
             self.outcome_ms = self._moment.ms
         self.note(credit)
 
     def note(self, credit: ReceiverCredit) -> None:
-        """Look at the credit, which has perhaps changed."""
+        """Note the credit, which may have changed."""
         if credit.granted is not None:
             self.granted_ms = self._moment.ms
         has_credit = credit.link_credit > 0

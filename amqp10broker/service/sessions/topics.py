@@ -1,7 +1,7 @@
-"""Topics: what a receiver gets that attaches to one, or that comes back to its subscription.
+"""Receivers that attach to a topic, or that return to their subscription.
 
-A subscriber consumes from a queue that is bound to the topic, and is made by its attach: for the link alone,
-or to stay, or for several links (`catalog.subscriptions`). It needs the permissions of the three steps: to
+A subscriber consumes from a queue that is bound to the topic and is made by its attach: for the link alone,
+durable, or shared by several links (`catalog.subscriptions`). It needs the permissions of the three steps: to
 configure that queue, to bind it (write to it, read `amq.topic` and the topic), and to read it.
 """
 
@@ -49,21 +49,21 @@ _SELECTOR_CODE: Final = ULong(0x0000_468C_0000_0004)
 _NO_LOCAL: Final = Symbol("apache.org:no-local-filter:list")
 _NO_LOCAL_CODE: Final = ULong(0x0000_468C_0000_0003)
 _SEPARATOR: Final = "|"
-"""In the name of a link, behind the name of the subscription that it shares: ``NAME|2``, ``NAME|global``."""
+"""Separates the name of a shared subscription from the rest of a link's name: ``NAME|2``, ``NAME|global``."""
 _STAYS: Final[dict[str, Any]] = {
     "durable": TerminusDurability.CONFIGURATION,
     "expiry_policy": TerminusExpiryPolicy.NEVER,
     "timeout": 0,
 }
-"""What is kept of the source of a durable subscription: all but which deliveries are unsettled."""
+# The source of a durable subscription: everything survives except which deliveries are unsettled.
 
 
 def plan_receiver(attach: Attach, context: SessionContext) -> Steps[SourcePlan]:
-    """Resolve what a client that attached as receiver consumes from, topics and subscriptions included.
+    """Resolve the source of a client that attached as receiver, topics and subscriptions included.
 
     Raises:
-        AmqpLinkError: with the words for the client.
-        AmqpSessionError: the user may not; the session ends.
+        AmqpLinkError: the link is refused with it.
+        AmqpSessionError: the user lacks a permission; the session ends.
     """
     source = attach.source
     if source is None:
@@ -96,7 +96,7 @@ def _subscribe(attach: Attach, source: Source, topic: str, context: SessionConte
         if there is not None and (there.ended or _is_another(wanted, there, context, attach)):
             (yield DeleteQueue(vhost, name)).result()
         (yield wanted.request(vhost, name, context.connection)).result()
-        _check_rights(context, name, topic)  # it may have taken its time
+        _check_rights(context, name, topic)  # the declaration may have taken its time
         queue = context.vhost.lookup(name)
         context.vhost.for_connection(queue, context.connection)
     except RefusedError as error:
@@ -123,7 +123,6 @@ def _subscribe(attach: Attach, source: Source, topic: str, context: SessionConte
 
 
 def _wanted(attach: Attach, source: Source, topic: str, context: SessionContext) -> Subscription:
-    """The subscription that an attach asks for."""
     capabilities = source.capabilities or ()
     shared = SHARED in capabilities
     durable = (
@@ -142,11 +141,7 @@ def _wanted(attach: Attach, source: Source, topic: str, context: SessionContext)
 
 
 def _is_another(wanted: Subscription, queue: DeclaredQueue, context: SessionContext, attach: Attach) -> bool:
-    """Whether there is a subscription of this name that has to go before the wanted one can be.
-
-    Raises:
-        AmqpLinkError: it cannot go, or the queue is none.
-    """
+    # Raises if the subscription of this name cannot be deleted, or if the queue is not a subscription.
     there = Subscription.of(queue)
     if there == wanted:
         return False
@@ -172,7 +167,7 @@ def _is_another(wanted: Subscription, queue: DeclaredQueue, context: SessionCont
 
 
 def _find(attach: Attach, context: SessionContext) -> tuple[DeclaredQueue, Subscription] | None:
-    """The durable subscription that an attach without a source means: that of its name."""
+    # An attach without a source means the durable subscription of its name.
     name, separator, rest = attach.name.partition(_SEPARATOR)
     everybodys = rest.startswith(GLOBAL) or GLOBAL in (attach.desired_capabilities or ())
     container = None if everybodys else context.container_id
@@ -187,7 +182,7 @@ def _find(attach: Attach, context: SessionContext) -> tuple[DeclaredQueue, Subsc
 def _come_back(
     attach: Attach, queue: DeclaredQueue, subscription: Subscription, context: SessionContext
 ) -> Steps[SourcePlan]:
-    """A link to a subscription as it is: to end it, mostly, for which no other may consume from it."""
+    # Mostly in order to end the subscription, for which no other link may consume from it.
     yield from ()
     try:
         _check_rights(context, queue.name, subscription.topic)
@@ -210,11 +205,6 @@ def _come_back(
 
 
 def _check_rights(context: SessionContext, queue: str, topic: str) -> None:
-    """Check that the user may make the queue of a subscription, bind it, and consume from it.
-
-    Raises:
-        PermissionDenied: it may not.
-    """
     access = context.access
     access.configure("queue", queue)
     access.write("queue", queue)
@@ -224,7 +214,6 @@ def _check_rights(context: SessionContext, queue: str, topic: str) -> None:
 
 
 def _sharing(subscription: Subscription) -> tuple[Symbol, ...]:
-    """The capabilities of a subscription that several links may have."""
     if not subscription.shared:
         return ()
     return (SHARED, GLOBAL) if subscription.container is None else (SHARED,)
@@ -234,11 +223,7 @@ def _sharing(subscription: Subscription) -> tuple[Symbol, ...]:
 
 
 def _filters(source: Source) -> tuple[str | None, bool]:
-    """The selector of a source, and whether it does not want what its own container publishes.
-
-    Raises:
-        AmqpLinkError: the selector is none.
-    """
+    # The flag is no-local. Raises if the selector is invalid.
     selector, no_local = None, False
     for name, value in (source.filter or {}).items():
         if _is_no_local(value):
@@ -252,7 +237,7 @@ def _filters(source: Source) -> tuple[str | None, bool]:
 
 
 def _in_place(source: Source, subscription: Subscription) -> dict[Any, Any] | None:
-    """The filters of a source that are in place: one selector, and no-local of what is not shared."""
+    # One selector, and no-local only if the subscription is not shared.
     found = {}
     for name, value in (source.filter or {}).items():
         selects = _is_selector(value) and value.value == subscription.selector
@@ -262,7 +247,6 @@ def _in_place(source: Source, subscription: Subscription) -> dict[Any, Any] | No
 
 
 def _described(subscription: Subscription) -> dict[Any, Any] | None:
-    """The filters of a subscription, by the names that Qpid JMS gives them."""
     found: dict[Any, Any] = {}
     if subscription.selector is not None:
         found[Symbol("jms-selector")] = Described(_SELECTOR, subscription.selector)

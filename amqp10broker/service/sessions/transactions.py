@@ -1,7 +1,7 @@
-"""Transactions of one AMQP 1.0 session: what is done in each, until it is discharged (part 4).
+"""The transactions of one AMQP 1.0 session and the work in each until it is discharged (part 4).
 
-What is posted waits here and nowhere else, and so does what the client decides on deliveries; queues hear of
-it when it is committed. What a commit is: `service/commits.py`; how it is asked for: `coordinator.py`.
+Posted messages and the client's decisions on deliveries wait here only; queues receive them with the commit.
+The commit itself is in `service/commits.py`, the control link in `coordinator.py`.
 """
 
 from __future__ import annotations
@@ -25,28 +25,27 @@ class Holder(Protocol):
 
     @property
     def ref(self) -> ConsumerRef:
-        """Under which its queue knows it."""
+        """Its reference at its queue."""
 
     @property
     def queue(self) -> DeclaredQueue:
-        """Where its deliveries come from."""
+        """The queue of its deliveries."""
 
     @property
     def default_verdict(self) -> Verdict:
-        """What becomes of a delivery that was settled, and whose transaction was rolled back."""
+        """The decision on a delivery that was settled in a transaction that is rolled back."""
 
     def decided(self, verdict: Verdict, ids: Sequence[int], outcome: Outcome | None) -> None:
-        """A commit has applied a decision.
+        """Handle a decision that a commit has applied.
 
         Args:
-            verdict: in the queue's words, of one delivery.
-            ids: of the delivery, if the client has not settled it, and hears about it now.
-            outcome: as the client said it.
+            ids: of the delivery if the client has not settled it and is to be notified now; else empty.
+            outcome: as the client stated it.
         """
 
 
 class Retired(NamedTuple):
-    """What is to become of one delivery at the commit."""
+    """A decision on one delivery that takes effect with the commit."""
 
     holder: Holder
     delivery_id: int
@@ -60,10 +59,10 @@ class Acquirer(Protocol):
     """A consuming link that acquires in transactions: `acquisition.Acquisition`."""
 
     def end(self, transaction: Transaction) -> None:
-        """A transaction is over."""
+        """Handle the end of a transaction."""
 
     def roll_back(self, transaction: Transaction, then: Callable[[], None]) -> bool:
-        """What was acquired in it goes back, and it is over; returns whether `then` comes later."""
+        """Return what was acquired in a transaction to the queue; return whether `then` is called later."""
 
 
 class Transaction:
@@ -72,14 +71,12 @@ class Transaction:
     Attributes:
         id: 8 octets.
         control: the link that declared it.
-        began_ms: when.
-        due_ms: when it has been open for too long, counted from the first that was done in it; None: it has
-            done nothing, or may be open for ever.
-        messages: posted in it.
+        due_ms: when it times out, counted from the first work in it; None: it has no work yet, or no timeout.
+        messages: the number of posted messages.
         bytes: of their contents.
         failed: why it can only be rolled back; None: it can be committed.
-        discharged: its commit was asked for, and waits for a queue: nothing more is done in it.
-        acquirers: links that acquire in it, or have.
+        discharged: a commit waits for a queue; no more work is accepted.
+        acquirers: links that have acquired in it.
     """
 
     __slots__ = (
@@ -106,12 +103,12 @@ class Transaction:
         self.failed: str | None = None
         self.discharged = False
         self.acquirers: dict[Acquirer, None] = {}
-        # Queue, messages, and when they came.
+        # Queue, messages, and the time at which they came.
         self._posts: list[tuple[DeclaredQueue, Sequence[Message], int]] = []
         self._retired: dict[tuple[ConsumerRef, int], Retired] = {}
 
     def fail(self, why: str) -> None:
-        """It cannot be committed any more; what was posted is let go."""
+        """Prevent the commit, and drop what was posted."""
         if self.failed is None:
             self.failed = why
         self._posts.clear()
@@ -119,33 +116,31 @@ class Transaction:
     def post(
         self, queues: Sequence[DeclaredQueue], messages: Sequence[Message], size: int, now_ms: int
     ) -> None:
-        """Keep messages for queues."""
         self.messages += len(messages)
         self.bytes += size
         if self.failed is None:
             self._posts += [(queue, messages, now_ms) for queue in queues]
 
     def retire(self, key: int, retired: Retired) -> None:
-        """Keep a decision on a delivery, in place of an earlier one."""
+        """Record a decision on a delivery, in place of an earlier one."""
         self._retired[retired.holder.ref, key] = retired
 
     def let_go(self, ref: ConsumerRef, key: int) -> None:
-        """A decision outside of the transaction has come in place of that one."""
+        """Drop a decision that one outside of the transaction has replaced."""
         self._retired.pop((ref, key), None)
 
     def deliveries(self) -> Collection[tuple[ConsumerRef, int]]:
-        """Those that it has decided on."""
+        """Return the deliveries on which it has decided."""
         return self._retired.keys()
 
     def parts(self, ref: PublisherRef, now_ms: int) -> list[Part]:
-        """What queues are told at the commit: what was posted, in its order, then decisions.
+        """Return the parts of the commit: posted messages in order, then decisions.
 
-        So what was posted has the room that it had when that was asked, also where deliveries come back.
-        Its time to live runs from its arrival.
+        So messages have the room that was there when it was checked, also where deliveries return to a queue.
+        Their time to live runs from their arrival.
 
         Args:
-            ref: to which they answer; nobody needs the answers.
-            now_ms: the time.
+            ref: to which the queues answer; the answers are not needed.
         """
         by_queue: dict[DeclaredQueue, list[Message]] = {}
         for queue, messages, came_ms in self._posts:
@@ -167,15 +162,15 @@ class Transaction:
         return parts
 
     def tell_holders(self) -> None:
-        """It is committed: what clients have not settled they hear of."""
+        """Notify the holders of a commit: clients get the outcomes of what they have not settled."""
         for retired in self._retired.values():
             ids = [] if retired.settled else [retired.delivery_id]
             retired.holder.decided(retired.verdict, ids, retired.outcome)
 
     def undone(self) -> list[Part]:
-        """What queues are told when it is rolled back: what the client has settled gets the default outcome.
+        """Return the parts of a rollback: deliveries that the client has settled get the default outcome.
 
-        What it has not settled stays with it, as if nothing had been said (4.4.4.2).
+        Those that it has not settled stay with it, as if there had been no decision (4.4.4.2).
         """
         keys: dict[ConsumerRef, tuple[Holder, list[int]]] = {}
         for (ref, key), retired in self._retired.items():
@@ -188,10 +183,10 @@ class Transaction:
 
 
 class TransactionNumbers:
-    """Of one connection: ids that no other transaction of this broker's run has, and how many are open.
+    """The transaction ids of one connection, unique in this run of the broker.
 
     Attributes:
-        open: transactions of all sessions that are not discharged.
+        open: the number of transactions in all sessions that are not discharged.
     """
 
     __slots__ = ("_connection", "_last", "open")
@@ -202,13 +197,13 @@ class TransactionNumbers:
         self.open = 0
 
     def next_id(self) -> bytes:
-        """A fresh id."""
+        """Return an unused id."""
         self._last += 1
         return (self._connection % 2**32).to_bytes(4, "big") + (self._last % 2**32).to_bytes(4, "big")
 
 
 class ConflictError(Exception):
-    """A delivery is decided on in a second transaction, which cannot be (part 4, section 4.4.2).
+    """A second transaction decides on a delivery, which is not allowed (part 4, section 4.4.2).
 
     Attributes:
         transaction: the second one.
@@ -224,7 +219,7 @@ def _nobody() -> None:
 
 
 class Transactions:
-    """Those of one session that are open."""
+    """The open transactions of one session."""
 
     __slots__ = ("_deciding", "_leaving", "_moment", "_numbers", "_open", "_timeout_ms", "_watch")
 
@@ -236,22 +231,22 @@ class Transactions:
         timeout_ms: int = 0,
         watch: Callable[[], None] = _nobody,
     ) -> None:
-        """Begin without any.
+        """Begin without transactions.
 
         Args:
             numbers: those of the connection.
-            moment: the time of the present wake, and where their ends are counted.
-            timeout_ms: for how long one may be open; 0: for ever.
-            watch: called when one has a time at which it is due.
+            timeout_ms: for how long a transaction may be open; 0: no limit.
+            watch: called when a transaction has got a deadline.
         """
         self._numbers = numbers or TransactionNumbers()
         self._moment = moment or Moment()
         self._timeout_ms = timeout_ms
         self._watch = watch
         self._open: dict[bytes, Transaction] = {}
-        # Which one has decided on a delivery.
+        # The transaction that has decided on a delivery.
         self._deciding: dict[tuple[ConsumerRef, int], Transaction] = {}
-        # Consumers whose links have ended, and which hold what is decided on: how they leave their queues.
+        # Consumers whose links have ended, and which hold deliveries that are decided on: how they leave
+        # their queues.
         self._leaving: dict[ConsumerRef, Callable[[], None]] = {}
 
     def __bool__(self) -> bool:
@@ -262,21 +257,19 @@ class Transactions:
 
     @property
     def open_in_connection(self) -> int:
-        """How many are open in all sessions of the connection."""
         return self._numbers.open
 
     def declare(self, control: ReceiverLink) -> Transaction:
-        """Begin one."""
         self._numbers.open += 1
         transaction = Transaction(self._numbers.next_id(), control, self._moment.ms)
         self._open[transaction.id] = transaction
         return transaction
 
     def find(self, txn_id: bytes) -> Transaction:
-        """One that is open.
+        """Return an open transaction.
 
         Raises:
-            AmqpLinkError: there is none of this id in this session.
+            AmqpLinkError: this session has no transaction of this id.
         """
         transaction = self._open.get(txn_id)
         if transaction is None or transaction.discharged:
@@ -284,25 +277,23 @@ class Transactions:
         return transaction
 
     def of(self, control: ReceiverLink) -> list[Transaction]:
-        """Those that a link has declared."""
         return [each for each in self._open.values() if each.control is control]
 
     def committed(self, transaction: Transaction) -> None:
-        """It is discharged, and done."""
+        """Remove a transaction that is committed."""
         self._moment.measures.transactions.committed += 1
         for acquirer in transaction.acquirers:
             acquirer.end(transaction)
         self._forget(transaction)
 
     def rolled_back(self, transaction: Transaction, then: Callable[[], None] = _nobody) -> int:
-        """It is over, and nothing of it is done.
+        """Roll a transaction back.
 
         Args:
-            transaction: which one.
-            then: called each time that a delivery is aborted which was acquired in it and is sent in part.
+            then: called for each delivery that was acquired in it and partly sent, when that is aborted.
 
         Returns:
-            How often `then` will be called.
+            The number of calls of `then` to come.
         """
         ends = self._moment.measures.transactions
         if self._is_overdue(transaction):
@@ -323,7 +314,7 @@ class Transactions:
                 self._leaving.pop(ref)()
 
     def clear(self) -> None:
-        """The session is over, and its consumers give back what they hold."""
+        """Drop all transactions at the end of the session; its consumers return what they hold."""
         self._moment.measures.transactions.rolled_back += len(self._open)
         self._numbers.open -= len(self._open)
         self._open.clear()
@@ -336,24 +327,24 @@ class Transactions:
 
     @property
     def due_ms(self) -> int | None:
-        """When the first is overdue; None: there is none that ever will be."""
+        """When the first transaction times out; None if none will."""
         due = [each.due_ms for each in self._open.values() if each.due_ms is not None]
         return min(due, default=None)
 
     def overdue(self) -> list[Transaction]:
-        """Those that have been open for too long."""
+        """Return the transactions that have timed out."""
         return [each for each in self._open.values() if self._is_overdue(each)]
 
     def _is_overdue(self, transaction: Transaction) -> bool:
         return transaction.due_ms is not None and transaction.due_ms <= self._moment.ms
 
     def watch(self) -> None:
-        """Have the session told when the first is overdue, if any ever will be."""
+        """Have the session notified when the first transaction times out, if any will."""
         if self.due_ms is not None:
             self._watch()
 
     def work(self, transaction: Transaction) -> None:
-        """Something is done in it: only then does it hold anything, and its time runs."""
+        """Note work in a transaction, which starts its timeout: before it holds nothing."""
         if transaction.due_ms is None and self._timeout_ms:
             transaction.due_ms = self._moment.ms + self._timeout_ms
             self._watch()
@@ -367,14 +358,13 @@ class Transactions:
         messages: Sequence[Message],
         size: int,
     ) -> None:
-        """A transaction posts messages to queues."""
         self.work(transaction)
         transaction.post(queues, messages, size, self._moment.ms)
 
     def decided_elsewhere(
         self, transaction: Transaction, ref: ConsumerRef, keys: Iterable[int]
     ) -> Transaction | None:
-        """Another transaction that has decided on one of these deliveries; None: there is none."""
+        """Return another transaction that has decided on one of these deliveries; None if there is none."""
         for key in keys:
             other = self._deciding.get((ref, key))
             if other is not None and other is not transaction:
@@ -382,23 +372,23 @@ class Transactions:
         return None
 
     def retire(self, transaction: Transaction, key: int, retired: Retired) -> None:
-        """A transaction decides on a delivery."""
+        """Record the decision of a transaction on a delivery."""
         self.work(transaction)
         transaction.retire(key, retired)
         self._deciding[retired.holder.ref, key] = transaction
 
     def decided_outside(self, ref: ConsumerRef, keys: Iterable[int]) -> None:
-        """The client has decided on deliveries, and names no transaction: that counts."""
+        """Drop decisions that the client has replaced by others outside of transactions."""
         for key in keys:
             transaction = self._deciding.pop((ref, key), None)
             if transaction is not None:
                 transaction.let_go(ref, key)
 
     def taken_back(self, ref: ConsumerRef, keys: Iterable[int], why: str) -> bool:
-        """A queue has taken deliveries back: no decision on one of them can be carried out any more.
+        """Fail the transactions that have decided on deliveries which a queue has taken back.
 
         Returns:
-            Whether there was any.
+            Whether there was such a transaction.
         """
         found = False
         for key in keys:
@@ -410,19 +400,19 @@ class Transactions:
         return found
 
     def bound(self, ref: ConsumerRef) -> set[int]:
-        """Keys of a consumer's deliveries on which open transactions have decided."""
+        """Return the keys of a consumer's deliveries on which open transactions have decided."""
         return {key for holder, key in self._deciding if holder == ref}
 
     def leaves(self, ref: ConsumerRef, leave: Callable[[], None]) -> None:
-        """A consumer's link has ended, and what is decided on stays with it until its transactions end.
+        """Note that a consumer's link has ended; deliveries that are decided on stay until their transactions
+        end.
 
         Args:
-            ref: of the consumer.
-            leave: has it leave its queue; called when nothing of it is decided on any more.
+            leave: makes the consumer leave its queue; called when no decision on its deliveries is pending.
         """
         self._leaving[ref] = leave
 
     def lost(self, ref: ConsumerRef, why: str) -> None:
-        """A consumer has lost what it held: no decision on any of it can be carried out any more."""
+        """Fail the transactions that have decided on deliveries of a consumer which has lost them."""
         self._leaving.pop(ref, None)
         self.taken_back(ref, self.bound(ref), why)

@@ -1,4 +1,4 @@
-"""Why no delivery moves on a link on which a client receives, and what shows it."""
+"""Why deliveries do not move on a link on which a client receives, with the evidence."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _SPENT: Final = {
 _ENDED_BY_THE_CLIENT: Final = frozenset(
     {*_SPENT.values(), Wait.PEER_WINDOW_CLOSED, Wait.UNSETTLED_HERE, Wait.TIMED_OUT}
 )
-"""What a flow or a disposition of the client ends: perhaps it has sent it, and nobody reads it."""
+# Waits that a flow or a disposition of the client ends; it may have been sent and not been read yet.
 
 
 def consumer_wait(broker_session: BrokerSession, consumer: Consumer, around: Circumstances) -> Wait | None:
-    """The code alone, for those who ask often; see `why_consumer_waits`."""
+    """Return only the code of the wait, which is cheaper than `why_consumer_waits`."""
     wait = _near_wait(broker_session, consumer, around)
     if wait is None and not consumer.unsent and consumer.link.partial is None:
         wait = idle_wait(consumer.queue, consumer.ref)
@@ -43,12 +43,13 @@ def consumer_wait(broker_session: BrokerSession, consumer: Consumer, around: Cir
 
 
 def why_consumer_waits(broker_session: BrokerSession, consumer: Consumer, around: Circumstances) -> Waiting:
-    """The nearest cause first: what is already handed over can only wait for window or writer.
+    """Return why a consumer waits, the nearest cause first.
+
+    Deliveries that are already handed over can only wait for window or writer. The session and the consumer
+    are only read.
 
     Args:
-        broker_session: the consumer's; it is only read.
-        consumer: likewise.
-        around: what its connection does for the session.
+        around: the state of its connection.
     """
     wait = consumer_wait(broker_session, consumer, around)
     now_ms, times = around.now_ms, consumer.times

@@ -1,4 +1,4 @@
-"""Why a client that publishes is held back on its link, or that it is its turn, and what shows it."""
+"""Why a publishing client is held back on its link, or that it could send, with the evidence."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from amqp10broker.service.waits import STUCK_MS, Wait, Waiting, count, seconds
 
 
 def publisher_wait(broker_session: BrokerSession, publisher: Publisher, around: Circumstances) -> Wait | None:
-    """Only our own limits hold a publisher back; with credit and window open it is its own turn."""
+    """Return the code of a publisher's wait; None if credit and window are open and the client could send."""
     credit = publisher.link.credit
     withheld = credit.link_credit == 0 and credit.withheld
     progress = [queue.handle.progress() for queue in publisher.queues] if withheld else []
     if any(each.full_ms is not None for each in progress):
-        # The alarm that a full disk raises is on, too; it says less.
+        # The alarm that a full disk raises is on, too; it is less specific.
         return Wait.CREDIT_WITHHELD_BY_FULL_DISK
     if broker_session.session.incoming.closed or around.blocked_ms is not None:
         return Wait.BLOCKED_BY_ALARM
@@ -40,12 +40,10 @@ def publisher_wait(broker_session: BrokerSession, publisher: Publisher, around: 
 def why_publisher_waits(
     broker_session: BrokerSession, publisher: Publisher, around: Circumstances
 ) -> Waiting:
-    """Why a publisher's client is held back.
+    """Return why a publisher's client is held back. The session and the publisher are only read.
 
     Args:
-        broker_session: the publisher's; it is only read.
-        publisher: likewise.
-        around: what its connection does for the session.
+        around: the state of its connection.
     """
     wait = publisher_wait(broker_session, publisher, around)
     now_ms, times = around.now_ms, publisher.times
@@ -122,7 +120,6 @@ def _because(progress: Progress, now_ms: int) -> str:
 
 
 def _turn(broker_session: BrokerSession, publisher: Publisher, around: Circumstances) -> str:
-    """What is to be said of a client that could send."""
     credit, times = publisher.link.credit, publisher.times
     why = f"its turn: {count(credit.link_credit, 'credit')}, window open"
     why += f" ({count(broker_session.session.incoming.advertised, 'frame')})"
