@@ -61,7 +61,7 @@ class Disk(Protocol):
         """Open a file that is there."""
 
     def open_folder(self, path: str) -> int:
-        """Open a folder, to sync it: that makes names in it durable."""
+        """Open a folder, to lock it, or to sync it: that makes names in it durable."""
 
     def close(self, fd: int) -> None:
         """Forget a descriptor."""
@@ -120,7 +120,7 @@ class Disk(Protocol):
         """Remove an empty folder."""
 
     def lock(self, fd: int) -> bool:
-        """Take the file for this process alone until the descriptor is closed; False: another has it."""
+        """Take a file or folder for this process alone until it is closed; False: another has it."""
 
     def free_bytes(self, path: str) -> int:
         """What can still be written to the file system of `path` by this user."""
@@ -144,7 +144,7 @@ class OsDisk:
         return os.open(path, (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC)
 
     def open_folder(self, path: str) -> int:
-        """Open a folder, to sync it."""
+        """Open a folder, to sync or lock it."""
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def close(self, fd: int) -> None:
@@ -236,7 +236,7 @@ class OsDisk:
         os.rmdir(path)
 
     def lock(self, fd: int) -> bool:
-        """Take the file for this process alone until the descriptor is closed."""
+        """Take the file or folder for this process alone until the descriptor is closed."""
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -4,7 +4,7 @@
 
     DIR/                mode 0700
       format            "amqp10broker data folder, format 4"
-      lock              held with flock by the one broker that runs; says which process that is
+      lock              held with flock, as the folder is, by the one broker that runs; says which it is
       inventory.log     which files there must be (`inventory`); since format 2
       journal/          the journal's numbered files
       catalog/          what is declared
@@ -64,13 +64,13 @@ class DataFolder:
         inventory: which files there must be.
     """
 
-    def __init__(self, disk: Disk, path: str, lock: int | None, found: int, inventory: Inventory) -> None:
+    def __init__(self, disk: Disk, path: str, locks: list[int], found: int, inventory: Inventory) -> None:
         """Name the parts; use `open_data_folder`.
 
         Args:
             disk: where it is.
             path: the folder.
-            lock: the descriptor of the lock file, None if there is nothing to hold.
+            locks: the descriptors that hold it.
             found: its format.
             inventory: of its files; has no file and no entries if the folder is only read and has format 1.
         """
@@ -81,7 +81,7 @@ class DataFolder:
         self.catalog = os.path.join(path, "catalog")
         self.streams = os.path.join(path, "streams")
         self._disk = disk
-        self._lock = lock
+        self._locks = locks
 
     def free_bytes(self) -> int:
         """What can still be written to the folder's file system.
@@ -104,9 +104,7 @@ class DataFolder:
     def close(self) -> None:
         """Let another process have the folder; twice is fine. What was not synced may get lost."""
         self.inventory.let_go()
-        if self._lock is not None:
-            self._disk.close(self._lock)
-            self._lock = None
+        _let_go(self._disk, self._locks)
 
 
 def open_data_folder(disk: Disk, path: str, holder: str, *, without_inventory: bool = False) -> DataFolder:
@@ -126,8 +124,7 @@ def open_data_folder(disk: Disk, path: str, holder: str, *, without_inventory: b
     with _told(path, "the data folder cannot be used"):
         _make_folder(disk, path)
         _check_contents(disk, path)
-        lock = _take_lock(disk, path, holder)
-        assert lock is not None
+        locks = _take_locks(disk, path, holder)
         files: Inventory | None = None
         try:
             found = _found_format(disk, path)
@@ -141,11 +138,11 @@ def open_data_folder(disk: Disk, path: str, holder: str, *, without_inventory: b
                 _write_format(disk, path)
             for name in _FOLDERS:
                 _make_folder(disk, os.path.join(path, name))
-            return DataFolder(disk, path, lock, found or FORMAT, files)
+            return DataFolder(disk, path, locks, found or FORMAT, files)
         except BaseException:
             if files is not None:
                 files.let_go()
-            disk.close(lock)
+            _let_go(disk, locks)
             raise
 
 
@@ -165,7 +162,7 @@ def inspect_data_folder(disk: Disk, path: str, *, without_inventory: bool = Fals
         if not disk.is_folder(path):
             raise StorageError(path, "there is no such folder", "give the one that serve --data-dir has")
         _check_contents(disk, path)
-        lock = _take_lock(disk, path, None)
+        locks = _take_locks(disk, path, None)
         try:
             found = _found_format(disk, path)
             if found is None:
@@ -175,10 +172,9 @@ def inspect_data_folder(disk: Disk, path: str, *, without_inventory: bool = Fals
                 _check_inventory(disk, path)
                 files.read()
         except BaseException:
-            if lock is not None:
-                disk.close(lock)
+            _let_go(disk, locks)
             raise
-    return DataFolder(disk, path, lock, found, files)
+    return DataFolder(disk, path, locks, found, files)
 
 
 def remove_contents(disk: Disk, path: str) -> None:
@@ -242,31 +238,57 @@ def _check_contents(disk: Disk, path: str) -> None:
         )
 
 
-def _take_lock(disk: Disk, path: str, holder: str | None) -> int | None:
-    """Lock the folder; to read only (`holder` is None), a folder without a lock file needs none."""
-    name = os.path.join(path, _LOCK_NAME)
-    if holder is not None and _LOCK_NAME not in disk.list_folder(path):
-        try:
-            disk.close(disk.create(name))
-        except FileExistsError:
-            pass  # another broker was faster; who holds it is seen below
-    elif _LOCK_NAME not in disk.list_folder(path):
-        return None
-    fd = disk.open(name, write=holder is not None)
+def _take_locks(disk: Disk, path: str, holder: str | None) -> list[int]:
+    """Lock the folder and its lock file; to read only (`holder` is None), the file need not be there.
+
+    The lock of the folder holds when the file was removed by hand.
+    """
+    name, locks = os.path.join(path, _LOCK_NAME), [disk.open_folder(path)]
     try:
-        if not disk.lock(fd):
-            other = disk.read(fd, 0, _LOCK_BYTES_MAX).decode("utf-8", "replace").strip()
-            raise FolderInUse(
-                path,
-                f"is in use by {other or 'another process'}",
-                "stop that broker, or give another folder",
-            )
+        try:
+            _lock(disk, path, locks[0])
+        except OSError:
+            # NFS locks only what is open to write, which a folder never is: the file's lock is all there is.
+            _let_go(disk, locks)
+        if _LOCK_NAME not in disk.list_folder(path):
+            if holder is None:
+                return locks
+            try:
+                disk.close(disk.create(name))
+            except FileExistsError:
+                pass  # another broker was faster; the lock says which has it
+        locks.append(disk.open(name, write=holder is not None))
+        _lock(disk, path, locks[-1])
         if holder is not None:
-            _sign(disk, fd, holder)
+            _sign(disk, locks[-1], holder)
     except BaseException:
-        disk.close(fd)
+        _let_go(disk, locks)
         raise
-    return fd
+    return locks
+
+
+def _lock(disk: Disk, path: str, fd: int) -> None:
+    if not disk.lock(fd):
+        raise FolderInUse(
+            path,
+            f"is in use by {_holder(disk, path) or 'another process'}",
+            "stop that broker, or give another folder",
+        )
+
+
+def _holder(disk: Disk, path: str) -> str:
+    if _LOCK_NAME not in disk.list_folder(path):
+        return ""
+    fd = disk.open(os.path.join(path, _LOCK_NAME))
+    try:
+        return disk.read(fd, 0, _LOCK_BYTES_MAX).decode("utf-8", "replace").strip()
+    finally:
+        disk.close(fd)
+
+
+def _let_go(disk: Disk, locks: list[int]) -> None:
+    while locks:
+        disk.close(locks.pop())
 
 
 def _sign(disk: Disk, fd: int, holder: str) -> None:

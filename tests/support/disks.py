@@ -60,6 +60,8 @@ class Folder:
     durable: dict[str, Inode | Folder] = field(default_factory=dict)
     since: list[dict[str, Inode | Folder | None]] = field(default_factory=list)
     """Changes since the last sync; each holds as a whole or not at all. None: the name was removed."""
+    locked: int | None = None
+    """The descriptor that holds the lock."""
 
     def change(self, **names: Inode | Folder | None) -> None:
         _rename(self.names, names)
@@ -119,7 +121,7 @@ class SimDisk:
 
     def close(self, fd: int) -> None:
         what, _ = self._open.pop(fd)
-        if isinstance(what, Inode) and what.locked == fd:
+        if what.locked == fd:
             what.locked = None
 
     def write(self, fd: int, offset: int, pieces: Sequence[bytes]) -> None:
@@ -206,11 +208,11 @@ class SimDisk:
         folder.change(**{name: None})
 
     def lock(self, fd: int) -> bool:
-        inode, path = self._inode(fd)
+        what, path = self._open[fd]
         self._call("lock", path)
-        if inode.locked not in (None, fd):
+        if what.locked not in (None, fd):
             return False
-        inode.locked = fd
+        what.locked = fd
         return True
 
     def free_bytes(self, path: str) -> int:
@@ -233,8 +235,8 @@ class SimDisk:
 
     def used(self) -> int:
         """What all files take, those without a name that are open included; counts as no call."""
-        inodes = {id(inode): inode for inode in self._inodes(self._root)}
-        inodes |= {id(what): what for what, _ in self._open.values() if isinstance(what, Inode)}
+        found = (*self._within(self._root), *(what for what, _ in self._open.values()))
+        inodes = {id(what): what for what in found if isinstance(what, Inode)}
         return sum(_sectors(max(len(inode.data), inode.allocated)) for inode in inodes.values())
 
     # --- looking and changing -----------------------------------------------------------------------
@@ -286,8 +288,8 @@ class SimDisk:
         disk.calls, disk.fail, disk.lose_power_at = [], {}, None
         disk._root = copy.deepcopy(self._root)
         disk._open = {}
-        for inode in disk._inodes(disk._root):
-            inode.locked = None
+        for what in disk._within(disk._root):
+            what.locked = None
         return disk
 
     def after_power_loss(self, seed: int) -> SimDisk:
@@ -323,12 +325,13 @@ class SimDisk:
         disk._root = root
         return disk
 
-    def _inodes(self, folder: Folder) -> Iterator[Inode]:
+    def _within(self, folder: Folder) -> Iterator[Inode | Folder]:
+        yield folder
         for what in folder.names.values():
             if isinstance(what, Inode):
                 yield what
             else:
-                yield from self._inodes(what)
+                yield from self._within(what)
 
     def _call(
         self,

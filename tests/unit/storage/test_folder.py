@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import stat
 from pathlib import Path
 
 import pytest
 
 from amqp10broker.errors import DamagedFile, FolderInUse, StorageError
-from amqp10broker.storage.disk import OsDisk
+from amqp10broker.storage.disk import Disk, OsDisk
 from amqp10broker.storage.folder import inspect_data_folder, open_data_folder
 from tests.support.disks import SimDisk
 
@@ -138,3 +139,32 @@ def test_a_folder_that_opened_is_there_after_a_loss_of_power() -> None:
         found = killed.after_power_loss(seed)
         assert found.is_folder("/data")
         open_data_folder(found, "/data", "us").close()
+
+
+@pytest.mark.parametrize("disk", [OsDisk(), SimDisk()], ids=["os", "sim"])
+def test_a_folder_is_held_when_its_lock_file_was_removed(disk: Disk, tmp_path: Path) -> None:
+    path = str(tmp_path) if isinstance(disk, OsDisk) else "/data"
+    held = open_data_folder(disk, path, "process 1")
+    disk.unlink(f"{path}/lock")
+    for _ in range(2):
+        with pytest.raises(FolderInUse, match="is in use by another process; stop that broker"):
+            open_data_folder(disk, path, "process 2")
+        with pytest.raises(FolderInUse, match="is in use by another process; stop that broker"):
+            inspect_data_folder(disk, path)
+    held.close()
+    open_data_folder(disk, path, "process 2").close()
+
+
+def test_a_file_system_that_locks_no_folder_has_the_lock_file() -> None:
+    disk = SimDisk()
+    open_data_folder(disk, "/data", "process 1").close()
+    made = len(disk.calls)
+    held = open_data_folder(disk, "/data", "process 1")
+    held.close()
+    of_folder = made + disk.calls[made:].index(("lock", "/data"))
+    refusing = disk.after_kill()
+    refusing.fail = {of_folder - made: errno.EBADF}
+    open_data_folder(refusing, "/data", "process 1")
+    refusing.fail = {len(refusing.calls) + of_folder - made: errno.EBADF}
+    with pytest.raises(FolderInUse, match="is in use by process 1; stop that broker"):
+        open_data_folder(refusing, "/data", "process 2")
