@@ -9,6 +9,7 @@ import urllib.request
 from collections.abc import Callable
 from http.client import HTTPException
 from typing import Any, Final
+from urllib.error import URLError
 
 import trio
 
@@ -83,6 +84,22 @@ class LivingTokens:
             _log.info("the authority's keys", uri=self._uri, keys=len(self.verifier.keys.fetched))
 
 
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows those to where no one between can put a key of its own."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        """See `HTTPRedirectHandler`.
+
+        Raises:
+            URLError: the redirect leads from https, or from this machine, to a place without TLS.
+        """
+        if not newurl.startswith("https://" if req.type == "https" else ("https://", *_LOOPBACK_URIS)):
+            raise URLError(f"it redirects to {newurl}, without TLS: give the address that has the keys")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
 def fetch_key_set(uri: str, ca_file: str | None) -> Any:
     """Ask an authority for its keys; takes seconds.
 
@@ -96,7 +113,8 @@ def fetch_key_set(uri: str, ca_file: str | None) -> Any:
     try:
         context = ssl.create_default_context(cafile=ca_file)
         ends, data = time.monotonic() + FETCH_TIMEOUT_S, b""
-        with urllib.request.urlopen(uri, timeout=FETCH_TIMEOUT_S, context=context) as response:
+        opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), _Redirects())
+        with opener.open(uri, timeout=FETCH_TIMEOUT_S) as response:
             while part := response.read1(_PART_BYTES):
                 data += part
                 if len(data) > KEY_SET_BYTES_MAX:

@@ -1,8 +1,9 @@
-"""An authority's key set over real HTTP, from a thread of its own."""
+"""An authority's key set over real HTTP or HTTPS, from a thread of its own."""
 
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -23,7 +24,8 @@ class KeyServer:
         held: while it is clear, requests wait for their answer.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tls: tuple[str, str] | None = None) -> None:
+        self._tls = tls
         self.asked = 0
         self.answer: bytes | None = None
         self.held = threading.Event()
@@ -35,7 +37,7 @@ class KeyServer:
     @property
     def uri(self) -> str:
         """Where the keys are."""
-        return f"http://127.0.0.1:{self._port}/keys"
+        return f"{'http' if self._tls is None else 'https'}://127.0.0.1:{self._port}/keys"
 
     def sign_with(self, *keys: Key) -> None:
         """These are the authority's keys from now on."""
@@ -60,6 +62,10 @@ class KeyServer:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", self._port), Handler)
         self._port = self._server.server_port
+        if self._tls is not None:
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            context.load_cert_chain(*self._tls)
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
     def stop(self) -> None:
@@ -72,9 +78,9 @@ class KeyServer:
 
 
 @contextmanager
-def key_server(*keys: Key) -> Iterator[KeyServer]:
-    """A server with keys, for one test."""
-    server = KeyServer()
+def key_server(*keys: Key, tls: tuple[str, str] | None = None) -> Iterator[KeyServer]:
+    """A server with keys, for one test; with TLS by these files of certificate and key."""
+    server = KeyServer(tls)
     server.sign_with(*keys)
     server.start()
     try:

@@ -16,6 +16,7 @@ from amqp10broker.security.passwords import Passwords
 from amqp10broker.tasks import key_sets
 from amqp10broker.tasks.broker import Broker
 from tests.support import tokens
+from tests.support.certificates import Certificates, certificates
 from tests.support.declaring import add_user, set_permission
 from tests.support.http_user import http_user
 from tests.support.key_server import KeyServer, key_server
@@ -25,6 +26,8 @@ from tests.support.trio091 import connect091
 from tests.support.trioclient import Client, connect, eventually, running_broker
 from tests.support.virtual_time import standing_still
 from tests.tasks.conftest import LogRecorder
+
+__all__ = ["certificates"]
 
 ALL = ("configure:*/*", "write:*/*", "read:*/*", "tag:monitoring")
 
@@ -218,3 +221,24 @@ async def test_a_fault_in_a_login_is_told_once_however_many_come(
 def reasons(log: LogRecorder) -> list[tuple[str, Any]]:
     """Warnings, with their reasons."""
     return [(event, fields.get("reason")) for event, fields in log.of("warning")]
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_redirect_to_a_place_without_tls_is_not_followed(
+    server: KeyServer, certificates: Certificates, scheme: str
+) -> None:
+    """Else who is between the broker and that place could put a key of its own there."""
+    port = int(server.uri.rpartition(":")[2].removesuffix("/keys"))
+    with key_server(tls=(certificates.server, certificates.server_key)) as authority:
+        asked = server if scheme == "http" else authority
+        there = f"http://127.0.0.2:{port}/keys" if scheme == "http" else server.uri
+        asked.answer = f"HTTP/1.1 302 Found\r\nlocation: {there}\r\n\r\n".encode()
+        assert key_sets.fetch_key_set(asked.uri, certificates.ca) == (
+            f"it redirects to {there}, without TLS: give the address that has the keys"
+        )
+
+
+def test_a_redirect_to_a_place_with_tls_is_followed(server: KeyServer, certificates: Certificates) -> None:
+    with key_server(key("RSA", "k2"), tls=(certificates.server, certificates.server_key)) as authority:
+        server.answer = f"HTTP/1.1 302 Found\r\nlocation: {authority.uri}\r\n\r\n".encode()
+        assert [each["kid"] for each in key_sets.fetch_key_set(server.uri, certificates.ca)["keys"]] == ["k2"]
