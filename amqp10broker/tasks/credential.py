@@ -40,7 +40,11 @@ class Credential:
             if ends is None:
                 await self._renewed.wait()
                 continue
-            with trio.move_on_at(self._surroundings.clock.trio_time(int(ends * 1000))) as limit:
+            # Authorities cut `exp` to whole seconds, so the present second is not cut either, as in RabbitMQ:
+            # a token that ends in three seconds lasts so long.
+            clock = self._surroundings.clock
+            ends_ms = int(ends * 1000) + clock.now_ms() % 1000
+            with trio.move_on_at(clock.trio_time(ends_ms)) as limit:
                 await self._renewed.wait()
             if limit.cancelled_caught:
                 return

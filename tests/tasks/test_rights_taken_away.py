@@ -107,6 +107,23 @@ async def test_a_link_that_may_not_read_its_queue_any_more_is_detached(autojump_
         assert (await client.until(Transfer)).handle == 1
 
 
+async def test_a_link_that_may_not_write_to_its_target_any_more_is_detached(autojump_clock: object) -> None:
+    """At once, before it publishes: RabbitMQ's client for Java waits for it after it has set a token."""
+    async with running_broker() as broker:
+        add_ann(broker)
+        client = await ann10(broker)
+        targets = ("/queues/q", "/exchanges/amq.topic/a", "/exchanges/amq.direct/a", None)
+        await client.send(*(attach_sender(handle, target) for handle, target in enumerate(targets)))
+        await client.take(Attach, 4)
+        set_permission(broker.catalog, "ann", "/", Permission(write="^amq.direct$"))
+        ended = [await client.until(Detach) for _ in range(2)]
+        assert [(each.handle, each.error.condition) for each in ended] == [
+            (0, "amqp:unauthorized-access"),
+            (1, "amqp:unauthorized-access"),
+        ]
+        assert not {Detach} & {type(each.body) for each in await client.idle()}
+
+
 async def test_a_channel_that_may_not_read_a_queue_any_more_is_closed(autojump_clock: object) -> None:
     """403, as for a basic.consume now; what it held goes back, and other channels go on."""
     async with running_broker() as broker:

@@ -166,6 +166,18 @@ async def test_the_connection_ends_with_its_token(autojump_clock: object, settin
         assert 55 <= trio.current_time() - began <= 62
 
 
+async def test_a_token_lasts_as_many_seconds_as_it_says_when_it_is_taken(
+    autojump_clock: object, settings: dict[str, Any]
+) -> None:
+    """Its end is in whole seconds; RabbitMQ's client for Java counts on what the authority has cut off."""
+    async with running_broker(**settings) as broker:
+        await trio.sleep((1500 - broker.clock.now_ms() % 1000) / 1000)
+        second = broker.clock.now_ms() // 1000
+        client = await client10(broker, tokens.token(*ALL, now_s=second, exp=second + 3))
+        await client.until(Close)
+        assert 500 <= broker.clock.now_ms() - 1000 * (second + 3) < 1000
+
+
 async def test_another_token_keeps_a_connection_of_0_9_1(
     autojump_clock: object, settings: dict[str, Any]
 ) -> None:

@@ -39,6 +39,7 @@ from amqp10broker.queues.commands import (
     Subscribe,
 )
 from amqp10broker.queues.effects import Effect, QueueDeleted, QueueDown, Refusal, SubscribeRefused, TimedOut
+from amqp10broker.security.authorise import Kind
 from amqp10broker.service.auto_limit import AutoLimit, Bounds
 from amqp10broker.service.commits import Part
 from amqp10broker.service.context import Post, SessionContext
@@ -522,19 +523,26 @@ class ClientLinks:
             self._session.incoming.resize(size)
 
     def on_access_changed(self) -> None:
-        """Detach consumers of what the user may no longer read.
+        """Detach links to what the user may no longer read or write.
 
-        Publishers check at each batch. A queue that was made for a link belongs to it, and was not checked.
+        A queue that was made for a link belongs to it, and was not checked.
         """
         access = self._context.access
-        for consumer in list(self.consumers.values()):
-            if consumer.terms.exclusive_queue or consumer.queue.kind.volatile:
-                continue
+        asked: list[tuple[SenderLink | ReceiverLink, Callable[[Kind, str], None], Kind, str]] = [
+            (consumer.link, access.read, "queue", consumer.queue.name)
+            for consumer in self.consumers.values()
+            if not consumer.terms.exclusive_queue and not consumer.queue.kind.volatile
+        ]
+        asked += [
+            (each.link, access.write, "exchange", "" if each.exchange is None else each.exchange.exchange)
+            for each in self.publishers.values()
+            if each.queue is not None or each.exchange is not None  # else each message asks
+        ]
+        for link, check, kind, name in asked:
             try:
-                access.read("queue", consumer.queue.name)
+                check(kind, name)
             except PermissionDenied as refusal:
-                fault = AmqpLinkError(Condition.UNAUTHORIZED_ACCESS, refusal.description)
-                self.detach(consumer.link, fault)
+                self.detach(link, AmqpLinkError(Condition.UNAUTHORIZED_ACCESS, refusal.description))
 
     def on_stolen(self, link: SenderLink | ReceiverLink) -> None:
         """Detach a link whose name another session has attached."""
