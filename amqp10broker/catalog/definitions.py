@@ -40,7 +40,7 @@ from amqp10broker.catalog.plan import CLUSTER_NAME, Key, Plan, Put
 from amqp10broker.catalog.queue import QueueHandle, QueueSpec, UnknownQueueType
 from amqp10broker.catalog.queue_requests import DeclareQueue
 from amqp10broker.catalog.user_requests import PutUser, SetPermission, SetTopicPermission
-from amqp10broker.catalog.users import PasswordRecord
+from amqp10broker.catalog.users import PasswordRecord, Permission
 from amqp10broker.catalog.vhost import RESERVED_PREFIX, VirtualHost
 from amqp10broker.catalog.vhost_requests import (
     KeepUnknown,
@@ -105,11 +105,14 @@ class ImportDefinitions:
         document: parsed JSON.
         passwords: the records of its users' passwords, by the place of the entry.
         vhost: the virtual host of entries that name none.
+        user: may do all in the virtual hosts that the document adds, as if it had added them one by one;
+            None, or one that is not in the catalog: no user may.
     """
 
     document: Mapping[str, Any] = field(hash=False, repr=False)
     passwords: Mapping[str, PasswordRecord | None] = field(hash=False, repr=False)
     vhost: str | None = None
+    user: str | None = None
 
     def plan(self, catalog: Catalog) -> Plan[Report]:
         """See `plan`.
@@ -117,7 +120,7 @@ class ImportDefinitions:
         Raises:
             ConfigError: the document is refused; names the place.
         """
-        loader = _Loader(catalog, self.passwords, self.vhost)
+        loader = _Loader(catalog, self.passwords, self.vhost, self.user)
         loader.load(self.document)
         return Plan(loader.report, list(loader.puts.values()))
 
@@ -127,6 +130,7 @@ def importing(
     *,
     make_password: Callable[[str], PasswordRecord] | None = None,
     vhost: str | None = None,
+    user: str | None = None,
 ) -> ImportDefinitions:
     """The request to bring a document into the catalog.
 
@@ -135,6 +139,7 @@ def importing(
         make_password: makes the record of a password that stands there in plain; without it, such a user
             is refused.
         vhost: the virtual host of entries that name none, as in a file of one virtual host.
+        user: the user that imports it.
 
     Raises:
         ConfigError: it is no document, or a password cannot be used; names the place.
@@ -142,7 +147,7 @@ def importing(
     if not isinstance(document, Mapping):
         raise ConfigError("definitions:", f"is {shown(document)}", "must be an object: {...}")
     passwords = {entry.place: password_of(entry, make_password) for entry in entries_of(document, "users")}
-    return ImportDefinitions(document, passwords, vhost)
+    return ImportDefinitions(document, passwords, vhost, user)
 
 
 class _NoQueue:
@@ -220,6 +225,7 @@ class _Loader:
         catalog: Catalog,
         passwords: Mapping[str, PasswordRecord | None],
         vhost: str | None,
+        user: str | None,
     ) -> None:
         self.report = Report()
         self.puts: dict[Key, Put] = {}
@@ -227,6 +233,7 @@ class _Loader:
         self._catalog = _copy(catalog)
         self._passwords = passwords
         self._vhost = vhost
+        self._importer = user
 
     def load(self, document: Mapping[str, Any]) -> None:
         """Go through the sections in order."""
@@ -284,6 +291,8 @@ class _Loader:
             self._skip(entry, f"default queue type '{kind}' is not served; taking the broker's")
             before = None if there is None else there.default_queue_type
             self._do(PutVhost(replace(facts, default_queue_type=before)))
+        if there is None and self._importer is not None and self._importer in self._catalog.users:
+            self._do(SetPermission(self._importer, facts.name, Permission()))
 
     def _permission(self, entry: DefinitionEntry) -> None:
         user, vhost = entry.text("user"), self._vhost_name(entry)

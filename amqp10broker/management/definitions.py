@@ -64,6 +64,7 @@ def import_definitions(caller: Caller, document: object) -> Proposal:
             document,
             make_password=passwords.make if passwords is not None else None,
             vhost=caller.vhost.name,
+            user=caller.access.user if caller.access is not None else None,
         )
     except ConfigError as error:
         raise BadRequest("definitions", str(error)) from error

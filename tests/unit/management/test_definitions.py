@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from amqp10broker.catalog.users import Permission
 from amqp10broker.errors import BadRequest
 from amqp10broker.management.caller import Caller
 from amqp10broker.security.passwords import Passwords
@@ -50,3 +51,18 @@ def test_a_bad_document_is_refused_as_a_whole() -> None:
     with pytest.raises(BadRequest, match="queues"):
         broker.do("import-definitions", document=document)
     assert broker.do("list-queues") == []
+
+
+def test_the_importing_user_may_use_the_virtual_hosts_that_a_document_adds() -> None:
+    """As in RabbitMQ 4.3.6: what the document says of its permissions counts, and what was there stays."""
+    broker = Broker()
+    broker.do("add-vhost", name="there")
+    document = {
+        "vhosts": [{"name": "there"}, {"name": "new"}, {"name": "named"}],
+        "permissions": [{"user": "guest", "vhost": "named", "configure": "", "write": "", "read": "x"}],
+    }
+    for _ in range(2):
+        broker.do("import-definitions", document=document)
+    broker.do("import-definitions", caller=owner(broker), document={"vhosts": [{"name": "of-nobody"}]})
+    may = {vhost: permission for user, vhost, permission in broker.catalog.users.permissions()}
+    assert may == {"/": Permission(), "new": Permission(), "named": Permission("", "", "x")}
