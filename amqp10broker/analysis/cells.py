@@ -191,13 +191,11 @@ def bucket_of(column: str) -> Column:
 
 
 def cells_of(columns: dict[str, list[Any]]) -> list[Cell]:
-    """Convert rows of `aggregate`, by columns, to records."""
     names = Cell.__dataclass_fields__
     return [Cell(*values) for values in zip(*(columns[name] for name in names), strict=True)]
 
 
 def collect(cells: DataFrame) -> list[Cell]:
-    """Run the aggregation and return its rows in the order of their keys."""
     found = cells_of(cells.toArrow().to_pydict())
     return sorted(
         found,

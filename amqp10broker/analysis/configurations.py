@@ -44,7 +44,6 @@ class ConfigurationFigures:
     histograms: Mapping[str, Mapping[int, int]]
 
     def __getitem__(self, name: str) -> Any:
-        """Return a value of the configuration by its name."""
         return self.configuration[CONFIGURATION.index(name)]
 
     @property
@@ -56,7 +55,6 @@ class ConfigurationFigures:
         return tuple(self[name] for name in GROUP)
 
     def values(self, metric: str) -> tuple[float, ...]:
-        """Return the figure of each repetition that has it."""
         found = (getattr(run, metric) for run in self.runs)
         return tuple(float(value) for value in found if value is not None)
 
@@ -87,7 +85,6 @@ class Compared:
 
 
 def configurations(measured: Iterable[Measured]) -> list[ConfigurationFigures]:
-    """Combine the repetitions; in the order of the configurations' values."""
     members: dict[Configuration, list[Measured]] = {}
     for each in measured:
         members.setdefault(each.figures.configuration, []).append(each)
@@ -95,7 +92,6 @@ def configurations(measured: Iterable[Measured]) -> list[ConfigurationFigures]:
 
 
 def groups(found: Iterable[ConfigurationFigures]) -> list[list[ConfigurationFigures]]:
-    """Return lists of comparable configurations."""
     apart: dict[tuple[Any, ...], list[ConfigurationFigures]] = {}
     for each in found:
         apart.setdefault(each.group, []).append(each)
@@ -150,7 +146,6 @@ def _beside_best(rivals: list[ConfigurationFigures], metric: str, highest: bool)
 
 
 def describe_group(values: Sequence[Any]) -> str:
-    """Return the values of `GROUP` in words."""
     parts = [written_value(name, value) for name, value in zip(GROUP, values, strict=True)]
     return ", ".join(part for part in parts if part)
 

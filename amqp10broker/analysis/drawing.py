@@ -75,7 +75,6 @@ def plain(text: str) -> str:
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Apply the settings of matplotlib inside the context."""
     import matplotlib
 
     with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
@@ -125,7 +124,6 @@ def as_svg(figure: Any, number: int, title: str) -> str:
 
 
 def short_labels(axis: Any) -> None:
-    """Label whole thousands as ``60k``."""
     axis.set_major_formatter(lambda value, _: shortly(value))
 
 
@@ -137,7 +135,6 @@ def bar_axis(axes: Any, labels: Sequence[str], room: float) -> None:
 
 
 def share_axis(axes: Any, which: str = "y") -> None:
-    """Label 0 to 1 as percent."""
     from matplotlib.ticker import PercentFormatter
 
     axis = axes.yaxis if which == "y" else axes.xaxis
@@ -193,7 +190,6 @@ def shortly(value: float) -> str:
 
 
 def legend_below(figure: Any, axes: Iterable[Any], title: str | None = None, columns: int = 6) -> None:
-    """Draw one legend for all axes, below them."""
     found: dict[str, Any] = {}
     for each in axes:
         for handle, label in zip(*each.get_legend_handles_labels(), strict=True):

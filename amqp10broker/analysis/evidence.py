@@ -124,7 +124,6 @@ def named(found: Sequence[tuple[str, str]]) -> str:
 
 
 def beside_bound(mean: float, bound: float) -> float:
-    """Return the distance of a mean from a bound, as a share of the bound."""
     return abs(mean / bound - 1) if bound else math.inf
 
 

@@ -30,7 +30,6 @@ def explained(folder: Path) -> Iterator[None]:
 
 
 def spark_errors() -> tuple[type[Exception], ...]:
-    """Return the exceptions of Spark, and of the connection to its JVM."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -38,7 +37,6 @@ def spark_errors() -> tuple[type[Exception], ...]:
 
 
 def explanation(folder: Path, said: str) -> SparkFailed:
-    """Return the error for a text from Spark, with the traces of Java."""
     where, problem = place_and_problem(folder, said)
     if any(word in said for word in _MEMORY):
         return SparkFailed(where, problem, "give it more with --memory")

@@ -79,7 +79,6 @@ class RunFigures:
 
     @property
     def dropped_share(self) -> float:
-        """Return the events lost as a share of all events."""
         return self.events_dropped / max(1, self.events + self.events_dropped)
 
 
@@ -114,7 +113,6 @@ class StreamFigures:
 
     @property
     def rate_per_s(self) -> float | None:
-        """Return the rate of messages received, else confirmed, else sent."""
         rates = (self.received_per_s, self.confirmed_per_s, self.sent_per_s)
         return next((rate for rate in rates if rate is not None), None)
 
@@ -209,7 +207,6 @@ class Sums:
         return [] if kind is None else self._cells.get(kind, [])
 
     def first(self, *kinds: Kind) -> Kind | None:
-        """Return the first of these kinds that was recorded."""
         return next((kind for kind in kinds if self._of(kind)), None)
 
     def n(self, kind: Kind | None) -> int | None:
@@ -230,7 +227,6 @@ class Sums:
         return (self.n(kind) or 0) / _NS / elapsed_s if elapsed_s else None
 
     def mean(self, kind: Kind, column: str) -> float | None:
-        """Return the mean of a column, weighted by elapsed time."""
         elapsed_s = self.elapsed_s(kind)
         total: float = sum(getattr(cell, column) for cell in self._of(kind))
         return total / elapsed_s if elapsed_s else None
@@ -239,11 +235,9 @@ class Sums:
         return max((getattr(cell, column) for cell in self._of(kind)), default=None)
 
     def counts(self, kind: Kind | None) -> Counts:
-        """Return the histogram of a kind of latency: messages by bucket."""
         return merge({cell.bucket: cell.n} for cell in self._of(kind) if cell.bucket is not None and cell.n)
 
     def waits(self, kind: Kind) -> dict[int, int]:
-        """Return elapsed ns by general reason."""
         found: dict[int, int] = {}
         for cell in self._of(kind):
             reason = general_reason(cell.reason)

@@ -85,7 +85,6 @@ class Window:
 
 
 def window_of(run_id: str, start_s: int, cells: Sequence[Cell]) -> Window:
-    """Return the figures of one second of one run."""
     sums = Sums(cells, _WINDOW_S)
     side, reason, share = _main_stall(sums)
     return Window(
@@ -123,7 +122,6 @@ def _figure(value: float | None) -> str:
 
 
 def line_of(window: Window) -> str:
-    """Return the line of output for a window."""
     at = f"{window.start_s // 3600 % 24:02}:{window.start_s // 60 % 60:02}:{window.start_s % 60:02}"
     parts = [f"{at} {window.run_id}: in {_figure(window.in_per_s)}/s, out {_figure(window.out_per_s)}/s"]
     if window.stall_share is not None:
@@ -141,7 +139,6 @@ def line_of(window: Window) -> str:
 
 
 def windows_of(columns: dict[str, list[Any]]) -> list[Window]:
-    """Convert rows of `windowed`, by columns, to windows in the order of time."""
     groups: dict[tuple[int, str], list[Cell]] = {}
     for start_s, cell in zip(columns["start_s"], cells_of(columns), strict=True):
         groups.setdefault((start_s, cell.run_id), []).append(cell)
@@ -305,7 +302,6 @@ def start(
     late_s: int,
     available_now: bool,
 ) -> StreamingQuery:
-    """Start the query of `follow`; its folders must exist."""
     # No limit of files per batch: Spark would take them in the order of their times in the file system, which
     # a copied recording has lost, and late events would be omitted.
     events = spark.readStream.schema(event_type()).parquet(str(folder / EVENTS))
@@ -365,7 +361,6 @@ class _Keeper:
 
 
 def read_seconds(path: Path) -> set[tuple[str, int]]:
-    """Return run and second of the windows in a file."""
     import pyarrow.parquet as pq
 
     columns = pq.read_table(str(path), columns=["run_id", "start_s"]).to_pydict()

@@ -23,7 +23,6 @@ Counts = Mapping[int, int]
 
 
 def lower_edge_ns(bucket: int) -> float:
-    """Return the smallest value of a bucket, in ns."""
     return 0.0 if bucket <= ZERO_BUCKET else 2.0 ** (bucket / BUCKETS_AN_OCTAVE)
 
 

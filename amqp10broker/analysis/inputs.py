@@ -37,7 +37,6 @@ class Recording:
 
     @property
     def spans(self) -> list[tuple[str, int, int | None]]:
-        """Return run id, beginning and end of each run."""
         return [(run["run_id"], run["began_ns"], run["ended_ns"]) for run in self.runs]
 
 
@@ -70,13 +69,7 @@ def find_recording(folder: Path) -> Recording:
 
 
 def check_layout(folder: Path) -> None:
-    """Check the footer of each file of events: Spark silently reads missing columns as null.
-
-    Raises:
-        OtherVersion: one has another layout.
-        NotARecording: one is damaged, or has other columns.
-        ArrowMissing: pyarrow is not installed.
-    """
+    """Check the footer of each file of events: Spark silently reads missing columns as null."""
     load_parquet()
     wanted = {field.name: field.type for field in event_schema()}
     paths = [path for paths in event_files(folder).values() for path in paths]

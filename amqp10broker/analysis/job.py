@@ -30,8 +30,6 @@ REPORT: Final = "report.html"
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The results of `analyse`; `files` has the report and the tables."""
-
     report: Path
     files: tuple[Path, ...]
     recommended: tuple[Recommendation | Undecided, ...]
@@ -80,20 +78,12 @@ def analyse(folder: Path, output: Path, aim: Aim, spark: SparkSession, progress:
 
 
 def sum_up(recording: Recording, spark: SparkSession, progress: Progress) -> list[Cell]:
-    """Return all cells of all runs, by the pass over the events.
-
-    Raises:
-        SparkFailed: a file is damaged behind its footer, memory is short, or Spark failed otherwise.
-    """
+    """Return all cells of all runs, by the pass over the events."""
     return _asked(recording, spark, progress, lambda events: collect(aggregate(events)))
 
 
 def look_for_waits(recording: Recording, spark: SparkSession, progress: Progress) -> list[tuple[Any, ...]]:
-    """Return the longest waits of single links, as rows of `waits.find_waits`.
-
-    Raises:
-        SparkFailed: as `sum_up`.
-    """
+    """Return the longest waits of single links, as rows of `waits.find_waits`."""
     return _asked(recording, spark, progress, find_waits)
 
 
@@ -106,7 +96,6 @@ def _asked(
 
 
 def measure_all(recording: Recording, cells: Sequence[Cell]) -> list[Measured]:
-    """Return the figures of each run, in the order of the runs."""
     by_run: dict[str, list[Cell]] = {}
     for cell in cells:
         by_run.setdefault(cell.run_id, []).append(cell)
@@ -114,11 +103,7 @@ def measure_all(recording: Recording, cells: Sequence[Cell]) -> list[Measured]:
 
 
 def make_folder(output: Path) -> None:
-    """Create the folder of the output.
-
-    Raises:
-        OutputNotWritable: the system does not allow it, or the path is a file.
-    """
+    """Create the folder of the output."""
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:

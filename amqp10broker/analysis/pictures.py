@@ -50,7 +50,6 @@ class Swept:
 
     @staticmethod
     def of(members: Sequence[ConfigurationFigures]) -> Swept | None:
-        """Return the varied settings, None if there are none."""
         varied = [name for name in SETTINGS if len(tried(members, name)) > 1]
         if not varied:
             return None
@@ -63,7 +62,6 @@ class Swept:
 
 
 def tried(members: Sequence[ConfigurationFigures], name: str) -> list[int]:
-    """Return the values of a setting, ascending."""
     return sorted({value for each in members if (value := each[name]) is not None})
 
 

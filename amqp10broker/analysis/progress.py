@@ -91,7 +91,6 @@ class Parts:
         self._stages = seen
 
     def text(self) -> str:
-        """Return the text for a line of progress."""
         done = sum(done for done, _ in self._stages.values())
         tasks = sum(tasks for _, tasks in self._stages.values())
         return f"reading: {done} of {tasks} parts done" if tasks else "reading: Spark prepares"

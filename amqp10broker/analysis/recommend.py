@@ -66,7 +66,6 @@ class Aim:
     keep: float = 0.95
 
     def describe(self) -> str:
-        """Return the aim in words."""
         match self.kind:
             case "throughput":
                 return "highest throughput"
@@ -93,7 +92,6 @@ class Candidate:
     waits: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
     def name(self) -> str:
-        """Return the settings and the rate limit, abbreviated."""
         return describe_settings(self.settings, self.rate_limit_per_s)
 
 
@@ -125,17 +123,14 @@ class Recommendation:
 
     @property
     def is_default(self) -> bool:
-        """Return whether these are the broker's default settings."""
         return self.chosen.settings == DEFAULTS
 
     @property
     def command_line(self) -> str:
-        """Return options to paste into a shell."""
         return " ".join(["amqp10broker serve", *(f"--{n.replace('_', '-')} {v}" for n, v in self._known())])
 
     @property
     def toml(self) -> str:
-        """Return text to paste into a configuration file."""
         return "\n".join(f"{name} = {value}" for name, value in self._known())
 
     def _known(self) -> list[tuple[str, int]]:
@@ -190,7 +185,6 @@ def recommend_all(
 
 
 def undecided(found: Iterable[Recommendation | Undecided]) -> dict[str, list[str]]:
-    """Return the groups without a recommendation, by their common reason."""
     by_reason: dict[str, list[str]] = {}
     for one in found:
         if isinstance(one, Undecided):
@@ -199,7 +193,6 @@ def undecided(found: Iterable[Recommendation | Undecided]) -> dict[str, list[str
 
 
 def candidate_of(figures: ConfigurationFigures) -> Candidate:
-    """Extract the figures that a recommendation uses."""
     return Candidate(
         figures.settings,
         figures.values("throughput_per_s"),

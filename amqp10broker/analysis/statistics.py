@@ -32,7 +32,6 @@ class Estimate:
 
     @property
     def half_width(self) -> float | None:
-        """Return half the interval: ``mean ± half_width``."""
         return None if self.high is None else self.high - self.mean
 
 

@@ -145,7 +145,6 @@ def _harmless(row: Row) -> Row:
 
 
 def recommendation_row(one: Recommendation | Undecided, member: ConfigurationFigures) -> Row:
-    """Return one recommendation as a row; `member` is any configuration of its group."""
     row: Row = {"group": one.group, "aim": one.aim, **dict(zip(GROUP, member.group, strict=True))}
     if isinstance(one, Undecided):
         return {**row, "reasons": one.reason}

@@ -62,7 +62,6 @@ class LinkWait:
 
     @property
     def who(self) -> str:
-        """Describe the link, by names if they are known."""
         numbers = f"connection {self.connection}, channel {self.channel}"
         if self.link is None:
             return f"{self.side}, {numbers}, handle {self.handle}"
@@ -116,7 +115,6 @@ def find_waits(events: DataFrame) -> list[tuple[Any, ...]]:
 
 
 def name_waits(rows: Iterable[Sequence[Any]], names: Mapping[str, LinkNames]) -> list[LinkWait]:
-    """Convert rows of `find_waits` to records with the names of each run."""
     return [_named(row, names.get(row[0])) for row in rows]
 
 

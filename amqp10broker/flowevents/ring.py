@@ -105,7 +105,6 @@ class Ring:
         self._untold += lost + again
 
     def take_all(self) -> bytes:
-        """Remove and return all events, packed."""
         taken = bytes(memoryview(self._buffer)[: self.waiting * PACK.size])
         self.waiting = 0
         return taken

@@ -78,7 +78,6 @@ class FrameReader:
         self.protocol = protocol
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Return the frames that are now complete."""
         if self._lost:
             return []
         self._rest += data

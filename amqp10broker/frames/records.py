@@ -95,7 +95,6 @@ class Recorded:
 
     @property
     def text(self) -> str:
-        """Return the frame as one readable line."""
         return f"{ARROWS[self.direction]} {self.frame.text}"
 
 
@@ -116,12 +115,10 @@ Record = Listening | Known | Recorded | Ended
 
 
 def first_line() -> str:
-    """Return the line that a recording begins with."""
     return json.dumps({"format": FORMAT, "version": VERSION})
 
 
 def listening_line(record: Listening) -> str:
-    """Return the line for a `Listening`."""
     return _line(
         record.connection,
         record.at_ns,
@@ -134,7 +131,6 @@ def listening_line(record: Listening) -> str:
 
 
 def known_line(record: Known) -> str:
-    """Return the line for a `Known`."""
     return _line(
         record.connection,
         record.at_ns,
@@ -148,12 +144,10 @@ def known_line(record: Known) -> str:
 
 
 def ended_line(record: Ended) -> str:
-    """Return the line for an `Ended`."""
     return _line(record.connection, record.at_ns, ended=record.reason)
 
 
 def frame_line(connection: int, at_ns: int, direction: Direction, frame: Frame) -> str:
-    """Return the line for a frame."""
     fields: dict[str, Any] = {"direction": direction}
     if frame.data:
         fields["frame"] = frame.data.hex()

@@ -100,7 +100,6 @@ def describe(method: Method) -> str:
 
 
 def without_secrets(method: Method) -> Method:
-    """Return a method with empty secrets."""
     given: dict[str, Any] = {name: b"" for kind, name in SECRETS if kind is type(method)}
     return replace(method, **given)
 

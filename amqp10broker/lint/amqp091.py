@@ -45,14 +45,7 @@ _PROPERTIES_AT: Final = _FRAME_BYTES + 12
 
 @dataclass(slots=True, eq=False)
 class _Consumer:
-    """One consumer, or the basic.get of a channel.
-
-    Attributes:
-        known: its consume was recorded.
-        settling: of its deliveries.
-        persistent: number of persistent messages delivered.
-        last: the last frame about it.
-    """
+    # `settling` and `persistent` are of its deliveries; `known`: its consume was recorded.
 
     tag: str
     queue: str
@@ -89,7 +82,6 @@ class Client091:
         self._now_ns = 0
 
     def know(self, known: Known) -> None:
-        """Add a consumer that existed before the recording."""
         evidence = Evidence(known.at_ns, f"the consumer '{known.name}' was there already")
         consumer = _Consumer(known.name, known.address or "", False, evidence, known=False)
         self._channel(known.channel).consumers[known.name] = consumer
@@ -106,7 +98,6 @@ class Client091:
             self._sent(channel, body, record)
 
     def finish(self, now_ns: int) -> None:
-        """Check the state at the end of the connection, or of the recording."""
         self._now_ns = max(now_ns, self._now_ns)
         for channel in list(self._channels.values()):
             self._end_channel(channel)

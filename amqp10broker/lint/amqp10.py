@@ -122,7 +122,6 @@ class Client10:
         self._now_ns = 0
 
     def know(self, known: Known) -> None:
-        """Add a link that existed before the recording."""
         session = self._sessions.setdefault(known.channel, _Session(known.channel))
         self._answered.setdefault(known.channel, session)
         evidence = Evidence(known.at_ns, f"the {known.role} '{known.name}' was there already")
@@ -144,7 +143,6 @@ class Client10:
             self._sent(frame.channel, frame.body, record)
 
     def finish(self, now_ns: int) -> None:
-        """Check the state at the end of the connection, or of the recording."""
         self._now_ns = max(now_ns, self._now_ns)
         for session in list(self._sessions.values()):
             self._end_session(session)

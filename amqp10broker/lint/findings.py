@@ -15,8 +15,6 @@ EVIDENCE_MAX: Final = 3
 
 
 class Sort(Enum):
-    """The categories of a lint's findings."""
-
     # Violates the protocol, or requests something impossible.
     FAULT = "fault"
     # Something can be lost, or wait for ever, unnoticed.
@@ -51,7 +49,6 @@ class Evidence:
 
 
 def evidence_of(record: Recorded) -> Evidence:
-    """Convert a recorded frame to evidence."""
     return Evidence(record.at_ns, record.text)
 
 
@@ -74,8 +71,6 @@ class Finding:
 
 
 class Book:
-    """Findings, one for each rule and place."""
-
     def __init__(self) -> None:
         self._findings: dict[tuple[str, int, str], Finding] = {}
 

@@ -70,8 +70,6 @@ class Node:
 
 
 class Connected(Protocol):
-    """The interface of a connection for metrics."""
-
     @property
     def protocol(self) -> str:
         """Return name and version of the protocol."""
@@ -122,8 +120,6 @@ class Past:
 
 
 class Source(Protocol):
-    """The interface of the broker for metrics."""
-
     @property
     def catalog(self) -> Catalog:
         """Return the catalog of declared objects."""
@@ -216,7 +212,6 @@ class Gathering:
         self._given_up = self._source.catalog.given_up()
 
     def samples(self) -> Iterator[Samples]:
-        """Yield the samples, metric by metric."""
         yield from self._always()
         if self._wanted.form is Form.MEMORY:
             if self._node.memory is not None:
@@ -241,7 +236,7 @@ class Gathering:
         if detailed and self._left_out:
             yield self._what_is_left_out()
 
-    # --- looking --------------------------------------------------------------------------------------
+    # --- gathering ------------------------------------------------------------------------------------
 
     def _add(self, group: Group, labels: tuple[str, ...], values: tuple[float | None, ...]) -> None:
         sums = self._sums.setdefault(group.name, [0.0] * len(values))
@@ -383,7 +378,7 @@ class Gathering:
         self._add(table.NODE, (), limits)
         self._add(table.PERSISTER, (), (node.commits,))
 
-    # --- telling --------------------------------------------------------------------------------------
+    # --- samples --------------------------------------------------------------------------------------
 
     def _always(self) -> Iterator[Samples]:
         node = self._node

@@ -61,7 +61,6 @@ class Group:
     bounded: bool = False
 
     def detailed(self, family: Family) -> Family:
-        """Return a metric with the name of the detailed form."""
         kind = "cluster_" if self in CLUSTER_GROUPS else "detailed_"
         name = f"{self.prefix}{kind}{family.name.removeprefix(self.prefix)}"
         return Family(name, family.kind, family.help, family.labels)
@@ -83,7 +82,7 @@ def _histogram(name: str, help_: str, *labels: str) -> Family:
     return Family(name, Kind.HISTOGRAM, help_, labels)
 
 
-# --- of the node, whatever is asked for ---------------------------------------------------------------
+# --- of the node, in each form ------------------------------------------------------------------------
 
 IDENTITY: Final = Family(
     "rabbitmq_identity_info",
@@ -188,7 +187,7 @@ DEAD_LETTERED: Final = {
 }
 MESSAGE_SIZE: Final = _histogram("rabbitmq_message_size_bytes", "sizes of messages from clients", "protocol")
 
-# --- what no other broker has -----------------------------------------------------------------------
+# --- metrics of this broker alone -------------------------------------------------------------------
 
 WAITING: Final = (
     _gauge("amqp10broker_links_waiting", "links that wait now", "reason"),

@@ -44,7 +44,6 @@ class Wanted:
 
     @property
     def content_type(self) -> str:
-        """Return the content type of the response."""
         return OPENMETRICS_TYPE if self.openmetrics else PLAIN_TYPE
 
     def takes_queue(self, vhost: str, name: str) -> bool:

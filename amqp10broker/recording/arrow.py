@@ -22,11 +22,7 @@ _SMALLER: Final = {"q": "int64", "b": "int8", "I": "uint32", "H": "uint16"}
 
 
 def load_arrow() -> Any:
-    """Import and return pyarrow.
-
-    Raises:
-        ArrowMissing: it is not installed.
-    """
+    """Import and return pyarrow; raise ArrowMissing if it is not installed."""
     try:
         import pyarrow
     except ImportError as error:
@@ -35,11 +31,7 @@ def load_arrow() -> Any:
 
 
 def load_parquet() -> Any:
-    """Import and return pyarrow.parquet.
-
-    Raises:
-        ArrowMissing: it is not installed.
-    """
+    """Import and return pyarrow.parquet; raise ArrowMissing if it is not installed."""
     try:
         import pyarrow.parquet
     except ImportError as error:
@@ -48,14 +40,12 @@ def load_parquet() -> Any:
 
 
 def event_schema() -> Any:
-    """Return the Arrow schema of a file of events, with the version in its metadata."""
     pa = load_arrow()
     fields = [pa.field(field.name, pa.type_for_alias(field.parquet), nullable=False) for field in FIELDS]
     return pa.schema(fields, metadata=METADATA)
 
 
 def run_schema() -> Any:
-    """Return the Arrow schema of a run's row, with the version in its metadata."""
     pa = load_arrow()
     return pa.schema(
         [pa.field(name, pa.type_for_alias(kind)) for name, kind in RUN_FIELDS], metadata=METADATA
@@ -89,11 +79,7 @@ def event_table(events: bytes | bytearray | memoryview) -> Any:
 
 
 def check_version(metadata: dict[bytes, bytes] | None, path: str) -> None:
-    """Check the version in the metadata of a file's Arrow schema.
-
-    Raises:
-        OtherVersion: the file has another layout.
-    """
+    """Raise OtherVersion unless the metadata of a file's Arrow schema have this layout's version."""
     text = (metadata or {}).get(VERSION_KEY)
     found = int(text) if text is not None and text.isdigit() else None
     if found != SCHEMA_VERSION:

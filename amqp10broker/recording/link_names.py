@@ -57,17 +57,11 @@ class LinkName:
 
     @property
     def place(self) -> Place:
-        """Return the numbers of its events."""
         return self.kind, self.connection, self.channel, self.handle
 
     @classmethod
     def read(cls, line: str) -> Self:
-        """Parse a line of the file.
-
-        Raises:
-            ValueError: the line is not valid.
-            TypeError: the line is not valid.
-        """
+        """Parse a line of the file."""
         return cls(**json.loads(line))
 
 
@@ -79,11 +73,7 @@ class NamesFile:
         self._file: TextIO | None = None
 
     def write(self, names: Iterable[dict[str, Any]]) -> None:
-        """Add names, and pass them to the system.
-
-        Raises:
-            NotWritable: the disk is full, for instance.
-        """
+        """Add names, and pass them to the system."""
         try:
             if self._file is None:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -122,11 +112,6 @@ class LinkNames:
 
 
 def path_of(recording: str | os.PathLike[str], run_id: str) -> Path:
-    """Return the file with the names of a run.
-
-    Raises:
-        ValueError: the run id is not a safe file name.
-    """
     return Path(recording) / NAMES / f"{check_run_id(run_id)}.jsonl"
 
 

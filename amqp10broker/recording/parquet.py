@@ -35,7 +35,8 @@ class EventWriter:
     """Writes the events of one run.
 
     Several writers may write one run at a time if their prefixes differ. A writer that is not closed leaves a
-    file whose name begins with ``_``, and loses its events.
+    file whose name begins with ``_``, and loses its events. After NotWritable (the disk is full, for
+    instance) a writer is unusable.
 
     Attributes:
         folder: ``DIR/events/run_id=ID``.
@@ -96,7 +97,7 @@ class EventWriter:
         `part_seconds_max`.
 
         Raises:
-            NotWritable: the disk is full, for instance; the writer is unusable then.
+            NotWritable: the disk is full, for instance.
             ValueError: the length is not a multiple of the event size.
         """
         if not events:
@@ -115,11 +116,7 @@ class EventWriter:
         self.tick()
 
     def tick(self) -> None:
-        """Complete the part if it is large or old enough; call it regularly while there are no events.
-
-        Raises:
-            NotWritable: as `write`.
-        """
+        """Complete the part if it is large or old enough; call it regularly while there are no events."""
         if not self._part_events:
             return
         if self._part_events >= self._part_events_max or (
@@ -128,11 +125,7 @@ class EventWriter:
             self.complete_part()
 
     def complete_part(self) -> None:
-        """Complete the part and rename its file, so that its events can be read.
-
-        Raises:
-            NotWritable: as `write`.
-        """
+        """Complete the part and rename its file, so that its events can be read."""
         self._write_group()
         if self._sink is None:
             return
@@ -146,11 +139,7 @@ class EventWriter:
         self.complete = self.events
 
     def close(self) -> None:
-        """Complete the last part; safe to repeat.
-
-        Raises:
-            NotWritable: as `write`.
-        """
+        """Complete the last part; safe to repeat."""
         self.complete_part()
 
     def abandon(self) -> int:
@@ -203,11 +192,7 @@ class EventWriter:
 
 
 def events_folder(recording: str | os.PathLike[str], run_id: str) -> Path:
-    """Return the folder of the events of a run.
-
-    Raises:
-        ValueError: the run id is not a safe file name.
-    """
+    """Return the folder of the events of a run; raise ValueError if the id is not a safe file name."""
     return Path(recording) / EVENTS / f"{RUN_PARTITION}{check_run_id(run_id)}"
 
 

@@ -188,13 +188,7 @@ def read_runs(recording: str | os.PathLike[str]) -> list[Run]:
 
 
 def read_run(recording: str | os.PathLike[str], run_id: str) -> Run:
-    """Return one run.
-
-    Raises:
-        ArrowMissing: as `read_runs`.
-        NotARecording: as `read_runs`.
-        OtherVersion: as `read_runs`.
-    """
+    """Return one run."""
     path = _row_of(recording, check_run_id(run_id))
     if not path.exists():
         raise NotARecording(str(recording), f"it has no run {run_id!r}")

@@ -29,21 +29,15 @@ class Raw(Protocol):
 
 
 def open_raw(path: Path) -> Raw:
-    """Create or truncate a file.
-
-    Raises:
-        OSError: the system does not allow it.
-    """
+    """Create or truncate a file."""
     return io.FileIO(path, "wb")
 
 
 class Sink:
     """A file that is written from beginning to end, with the interface that pyarrow needs.
 
-    The file at `path` is created or truncated; it is renamed by `publish`.
-
-    Raises:
-        OSError: the system does not allow it.
+    The file at `path` is created or truncated; it is renamed by `publish`. Methods raise OSError, for
+    instance if the disk is full.
     """
 
     def __init__(self, path: Path) -> None:
@@ -54,11 +48,7 @@ class Sink:
         self.closed = False
 
     def write(self, data: bytes) -> int:
-        """Write all of the data; nothing if the file was discarded.
-
-        Raises:
-            OSError: the disk is full, for instance.
-        """
+        """Write all of the data; nothing if the file was discarded."""
         size = len(data)
         if not self._given_up:
             view = memoryview(data)
@@ -71,28 +61,19 @@ class Sink:
         return size
 
     def tell(self) -> int:
-        """Return the number of bytes so far."""
         return self._at
 
     def flush(self) -> None:
         """Do nothing, because the file is unbuffered."""
 
     def close(self) -> None:
-        """Close the file; safe to repeat.
-
-        Raises:
-            OSError: the system could not store the data.
-        """
+        """Close the file; safe to repeat."""
         if not self.closed:
             self.closed = True
             self._raw.close()
 
     def publish(self, path: Path) -> None:
-        """Close the file and rename it, atomically replacing a file of that name.
-
-        Raises:
-            OSError: the system does not allow it.
-        """
+        """Close the file and rename it, atomically replacing a file of that name."""
         self.close()
         os.replace(self._path, path)
 

@@ -67,7 +67,6 @@ class Consumer:
 
     @property
     def rate(self) -> float:
-        """Return messages per second, from the first to the last."""
         return rate_of(self.sent)
 
     @property
@@ -81,7 +80,6 @@ class Consumer:
         return self.finished or [(grant.at, grant.count) for grant in self.grants if grant.count]
 
     def carry(self, at: float, size: int, transfer: Transfer) -> None:
-        """Record a transfer of the broker."""
         self._size += size
         self.settled = self.settled or bool(transfer.settled)
         if transfer.more:
@@ -91,7 +89,6 @@ class Consumer:
         self._size = 0
 
     def flow(self, at: float, body: Flow) -> None:
-        """Record a flow of the client."""
         count = 0 if body.delivery_count is None else serial.diff(body.delivery_count, self.link.base)
         done = self.finished[-1][1] if self.finished else 0
         unfinished = 0 if self.settled else max(0, count - done)
@@ -99,7 +96,6 @@ class Consumer:
         self.drains = self.drains or body.drain
 
     def finish(self, at: float, deliveries: int) -> None:
-        """Record outcomes of the client."""
         before = self.finished[-1][1] if self.finished else 0
         self.finished.append((at, before + deliveries))
 

@@ -12,8 +12,6 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Kind(Enum):
-    """The kinds of differences between recording and replay."""
-
     # A message has another outcome, confirm or answer.
     OUTCOME = "outcome"
     # A link, session, channel or connection ended differently.

@@ -107,7 +107,6 @@ class Known:
     checks: tuple[Run, ...]
 
     def forecasts(self, asked: Settings) -> Iterator[Forecast]:
-        """Yield the forecast of each publisher."""
         credits = [_credit(publisher) for publisher in self.publishers]
         runs = _simulated(
             self.publishers,
@@ -153,7 +152,6 @@ class KnownConsumer:
     check: Run
 
     def forecasts(self, asked: Settings) -> Iterator[Forecast]:
-        """Yield the forecast of the consumer."""
         consumer, work = self.consumer, self.work
         run = _delivered(
             consumer,

@@ -107,7 +107,6 @@ class Channel:
         return f"channel {self.number}"
 
     def sent(self, method: Method) -> None:
-        """Record a method of the client."""
         match method:
             case ConfirmSelect():
                 self.confirms = True
@@ -143,7 +142,6 @@ class Channel:
         return [tag for tag in self.unsettled if tag <= method.delivery_tag]
 
     def came(self, method: Method) -> None:
-        """Record a method of the broker."""
         match method:
             case BasicDeliver():
                 consumer = self._by_tag.get(method.consumer_tag)
@@ -201,7 +199,6 @@ class Channel:
 
     @property
     def got(self) -> Consumer:
-        """Return the consumer that stands for basic.get."""
         if self._got is None:
             self._got = Consumer("basic.get")
         return self._got
@@ -266,7 +263,6 @@ class Ledger091:
         return None
 
     def came(self, number: int, method: Any) -> None:
-        """Record a method of the broker."""
         if method is None:
             return
         self.answers += not isinstance(method, _MESSAGES)

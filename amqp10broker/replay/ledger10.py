@@ -131,7 +131,6 @@ class Session:
 
     @property
     def window_left(self) -> int:
-        """Return how many transfers the broker accepts now."""
         base, allowance = self._granted
         return serial.limit_left(base, allowance, self.next_outgoing)
 
@@ -166,7 +165,6 @@ class Ledger10:
         return MIN_MAX_FRAME_SIZE if self.opened is None else self.opened.max_frame_size
 
     def remote(self, channel: int) -> Session | None:
-        """Return the session of one of the broker's channels."""
         return self._remote.get(channel)
 
     def sent(self, channel: int, body: Any) -> Session | Link | None:
@@ -206,7 +204,6 @@ class Ledger10:
         return None
 
     def came(self, channel: int, body: Any) -> None:
-        """Record a frame of the broker."""
         match body:
             case Open():
                 self.opened = body
@@ -341,12 +338,10 @@ def within(known: dict[int, Any], first: int, last: int | None) -> Iterator[int]
 
 
 def error_text(error: Error | None) -> str:
-    """Return the condition of an error; empty for none."""
     return "" if error is None else str(error.condition)
 
 
 def outcome_text(state: Any, *, settled: bool) -> str:
-    """Return an outcome in words."""
     match state:
         case TransactionalState():
             return outcome_text(state.outcome, settled=settled)

@@ -123,7 +123,6 @@ def _row(recording: str, asked: Settings, forecast: Forecast) -> dict[str, Any]:
 
 
 def shares(run: Run) -> dict[Reason, float]:
-    """Return the shares of the time of a run by reason."""
     whole = sum(run.waits.values()) or 1.0
     return {reason: wait / whole for reason, wait in run.waits.items()}
 

@@ -74,7 +74,6 @@ class Publisher:
 
     @property
     def rate(self) -> float:
-        """Return messages per second, from the first to the last."""
         return rate_of(self.arrivals)
 
     def carry(self, at: float, size: int, transfer: Transfer, transfers: int) -> None:

@@ -96,14 +96,12 @@ class Player(ABC):
         self.sent_bytes += len(data)
 
     def ends(self) -> Iterator[Difference]:
-        """Yield the differences in how the connection ended."""
         if self.over is not None:
             left = sum(step.sent for step in self.part.steps[self.place :])
             rest = f"; {left} frames of the client were left" if left else ""
             yield self.difference(Kind.ERROR, "", f"{self.over}{rest}")
 
     def difference(self, kind: Kind, where: object, said: str) -> Difference:
-        """Return a difference of this connection."""
         return Difference(kind, self.part.number, str(where), said)
 
     @property
@@ -112,7 +110,6 @@ class Player(ABC):
         """Return how many frames of the broker so far begin or end something."""
 
     def broker_closes(self, close: type[Close | ConnectionClose]) -> bool:
-        """Return whether the recorded broker closed the connection."""
         return next((not step.sent for step in self.part.steps if isinstance(step.frame.body, close)), False)
 
     @property

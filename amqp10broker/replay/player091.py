@@ -56,8 +56,6 @@ _MADE_HERE: Final = (
 
 
 class Player091(Player):
-    """The client of one recorded AMQP 0-9-1 connection."""
-
     def __init__(self, part: Part, login: Login) -> None:
         super().__init__(part, login)
         self.reader = FrameReader(Protocol.AMQP_091)
@@ -84,7 +82,7 @@ class Player091(Player):
     def beat(self) -> None:
         self.write(HEARTBEAT)
 
-    # --- what comes ---------------------------------------------------------------------------------
+    # --- frames of the broker -----------------------------------------------------------------------
 
     def hear(self, step: Step) -> None:
         self._was.came(step.frame.channel, step.frame.body)
@@ -112,7 +110,7 @@ class Player091(Player):
             case _:
                 pass
 
-    # --- what has to come first ---------------------------------------------------------------------
+    # --- conditions ---------------------------------------------------------------------------------
 
     def waits_for(self, step: Step) -> str | None:
         body, number = step.frame.body, step.frame.channel
@@ -194,7 +192,7 @@ class Player091(Player):
             self.lost("the broker does not answer")
         self._given_up.add(self._was if was is None else was)
 
-    # --- what is said -------------------------------------------------------------------------------
+    # --- frames of the client -----------------------------------------------------------------------
 
     def say(self, step: Step) -> None:
         body, number, frame = step.frame.body, step.frame.channel, step.frame
@@ -317,7 +315,7 @@ class Player091(Player):
             self._now.sent(0, close)
             self.write(method_frame(0, close))
 
-    # --- what came otherwise ------------------------------------------------------------------------
+    # --- differences --------------------------------------------------------------------------------
 
     def differences(self) -> Iterator[Difference]:
         yield from self.ends()

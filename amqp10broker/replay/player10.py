@@ -38,8 +38,6 @@ _SENT_WITHOUT: Final = "messages of transactions are sent without them"
 
 
 class Player10(Player):
-    """The client of one recorded AMQP 1.0 connection."""
-
     def __init__(self, part: Part, login: Login) -> None:
         super().__init__(part, login)
         self.reader = FrameReader(Protocol.AMQP_10)
@@ -67,7 +65,7 @@ class Player10(Player):
     def beat(self) -> None:
         self.write(HEARTBEAT)
 
-    # --- what comes ---------------------------------------------------------------------------------
+    # --- frames of the broker -----------------------------------------------------------------------
 
     def hear(self, step: Step) -> None:
         self._was.came(step.frame.channel, step.frame.body)
@@ -126,7 +124,7 @@ class Player10(Player):
             case _:
                 pass
 
-    # --- what has to come first ---------------------------------------------------------------------
+    # --- conditions ---------------------------------------------------------------------------------
 
     def waits_for(self, step: Step) -> str | None:
         body, channel = step.frame.body, step.frame.channel
@@ -261,7 +259,7 @@ class Player10(Player):
         if now is not None and not now.begun:
             self._given_up.add(was)
 
-    # --- what is said -------------------------------------------------------------------------------
+    # --- frames of the client -----------------------------------------------------------------------
 
     def say(self, step: Step) -> None:
         body, channel, frame = step.frame.body, step.frame.channel, step.frame
@@ -403,7 +401,7 @@ class Player10(Player):
             self._now.sent(0, Close())
             self.write(encode_frame(0, Close().encode()))
 
-    # --- what came otherwise ------------------------------------------------------------------------
+    # --- differences --------------------------------------------------------------------------------
 
     def differences(self) -> Iterator[Difference]:
         was, now = self._was, self._now

@@ -87,7 +87,6 @@ class Replay:
 
     @property
     def done(self) -> bool:
-        """Return whether the replay is complete."""
         return all(player.closed for player in self.players)
 
     def wanted(self, now: float) -> list[Player]:
@@ -104,17 +103,14 @@ class Replay:
         return found
 
     def connected(self, player: Player, now: float) -> None:
-        """Report that the requested socket is connected."""
         self._moved[player] = self._moved_at = now
         player.start()
 
     def lost(self, player: Player, why: str) -> None:
-        """Report that a connection has no socket, or has lost it."""
         player.lost(why)
         self._order.leave(player)
 
     def receive(self, player: Player, data: bytes, now: float) -> None:
-        """Process bytes of the broker."""
         if player.receive(data):
             self._moved[player] = self._moved_at = now
             self._order.answered(player)
@@ -153,7 +149,6 @@ class Replay:
         return len(player.unsent) >= _AHEAD_BYTES
 
     def differences(self) -> Iterator[Difference]:
-        """Yield the differences, connection by connection."""
         for player in self.players:
             yield from player.differences()
 

@@ -59,12 +59,10 @@ class Script:
 
     @property
     def start_ns(self) -> int:
-        """Return when the first frame of a client was received."""
         return min((part.steps[0].at_ns for part in self.parts), default=0)
 
     @property
     def end_ns(self) -> int:
-        """Return when the last frame was received or sent."""
         return max((part.steps[-1].at_ns for part in self.parts), default=0)
 
 

@@ -119,7 +119,6 @@ class Simulation:
         """
 
     def run(self, messages: int) -> list[Run]:
-        """Run the simulation and return the results by publisher."""
         for number, link in enumerate(self._links):
             link.granting.top_up()
             self._grant(0.0, number)

@@ -130,11 +130,7 @@ def with_retries(
 def pause_or_raise(
     error: ClientError, options: ConnectionOptions, patience: RetryBudget, *, queue: str = ""
 ) -> None:
-    """Pause before another attempt, if the error is temporary and there is time for one.
-
-    Raises:
-        SparkSourceError: as `translated`.
-    """
+    """Pause before another attempt, if the error is temporary and there is time for one."""
     if not may_pass(error) or not patience.failed():
         raise translated(error, options, queue=queue, tries=patience.failures) from error
 

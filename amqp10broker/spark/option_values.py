@@ -24,8 +24,6 @@ _UNIT_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class StartKind(Enum):
-    """The kinds of starting positions."""
-
     EARLIEST = auto()
     LATEST = auto()
     OFFSET = auto()
@@ -69,8 +67,6 @@ def flag(name: str, text: str) -> bool:
 
 
 def integer(least: int, most: int = _LONG_MAX) -> Callable[[str, str], int]:
-    """Return a parser of integers in a range."""
-
     def parse(name: str, text: str) -> int:
         allowed = f"must be an integer from {least}" + ("" if most == _LONG_MAX else f" to {most}")
         try:
@@ -85,8 +81,6 @@ def integer(least: int, most: int = _LONG_MAX) -> Callable[[str, str], int]:
 
 
 def choice(allowed: Sequence[str]) -> Callable[[str, str], str]:
-    """Return a parser of one of several words, in any case."""
-
     def parse(name: str, text: str) -> str:
         for word in allowed:
             if word.lower() == text.strip().lower():

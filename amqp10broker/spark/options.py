@@ -132,8 +132,6 @@ class SinkOptions:
 
 
 class Use(Flag):
-    """The uses that a query can make of the data source."""
-
     STREAM_BATCH = 1
     STREAM_STREAMING = 2
     QUEUE_BATCH = 4

@@ -27,7 +27,6 @@ class RetryBudget:
         self._until = 0.0
 
     def progress(self) -> None:
-        """Record progress: the next failure begins another row."""
         self.failures = 0
 
     def failed(self) -> bool:

@@ -172,8 +172,6 @@ class Capture:
 
 
 class CompiledLayout:
-    """A layout with its patterns as numpy arrays."""
-
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
         self._blocks = [(block, _words(block.pattern), _words(block.mask)) for block in layout.blocks]
@@ -313,12 +311,8 @@ def _words(octets: bytearray) -> Any:
 
 
 def _windows(sheet: Sheet, base: Any, width: int) -> Any:
-    """Return `width` bytes from each of `base`, rounded up to whole words, as rows; None if the sheet is
-    shorter.
-
-    A window that would begin too near the end (a message of another layout) gets other bytes; the check that
-    the message ends within its bounds rejects it.
-    """
+    # Windows of `width` bytes, rounded up to whole words. One that would begin too near the end (a message of
+    # another layout) gets other bytes; the check that the message ends within its bounds rejects it.
     last = sheet.size - width
     if last < 0:
         return None

@@ -74,11 +74,7 @@ def require_spark() -> None:
 
 
 def session_settings(cores: str, conf: Mapping[str, str], *, quiet: bool) -> dict[str, str]:
-    """Return Spark's settings for `local_session`.
-
-    Raises:
-        SparkSourceError: the master is not on this machine.
-    """
+    """Return Spark's settings for `local_session`."""
     master = _MASTER.fullmatch(cores)
     if master is None:
         raise SparkSourceError(
@@ -105,11 +101,7 @@ def session_settings(cores: str, conf: Mapping[str, str], *, quiet: bool) -> dic
 
 
 def spark_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return environment variables with which a process of Spark finds Java, this Python and this package.
-
-    Raises:
-        JavaNotFound: there is no Java 17 or newer.
-    """
+    """Return environment variables with which a process of Spark finds Java, this Python and this package."""
     variables = {
         "JAVA_HOME": str(java_home(environ)),
         "SPARK_LOCAL_IP": LOOPBACK,
@@ -149,11 +141,8 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _no_orphan() -> Iterator[None]:
-    """End the JVM if its start is interrupted.
-
-    pyspark (4.3) loses track of it then, and it waits for ever for a file in a folder that pyspark has
-    removed. Once the connection to it exists, it ends with this process.
-    """
+    # pyspark (4.3) loses track of a JVM whose start is interrupted, which then waits for ever for a file in a
+    # folder that pyspark has removed. Once the connection to it exists, it ends with this process.
     from pyspark import SparkContext, java_gateway
 
     started: list[subprocess.Popen[bytes]] = []

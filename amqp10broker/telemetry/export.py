@@ -69,7 +69,6 @@ class SpanQueue(SpanProcessor):
             self.lose(1, "they end faster than they are sent")
 
     def lose(self, count: int, why: str) -> None:
-        """Count spans that were not sent."""
         with self._lock:
             self.lost += count
             first, self._losing = not self._losing, True

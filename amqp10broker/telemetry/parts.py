@@ -18,8 +18,6 @@ from amqp10broker.telemetry.spans import PartSpans, Traces
 
 
 class TracedSession(BrokerSession):
-    """A session whose messages are traced."""
-
     def __init__(
         self, traces: Traces, channel: int, begin: Any, context: SessionContext, **rest: Any
     ) -> None:
@@ -42,8 +40,6 @@ class TracedSession(BrokerSession):
 
 
 class TracedChannel(BrokerChannel):
-    """A channel whose messages are traced."""
-
     def __init__(self, traces: Traces, number: int, context: ChannelContext) -> None:
         self._spans = PartSpans(traces, "0.9.1", context.vhost.name)
         context.on_unroutable = self._spans.unroutable

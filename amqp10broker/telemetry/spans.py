@@ -190,7 +190,7 @@ class PartSpans:
         # Deliveries of this iteration that are not settled by the client.
         self._sent: list[Any] = []
 
-    # --- letters ------------------------------------------------------------------------------------
+    # --- events -------------------------------------------------------------------------------------
 
     def heard(self, letter: object) -> None:
         """Observe an effect from a queue before it is processed."""

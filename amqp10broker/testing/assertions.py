@@ -178,7 +178,7 @@ class Assertions:
             texts = "\n".join(finding_text(each, self._began_ns) for each in found)
             raise AssertionError(f"the lint finds {len(found)}:\n{texts}")
 
-    # --- what they say ----------------------------------------------------------------------------
+    # --- texts of failures ------------------------------------------------------------------------
 
     def _eventually(self, problems: Callable[[], list[str]], within_s: float, what: str) -> None:
         __tracebackhide__ = True

@@ -54,7 +54,6 @@ class Queue:
 
     @property
     def exists(self) -> bool:
-        """Whether the queue is declared."""
         return self.name in self.broker.queues
 
     @property
@@ -83,11 +82,9 @@ class Queue:
         return count
 
     def purge(self) -> None:
-        """Drop the queue's ready messages."""
         self.broker.ask("purge-queue", name=self.name)
 
     def delete(self) -> None:
-        """Delete the queue with its messages."""
         self.broker.ask("delete-queue", name=self.name)
 
 
@@ -110,28 +107,24 @@ class AmqpBroker(Assertions):
         self._began_ns = time.time_ns()
 
     def begin(self) -> None:
-        """Create the virtual host, and watch its links."""
         self._server.ask("add-vhost", {"name": self.vhost}, None)
         everything = dict.fromkeys(("configure", "write", "read"), ".*")
         self._server.ask("set-permissions", {"user": self.user, "vhost": self.vhost, **everything}, None)
         self.ask("follow-links")
 
     def end(self) -> None:
-        """Delete the virtual host; its clients are disconnected."""
         if self._server.alive:
             self.ask("follow-links", on=False)
             self._server.ask("delete-vhost", {"name": self.vhost}, None)
 
-    # --- where it is ------------------------------------------------------------------------------
+    # --- address ----------------------------------------------------------------------------------
 
     @property
     def host(self) -> str:
-        """The address that the broker listens on."""
         return self._server.host
 
     @property
     def port(self) -> int:
-        """The port that the broker listens on."""
         return self._server.port
 
     @property
@@ -144,7 +137,7 @@ class AmqpBroker(Assertions):
         """``vhost:NAME``, the hostname in the open of AMQP 1.0 clients that selects the virtual host."""
         return f"vhost:{self.vhost}"
 
-    # --- what is there ----------------------------------------------------------------------------
+    # --- state ------------------------------------------------------------------------------------
 
     def ask(self, operation: str, **arguments: Any) -> Any:
         """Run an operation of the broker in this virtual host: ``ask("bind", source=..., ...)``.
@@ -167,7 +160,6 @@ class AmqpBroker(Assertions):
 
     @property
     def queues(self) -> list[str]:
-        """Return the names of all queues."""
         return [each["name"] for each in self.ask("list-queues", counts=False)]
 
     @property
@@ -190,10 +182,9 @@ class AmqpBroker(Assertions):
         return [each for each in found if each["vhost"] == self.vhost]
 
     def report(self) -> str:
-        """Return the report for a failed test."""
         return report(self, self._server, self._began_ns)
 
-    # --- what can be done -------------------------------------------------------------------------
+    # --- actions ----------------------------------------------------------------------------------
 
     def declare(
         self,
@@ -223,7 +214,6 @@ class AmqpBroker(Assertions):
         self.ask("declare-exchange", name=exchange, type=type)
 
     def bind(self, exchange: str, queue: str, key: str = "") -> None:
-        """Bind a queue to an exchange."""
         self.ask("bind", source=exchange, destination_queue=queue, binding_key=key)
 
     def client(self) -> blocking.Client:
@@ -325,7 +315,6 @@ class AmqpBrokerProcess(AmqpBroker):
         self.begin()
 
     def restart(self) -> None:
-        """Stop the broker in order and start it again."""
         self.stop()
         self.start()
 

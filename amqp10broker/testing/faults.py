@@ -37,7 +37,6 @@ class Fault:
 
     @property
     def hits(self) -> int:
-        """How often the fault has been committed."""
         hits: int = self.view["hits"]
         return hits
 

@@ -127,7 +127,6 @@ def _is_own(record: Record) -> bool:
 
 
 def finding_text(finding: Finding, began_ns: int) -> str:
-    """Describe a finding: rule, connection, effect, remedy, and frames."""
     rule = finding.rule
     whose = f"connection {finding.connection}" if finding.connection else ""
     where = ", ".join(each for each in (whose, finding.where) if each)

@@ -92,7 +92,7 @@ class Process:
         assert self._process is not None
         return self._process.pid
 
-    # --- its lives --------------------------------------------------------------------------------
+    # --- start and stop ---------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start the process, and wait until clients can connect.
@@ -132,7 +132,6 @@ class Process:
             self._gone(STOP_S)
 
     def kill(self) -> None:
-        """Kill the process as ``kill -9`` does."""
         if self._process is not None:
             self._process.kill()
             self._gone(STOP_S)
@@ -166,7 +165,7 @@ class Process:
                     up.set()
         up.set()
 
-    # --- asking -----------------------------------------------------------------------------------
+    # --- operations -------------------------------------------------------------------------------
 
     def ask(self, operation: str, arguments: Mapping[str, Any], vhost: str | None) -> Any:
         return ask(self.port, self.admin_socket, operation, arguments, vhost)

@@ -43,11 +43,9 @@ class Grants:
 
     @property
     def full(self) -> bool:
-        """Return whether the segment has reached its size."""
         return self.held_bytes >= self._room_bytes
 
     def begin(self) -> None:
-        """Begin another segment; the sizes learned still count."""
         self.held_bytes = 0
 
     def next(self, wanted: int) -> int:
@@ -78,7 +76,6 @@ class Grants:
         return len(sizes)
 
     def end_grant(self) -> None:
-        """Learn from a grant whose messages have all arrived."""
         if self._came_largest:
             fitting = max(1, self._room_bytes // self._came_largest)
             self._step = min(self._credit_max, self._step * GROWTH, fitting)

@@ -19,13 +19,10 @@ WINDOW: Final = 1_000_000
 
 
 def digest(message_id: str) -> bytes:
-    """Return the digest of a message-id."""
     return blake2b(message_id.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest()
 
 
 class SeenIds:
-    """The ids of the last segments."""
-
     def __init__(self, window: int = WINDOW) -> None:
         self._window = window
         self._segment_of: dict[bytes, int] = {}

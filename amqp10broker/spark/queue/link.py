@@ -143,7 +143,7 @@ class QueueLink:
         self._client = client = dial(self._options.connection, purpose="queue")
         kind = self._entry(client).get("type")
         # Where the management does not return the kind of queue, a stream confirms this filter, and no other
-        # queue of this broker does. RabbitMQ confirms it for every queue, but tells all clients the kind.
+        # queue of this broker does. RabbitMQ confirms it for every queue, but reports the kind to all.
         filters = None if kind else {OFFSET_SPEC: Described(Symbol(OFFSET_SPEC), "next")}
         receiver = bulk_receiver(client, queue_address(self._options.queue), settled=False, filters=filters)
         if kind == "stream" if kind else OFFSET_SPEC in receiver.end.filters_in_place:

@@ -103,11 +103,7 @@ class QueueOffsets:
         return self._offset(newest) if newest > number else dict(start)
 
     def segments(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[SpoolFile]:
-        """Return the segments of a range; the result for a range never changes.
-
-        Raises:
-            SpoolError: some are missing.
-        """
+        """Return the segments of a range; the result for a range never changes."""
         return self.spool.between(self._number(start), self._number(end))
 
     def parts(self, end: Mapping[str, Any]) -> int | None:
@@ -116,17 +112,12 @@ class QueueOffsets:
         return None if parts is None else int(parts)
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Remove the segments up to `end`, which Spark will not request again.
-
-        Raises:
-            SpoolError: the disk failed.
-        """
+        """Remove the segments up to `end`, which Spark will not request again."""
         seen = self._seen
         ids_of = None if seen is None else lambda segment: seen.of(segment.number)
         self.spool.remove_through(self._number(end), ids_of)
 
     def close(self) -> None:
-        """Close the connection and release the spool."""
         self._filler.close()
         self.spool.close()
 

@@ -12,8 +12,8 @@ so whatever is in Spark's checkpoint is on the disk, and the same numbers always
 ``*.tmp``                   left by a crash, removed at the next start
 ==========================  ===============================================================================
 
-Numbers begin with 1 and have no gaps. The newest segment is never removed, so that its number is not used
-again. All calls go through `Disk`, so that tests can fail each one and lose power between any two.
+Numbers begin with 1, have no gaps and are not reused: the newest segment is never removed. All disk calls go
+through `Disk`, for fault tests.
 """
 
 from __future__ import annotations
@@ -84,6 +84,8 @@ class SpoolFile:
 class QueueSpool:
     """An open spool, locked by this process. Made by `open_spool`.
 
+    Its methods raise SpoolError if the disk fails, or a file is missing or damaged.
+
     Attributes:
         id: another one if the spool was deleted and created again.
         segments: those on the disk, ascending and without a gap.
@@ -113,11 +115,7 @@ class QueueSpool:
         return self.segments[0].number if self.segments else 1
 
     def between(self, start: int, end: int) -> list[SpoolFile]:
-        """Return the segments after `start` up to and including `end`.
-
-        Raises:
-            SpoolError: one of them is missing.
-        """
+        """Return the segments after `start` up to and including `end`."""
         found = [segment for segment in self.segments if start < segment.number <= end]
         if len(found) != max(0, end - start):
             have = {segment.number for segment in found}
@@ -133,11 +131,7 @@ class QueueSpool:
         return os.path.join(self.path, file.name)
 
     def check_room(self) -> None:
-        """Check that the disk has room for a segment; called before messages are taken.
-
-        Raises:
-            SpoolError: it does not.
-        """
+        """Check that the disk has room for a segment; called before messages are taken."""
         with _translated(self.path, "use"):
             free = self._disk.free_bytes(self.path)
         if free < SEGMENT_ROOM_BYTES:
@@ -167,9 +161,6 @@ class QueueSpool:
         Args:
             number: the last one to remove.
             ids_of: returns the message-ids of a segment, to store in its place; None to store none.
-
-        Raises:
-            SpoolError: the disk failed.
         """
         while len(self.segments) > 1 and self.segments[0].number <= number:
             segment = self.segments[0]
@@ -181,36 +172,23 @@ class QueueSpool:
             del self.segments[0]
 
     def remove_ids(self, file: SpoolFile) -> None:
-        """Remove a file of message-ids.
-
-        Raises:
-            SpoolError: the disk failed.
-        """
+        """Remove a file of message-ids."""
         self._unlink(file.name)
         self.ids.remove(file)
 
     def seal(self) -> None:
-        """Record that a batch query has all its segments.
-
-        Raises:
-            SpoolError: the disk failed.
-        """
+        """Record that a batch query has all its segments."""
         self._write_manifest(len(self.segments))
         self.sealed = len(self.segments)
 
     def read(self, file: SpoolFile) -> bytes:
-        """Return the bytes of a segment or of message-ids.
-
-        Raises:
-            SpoolError: the file cannot be read, or is damaged.
-        """
+        """Return the bytes of a segment or of message-ids."""
         with _translated(self.file_path(file), "read"):
             data = _read_all(self._disk, self.file_path(file))
         check(self.file_path(file), data, file.crc)
         return data
 
     def close(self) -> None:
-        """Release the lock on the spool."""
         if self._lock is not None:
             self._disk.close(self._lock)
             self._lock = None
@@ -218,11 +196,7 @@ class QueueSpool:
     # --- opening ------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Read the folder. Called by `open_spool`.
-
-        Raises:
-            SpoolError: the spool has another owner, or cannot be used.
-        """
+        """Read the folder. Called by `open_spool`."""
         with _translated(self.path, "read"):
             names = self._disk.list_folder(self.path)
         for name in names:
@@ -355,11 +329,7 @@ def open_spool(
 
 
 def local_path(location: str) -> str:
-    """Return the folder that the option spoolLocation names.
-
-    Raises:
-        OptionError: it is not on a file system with sync and rename, or not an absolute path.
-    """
+    """Return the folder that the option spoolLocation names; raise OptionError if it is not a local path."""
     allowed = (
         "must be an absolute path, or file:///path, of a file system that the driver and all workers see"
     )
@@ -381,11 +351,7 @@ def local_path(location: str) -> str:
 
 
 def check(path: str, data: bytes, crc: int) -> None:
-    """Check bytes against their CRC-32.
-
-    Raises:
-        SpoolError: they differ.
-    """
+    """Raise SpoolError unless the bytes have this CRC-32."""
     if zlib.crc32(data) != crc:
         raise SpoolError(
             f"{path} is damaged: its bytes are not those that were written. Restore it from a copy; without "

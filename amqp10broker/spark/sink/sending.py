@@ -34,7 +34,13 @@ class _Part:
 
 
 class Sending:
-    """The sending side of one task, a context manager.
+    """The sending side of one task, a context manager. Nothing is connected before the first message.
+
+    Methods raise NotDelivered if the broker did not accept a message, and SparkSourceError if it is away or
+    refuses.
+
+    Args:
+        address: of the link; None if each message has its own.
 
     Attributes:
         sent: number of messages that the broker has accepted.
@@ -42,11 +48,6 @@ class Sending:
     """
 
     def __init__(self, options: SinkOptions, address: str | None) -> None:
-        """Nothing is connected before the first message.
-
-        Args:
-            address: of the link; None if each message has its own.
-        """
         self.sent = 0
         self.released = 0
         self._options = options
@@ -68,20 +69,11 @@ class Sending:
                 self._client.abort()
 
     def connect(self) -> None:
-        """Open connection and link now, to detect failures early.
-
-        Raises:
-            SparkSourceError: the broker is away, or refuses.
-        """
+        """Open connection and link now, to detect failures early."""
         self._retrying(lambda sender: None)
 
     def send(self, payloads: Sequence[bytes]) -> None:
-        """Send encoded messages in order, and wait until there is room for more.
-
-        Raises:
-            NotDelivered: the broker did not accept one.
-            SparkSourceError: it is away, or refuses.
-        """
+        """Send encoded messages in order, and wait until there is room for more."""
         limit = self._options.max_in_flight
         size = min(PART_MAX, max(1, limit // 2))
         for start in range(0, len(payloads), size):
@@ -92,12 +84,7 @@ class Sending:
             self._retrying(self._hand_over_last)
 
     def finish(self) -> None:
-        """Wait until all messages have their outcome.
-
-        Raises:
-            NotDelivered: the broker did not accept one.
-            SparkSourceError: it is away, or refuses.
-        """
+        """Wait until all messages have their outcome."""
         self._settle_down_to(0)
 
     # --- parts ------------------------------------------------------------------------------------

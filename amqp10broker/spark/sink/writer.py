@@ -49,8 +49,6 @@ class Sent(WriterCommitMessage):
 
 
 class SinkWriter(DataSourceArrowWriter):
-    """The writer of a batch query."""
-
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
         """Check columns and options, and that the broker allows sending.
 
@@ -83,12 +81,7 @@ class SinkStreamWriter(DataSourceStreamArrowWriter):
     """The writer of a streaming query, created for each batch. Output mode complete sends all rows again."""
 
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
-        """Check columns and options; the broker is not contacted, since each batch would have to wait for it.
-
-        Raises:
-            ColumnError: the DataFrame does not have the columns of messages.
-            OptionError: the messages have no destination.
-        """
+        # The broker is not contacted, since each batch would have to wait for it.
         self._options = options
         self._plan = plan(schema, options)
 

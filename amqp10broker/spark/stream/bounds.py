@@ -67,8 +67,6 @@ class StreamEnds(Protocol):
 
 
 class ManagedEnds:
-    """Reads `first_offset` and `next_offset` from the broker's management node."""
-
     def __init__(self, management: Management, stream: str) -> None:
         self._management = management
         self._stream = stream
@@ -105,11 +103,7 @@ class ProbedEnds:
         return Bounds(first, last + 1, dense=False)
 
     def offset_at(self, spec: str | Timestamp) -> int | None:
-        """Return the offset of the first message for an offset specification, None if none arrives.
-
-        Raises:
-            ClientError: as `bounds`.
-        """
+        """Return the offset of the first message for an offset specification, None if none arrives."""
         receiver = attach(self._client, self._stream, spec)
         self._fetch(receiver, 1)
         receiver.detach()
@@ -127,7 +121,6 @@ def queue_entry(management: Management, queue: str) -> dict[Any, Any]:
 
     Raises:
         QueueUnusable: the queue does not exist, or is not a stream.
-        ClientError: the connection or its session or link has ended.
     """
     status, body = management.ask("GET", queue_address(queue))
     if status == 404:
@@ -142,7 +135,6 @@ def queue_entry(management: Management, queue: str) -> dict[Any, Any]:
 
 
 def not_a_stream(queue: str, kind: str) -> QueueUnusable:
-    """Return the error for a queue of another kind."""
     return QueueUnusable(
         f"'{queue}' is a {kind} queue and no stream: read it with the option queue (and spoolLocation), or "
         "name a stream"
@@ -150,12 +142,7 @@ def not_a_stream(queue: str, kind: str) -> QueueUnusable:
 
 
 def ends_of(client: Client, stream: str, timeout_s: float) -> StreamEnds:
-    """Return the way to find the bounds that this broker supports.
-
-    Raises:
-        QueueUnusable: the queue does not exist, or is not a stream.
-        ClientError: the connection has ended.
-    """
+    """Return the way to find the bounds that this broker supports."""
     try:
         management = Management(client, timeout_s=max(timeout_s, _ANSWER_TIMEOUT_MIN_S))
         entry = queue_entry(management, stream)
@@ -212,11 +199,7 @@ def ends_there(receiver: BulkReceiver) -> bool:
 
 
 def offset_of(payload: bytes) -> int:
-    """Return the offset that an encoded message of a stream carries.
-
-    Raises:
-        ReadStalled: it carries none.
-    """
+    """Return the offset that an encoded message of a stream carries."""
     offset = read_row(payload).offset
     if offset is None:
         raise ReadStalled("a message came without the annotation x-stream-offset: is this a stream?")
@@ -245,11 +228,7 @@ class Questions:
         return self._ask(lambda client, ends: ends.bounds())
 
     def offset_at(self, time_ms: int) -> int | None:
-        """Return the first offset for a time, to the precision of chunks; None if all messages are older.
-
-        Raises:
-            SparkSourceError: as `bounds`.
-        """
+        """Return the first offset for a time, to the precision of chunks; None if all messages are older."""
 
         def ask(client: Client, ends: StreamEnds) -> int | None:
             probe = ProbedEnds(client, self._options.stream, self._options.idle_timeout_s)

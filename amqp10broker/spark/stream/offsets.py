@@ -63,11 +63,9 @@ class StreamOffset:
     declaration_id: str | None = None
 
     def is_of_another(self, declaration_id: str | None) -> bool:
-        """Return whether it is known to belong to a stream with another id."""
         return None not in (declaration_id, self.declaration_id) and declaration_id != self.declaration_id
 
     def written(self, stream: str) -> dict[str, Any]:
-        """Return the JSON object for Spark."""
         found: dict[str, Any] = {stream: self.next}
         if self.declaration_id is not None:
             found[f"{stream}.{_ID}"] = self.declaration_id

@@ -120,7 +120,7 @@ class _Reading:
         finally:
             self._client.abort()
 
-    # --- every offset is a message that must come ---------------------------------------------------
+    # --- without a filter: each offset is a message -------------------------------------------------
 
     def _all(self, receiver: BulkReceiver) -> Iterator[pa.RecordBatch]:
         end = self._piece.end
@@ -161,7 +161,7 @@ class _Reading:
         self._lost(self._piece.end - self.position, f"the stream ends at {self._bounds().next}")
         self.position = self._piece.end
 
-    # --- some offsets are no messages, or none that the filter lets through -------------------------
+    # --- with a filter, or offsets that are not messages --------------------------------------------
 
     def _drained(self, receiver: BulkReceiver) -> Iterator[pa.RecordBatch]:
         # Each grant is a drain, so that the broker reports when it has examined everything.

@@ -48,8 +48,6 @@ def batch_reader(options: StreamOptions) -> DataSourceReader:
 
 
 class StreamReader(DataSourceReader):
-    """Reads the offsets that the options name, or all that exist now."""
-
     def __init__(self, options: StreamOptions) -> None:
         self._options = options
         self._pushed = Pushed()
@@ -101,7 +99,7 @@ class StreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.__dict__.update(state)
         self._questions = Questions(self._options)
 
-    # --- what is to be read -----------------------------------------------------------------------
+    # --- planning ---------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
         bounds = self._bounds()
