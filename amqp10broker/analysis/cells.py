@@ -1,11 +1,8 @@
 """Adds up all events of a recording in one pass, to a few hundred cells.
 
-A cell is a run, a kind of event, a reason, a stream, a bucket of the log-histogram and a protocol; its sums
-suffice for all figures. Each column is a sum or a maximum, so that parts can be merged: the same expressions
-serve the batch, where a cell covers a whole run, and the stream, where it covers one second.
-
-A count belongs to the run if the event's time lies in it; an elapsed time belongs to it with the part that
-lies in it, so that a link that has waited since before the end of the warm-up is counted once
+A cell is a run, a kind of event, a reason, a stream, a bucket of the log-histogram and a protocol. Each
+column is a sum or a maximum, so that the same expressions serve the batch and the stream. A count belongs to
+the run if the event's time lies in it, and an elapsed time with the part that lies in it
 (`docs/analysis.md`).
 """
 
@@ -97,7 +94,6 @@ def cut(events: DataFrame, runs: Sequence[tuple[str, int, int | None]]) -> DataF
     """Add the part of each event that lies in its run, and drop events of other runs.
 
     Args:
-        events: as `read_events`.
         runs: run id, its beginning and its end in ns; None is the last event.
 
     Returns:
@@ -136,11 +132,7 @@ def aggregate(events: DataFrame, *more_keys: Column) -> DataFrame:
     """Add up the cells: one pass, one shuffle of small partial sums.
 
     Args:
-        events: as `cut` or `uncut` returns them.
         more_keys: further columns to group by, before the others.
-
-    Returns:
-        One row per cell, columns as in `Cell`.
     """
     from pyspark.sql import functions as F
 

@@ -33,7 +33,6 @@ class ConfigurationFigures:
     """All repetitions of one configuration.
 
     Attributes:
-        estimates: by the names of `METRICS`, as far as recorded.
         stalls: mean share of link time, by side and reason.
     """
 
@@ -105,7 +104,6 @@ def compare(members: Sequence[ConfigurationFigures], metric: str, *, highest: bo
 
     Args:
         members: of one group; those with different rate limits are compared separately.
-        metric: one of `METRICS`.
         highest: whether the best is the highest mean; else the lowest.
     """
     by_rate: dict[float | None, list[ConfigurationFigures]] = {}

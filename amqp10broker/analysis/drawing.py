@@ -102,7 +102,6 @@ def as_svg(figure: Any, number: int, title: str) -> str:
     """Return the figure as an SVG element for a page.
 
     Args:
-        number: of the figure in the page.
         title: for screen readers.
     """
     from matplotlib.backends.backend_svg import FigureCanvasSVG

@@ -1,14 +1,4 @@
-"""Errors of the analysis; each contains advice.
-
-::
-
-    BrokerError
-    `-- AnalysisError
-        |-- NothingToAnalyse    the recording is valid, and nothing in it counts
-        |-- OutputNotWritable   report and tables cannot be written
-        |-- SparkFailed         Spark has failed
-        |-- FollowFailed        likewise, while a recording was followed
-        `-- CannotStart         something that the analysis needs is not installed
+"""Errors of the analysis; each contains a remedy.
 
 A folder that is not a recording is a `recording.errors.RecordingError`.
 """

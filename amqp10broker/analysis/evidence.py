@@ -38,7 +38,6 @@ def weaknesses(
 
     Args:
         pool: all that was compared; at least the chosen and the best.
-        best: the settings with the best mean.
         tried: settings of the whole sweep; some may have been excluded before.
         highest: whether the best is the highest mean; else the lowest.
         tolerance: share of the best that the choice may give up.
@@ -133,7 +132,6 @@ def held_back(
     """Report settings that the links of the choice wait for, and that the sweep did not vary.
 
     Args:
-        swept: settings of the whole sweep.
         waits: share of link time by side and reason, for the choice.
     """
     found = []

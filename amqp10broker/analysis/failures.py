@@ -18,11 +18,7 @@ _PROBLEM_MAX: Final = 300
 
 @contextmanager
 def explained(folder: Path) -> Iterator[None]:
-    """Turn an exception of Spark inside the context into `SparkFailed`.
-
-    Raises:
-        SparkFailed: Spark has failed.
-    """
+    """Turn an exception of Spark inside the context into `SparkFailed`."""
     try:
         yield
     except spark_errors() as error:

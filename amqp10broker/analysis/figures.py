@@ -136,7 +136,6 @@ def measure(run: Mapping[str, Any], cells: Sequence[Cell]) -> Measured:
 
     Args:
         run: its row, by the names of `schema.RUN_FIELDS`.
-        cells: of this run alone.
     """
     began, ended = run["began_ns"], run["ended_ns"]
     last = max((cell.last_ns for cell in cells), default=began)

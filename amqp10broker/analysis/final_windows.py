@@ -1,9 +1,8 @@
 """Detects the end of a followed recording, and closes its last seconds.
 
-A stream closes a second when later events have arrived. After the last run none arrive, and its last seconds
-would stay open for ever. So when each run has its end, and no file has appeared for as long as files may be
-late, the open seconds are computed as a batch. The stream is not notified: if another run begins later, it
-closes the same seconds, and they are omitted there.
+A stream closes a second when later events have arrived, so its last seconds would stay open for ever. When
+each run has its end, and no file has appeared for as long as files may be late, the open seconds are computed
+as a batch. If another run begins later, the stream closes the same seconds again, and they are omitted there.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ class Ending:
 
     Args:
         late_s: how long files may be late.
-        clock: seconds, of which only differences count.
     """
 
     def __init__(self, folder: Path, late_s: float, clock: Callable[[], float] = time.monotonic) -> None:

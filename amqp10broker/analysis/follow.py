@@ -1,13 +1,9 @@
 """Follows a growing recording by Structured Streaming: one line per second and run.
 
-The cells are those of the batch, by windows of one second of event time. A window is closed when the
-watermark, the latest event time less `late_s`, has passed it; then it is printed and stored, once. Files
-appear when they are complete (up to ten seconds after their first event, `recording.parquet`), from several
-processes that do not wait for each other, so the watermark must lag by more than that. An event that arrives
-after its window was closed is omitted here, though not in the batch. When all runs have ended,
-`final_windows` closes the rest.
-
-Warm-up is included: rows of runs are not read, since a run may not have one yet.
+A window of one second is closed when the watermark, the latest event time less `late_s`, has passed it; then
+it is printed and stored, once. Files appear up to ten seconds after their first event (`recording.parquet`),
+so the watermark must lag by more than that; later events are omitted here, though not in the batch. When all
+runs have ended, `final_windows` closes the rest. Warm-up is included, since a run may not have its row yet.
 """
 
 from __future__ import annotations
@@ -63,7 +59,6 @@ class Window:
     """One second of one run.
 
     Attributes:
-        start_s: since 1970.
         in_per_s: deliveries from publishers; messages sent by clients if the broker's links were not
             recorded.
         stall_reason: the reason of most link time spent waiting, except for consumers of empty queues.
@@ -149,7 +144,6 @@ def windowed(events: DataFrame, late_s: int | None = None) -> DataFrame:
     """Return the cells of each second, for a stream or a batch.
 
     Args:
-        events: as `cells.read_events`.
         late_s: seconds by which the watermark lags, for a stream.
     """
     from pyspark.sql import functions as F
@@ -180,10 +174,7 @@ def follow(
 
     Args:
         folder: of the recording; it may exist before its first event, and is not written to.
-        output: for windows and checkpoint.
-        spark: the session; it is not stopped.
         tell: called with each line; its exceptions end the function.
-        late_s: lag of the watermark, as `LATE_S`.
         available_now: end when all existing files have been read, instead of waiting for more.
 
     Raises:
@@ -239,10 +230,6 @@ def check_folder(folder: Path) -> bool:
 
     Returns:
         Whether something was recorded there, or is about to be.
-
-    Raises:
-        NotARecording: the folder does not exist, or a file in it is damaged.
-        OtherVersion: it has another layout.
     """
     if not folder.is_dir():
         raise NotARecording(str(folder), "is no folder")

@@ -1,11 +1,8 @@
-"""Log-histograms: latencies as counts by bucket, so that parts can be added.
+"""Log-histograms: latencies as counts by bucket, so that parts can be added in any order.
 
-A bucket is a sixteenth of an octave: bucket b holds the values from 2^(b/16) ns up to, not including,
-2^((b+1)/16) ns. Two histograms are merged by adding their counts, in any order and grouping, so that one
-expression serves a batch, a stream of batches and several machines. A quantile of the histogram lies in the
-same bucket as the exact one, so its error is at most a factor of `RATIO` (4.4 %) in either direction;
-interpolation on the logarithmic scale usually leaves far less. Values below 1 ns (clocks that disagree) have
-a bucket of their own and read as 0.
+Bucket b holds the values from 2^(b/16) ns up to, not including, 2^((b+1)/16) ns. A quantile of the histogram
+lies in the same bucket as the exact one, so its error is at most a factor of `RATIO` (4.4 %) in either
+direction. Values below 1 ns (clocks that disagree) have a bucket of their own and read as 0.
 """
 
 from __future__ import annotations

@@ -42,7 +42,6 @@ def analyse(folder: Path, output: Path, aim: Aim, spark: SparkSession, progress:
 
     Args:
         output: a folder, created if necessary; files of an earlier analysis are replaced.
-        spark: the session; it is not stopped.
 
     Raises:
         RecordingError: the folder is not a recording that this version reads.

@@ -335,8 +335,6 @@ def stalls(
     """Draw the share of link time by reason, one bar per configuration; None if no link waited.
 
     Args:
-        members: as many as fit in a picture.
-        chosen: highlighted.
         names: of the bars, if they are not the settings.
     """
     sides = [

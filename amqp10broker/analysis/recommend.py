@@ -1,11 +1,8 @@
 """Recommends settings for an aim, with reasons and the weaknesses of the evidence.
 
 Of all settings whose mean is within `TOLERANCE` of the best, the smallest are recommended: a larger credit or
-window that adds no speed costs memory, and makes one link wait for another. Settings that are further behind
-in the mean are not recommended even if noise hides the difference; the report states that.
-
-A recording of a broker in use is an experiment only if its load was constant; since the recording does not
-prove that, it is the first note beside such a recommendation.
+window that adds no speed costs memory, and makes one link wait for another. A recording of a broker in use is
+an experiment only if its load was constant, which the first note beside such a recommendation states.
 """
 
 from __future__ import annotations
@@ -102,7 +99,6 @@ class Recommendation:
     Attributes:
         figure: the figure compared: "throughput", "end-to-end p99", "confirm p99", "resident memory".
         as_good: within the tolerance of the best, including the chosen one.
-        weak: weaknesses of the evidence.
         unproven: why the runs do not show that these settings are better than any other; None if they do.
         notes: limits to using these settings elsewhere than in the runs.
     """
@@ -207,11 +203,7 @@ def candidate_of(figures: ConfigurationFigures) -> Candidate:
 
 
 def recommend(group: str, candidates: Sequence[Candidate], aim: Aim) -> Recommendation | Undecided:
-    """Recommend the smallest settings that serve the aim as well as the best.
-
-    Args:
-        group: description of the measurement.
-    """
+    """Recommend the smallest settings that serve the aim as well as the best."""
     measured = [one for one in candidates if one.throughput_per_s]
     if not measured:
         return Undecided(group, aim.describe(), "no run of it has a throughput")

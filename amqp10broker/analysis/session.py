@@ -25,12 +25,10 @@ def analysis_session(master: str, memory: str, more: Mapping[str, str] | None = 
 
     Args:
         master: ``local[*]``, ``local[N]`` or ``spark://127.0.0.1:PORT``.
-        memory: of the JVM, in Spark's notation: ``2g``.
         more: settings of Spark that override the defaults.
 
     Raises:
         CannotStart: Java, pyspark, matplotlib or jinja2 is missing, or Java does not start.
-        SparkSourceError: the master is not one of these.
     """
     check_installed()
     conf = {
@@ -76,12 +74,7 @@ def _not_started(error: Exception, memory: str) -> CannotStart:
 
 @contextmanager
 def command_session(master: str, memory: str) -> Iterator[SparkSession]:
-    """Provide `analysis_session` to a process with no other task; ctrl-C ends it without output from Spark.
-
-    Raises:
-        CannotStart: as `analysis_session`.
-        SparkSourceError: as `analysis_session`.
-    """
+    """Provide `analysis_session` to a process with no other task; ctrl-C ends it without output of Spark."""
     # py4j logs each interrupted call with a traceback to the root logger; Spark logs each error that it
     # throws, and the analysis reports it in words.
     logging.getLogger().addHandler(logging.NullHandler())

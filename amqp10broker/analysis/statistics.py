@@ -1,8 +1,7 @@
-"""Means, confidence intervals and differences of few repetitions.
+"""Means, confidence intervals and differences of few repetitions (three to ten).
 
-Repetitions are few (three to ten) and their spread is unknown beforehand, so intervals are Student's. Whether
-two settings differ is judged by the scatter of all that are compared (`Scatter`). One repetition has no
-spread: its interval is None, never zero.
+Intervals are Student's, because the spread is unknown beforehand; one repetition has None, never zero.
+Whether two settings differ is judged by the scatter of all that are compared (`Scatter`).
 """
 
 from __future__ import annotations
@@ -73,7 +72,6 @@ class Scatter:
 
     Attributes:
         noise: deviation of one repetition from its mean, as a share of it.
-        freedom: degrees of freedom of `noise`.
         repetitions: mean number per setting, of settings with several.
     """
 

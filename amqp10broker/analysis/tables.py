@@ -96,12 +96,7 @@ def tables_of(
     recommended: Sequence[Recommendation | Undecided],
     waits: Sequence[LinkWait],
 ) -> dict[str, list[Row]]:
-    """Return the rows of all `TABLES`, by name.
-
-    Args:
-        recommended: one for each group of the configurations, in their order.
-        waits: of single links, the longest first.
-    """
+    """Return the rows of all `TABLES`, by name."""
     return {
         "runs": [_spread(asdict(each.figures)) for each in measured],
         "configurations": [_configuration(each) for each in found],

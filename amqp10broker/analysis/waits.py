@@ -1,15 +1,10 @@
 """Finds the longest waits of single links, with time, duration and reason.
 
-An event of a link has a reason and the time for which it applied, and a wait is a chain of such events
-without a gap and without a delivery. A waiting link has an event each second, and one whenever its queue or
-its window changes.
-
-To avoid sorting all events, they are first added up by link, reason and second. Where the times of a second
-have no gap, it is a piece of a chain; else the longest of its events counts. So a wait is exact if nothing
-else happened in its seconds, and else too short by a part of its first and last second. A special reason
-counts as its general one, so that a wait is not cut where the case changes; the last case is reported.
-
-Waits of consumers without an obstacle (the queue was empty, or another consumer is active) are omitted.
+A wait is a chain of events of a link without a gap and without a delivery. To avoid sorting all events, they
+are first added up by link, general reason and second; where the times of a second have a gap, the longest of
+its events counts. So a wait is exact if nothing else happened in its seconds, and else too short by a part of
+its first and last second. Waits of consumers without an obstacle (the queue was empty, or another consumer is
+active) are omitted.
 """
 
 from __future__ import annotations
@@ -42,7 +37,6 @@ class LinkWait:
     Attributes:
         side: ``publisher`` or ``consumer``.
         link: its name (AMQP 0-9-1: consumer tag); None with the next four if no names were recorded.
-        reason: in words: ``credit withheld by sync``.
         began_ns: since 1970.
     """
 

@@ -1,20 +1,16 @@
 """The definition of a flow event, of a run, and of the layout of their files.
 
 An event is a record of fixed size (`PACK`); its columns in Parquet have the same names and order. The meaning
-of a column depends on the kind of event (`Kind`). A column that a kind does not mention is 0.
-
-A recording is a folder::
+of a column depends on the kind of event (`Kind`); a column that a kind does not mention is 0. A recording is
+a folder::
 
     DIR/runs.parquet/RUN_ID.parquet               one row with the columns `RUN_FIELDS`
     DIR/events/run_id=RUN_ID/part-WRITER-NUMBER.parquet   zstd; WRITER: broker, clients
     DIR/names/RUN_ID.jsonl                        names of the links (`recording.link_names`)
 
-``runs.parquet`` is a data set of one file per run, so that several processes can add to one recording without
-rewriting each other's files. A file gets its name when it is complete; until then its name begins with ``_``,
-which readers ignore. (Recordings before 2026-11-22 have no ``part-`` prefix; all files that do not begin with
-``_`` are read.) A run id belongs to the one broker that created the folder of its events.
-
-Standard library only: numpy and Arrow forms are derived from `FIELDS` where they are needed.
+A file gets its name when it is complete; until then its name begins with ``_``, which readers ignore.
+(Recordings before 2026-11-22 have no ``part-`` prefix.) A run id belongs to the one broker that created the
+folder of its events. Numpy and Arrow forms are derived from `FIELDS` where they are needed.
 """
 
 from __future__ import annotations

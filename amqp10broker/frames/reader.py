@@ -29,7 +29,6 @@ class Frame:
         data: the bytes up to the payload of a transfer or the content of a body frame, without secrets; empty
             for SASL frames, and for unreadable bytes, since any of them may be a password.
         payload: that payload or content; empty if it was not recorded.
-        payload_bytes: its length.
         said: text shown instead of the body, if there is none or `data` is incomplete.
     """
 

@@ -1,8 +1,7 @@
-"""Recordings of frames: one JSON document per line, so that ``grep``, pandas and Spark can read them.
+"""Recordings of frames: one JSON document per line, as described in `docs/frames.md`.
 
-The first line of a file, and of a stream of lines, identifies the format. Each further line is about one
-connection: recording begins; a link or consumer that existed by then; a frame; or its end. Contents of
-messages are omitted except for their sizes, and so are all secrets. `docs/frames.md` describes the fields.
+The first line identifies the format. Each further line is about one connection: recording begins; a link or
+consumer that existed by then; a frame; or its end. Contents of messages and all secrets are omitted.
 """
 
 from __future__ import annotations
@@ -41,10 +40,8 @@ class Listening:
 
     Attributes:
         at_ns: nanoseconds since 1970.
-        connection: its number at the broker.
         protocol: as far as it is known.
         begins: no byte has been received so far; otherwise the state before is unknown.
-        tls: the connection is encrypted.
         transport: ``tcp``, ``tls`` or ``websocket``.
     """
 
@@ -63,8 +60,6 @@ class Known:
 
     Attributes:
         at_ns: nanoseconds since 1970.
-        channel: of its session, or the channel.
-        role: of the client.
         name: the link's name, or the consumer's tag.
         address: its address, or the queue.
         handle: the broker's; None in AMQP 0-9-1.

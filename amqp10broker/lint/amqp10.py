@@ -63,7 +63,6 @@ class _Receiver(_Link):
         delivery_count: the broker's; counts its deliveries.
         granted: delivery-count and link-credit of the last flow; None without one.
         grants: number of flows with credit.
-        settling: of its deliveries.
         idle_ns: when it had used its credit and settled all; None otherwise.
     """
 
@@ -80,7 +79,6 @@ class _Sender(_Link):
     """A link on which the client sends.
 
     Attributes:
-        tags: of unsettled deliveries.
         settled: number of messages that were sent settled.
         refused: number of consecutive messages that no queue took.
         whole: no delivery is incomplete.

@@ -27,7 +27,6 @@ class Rule:
 
     Attributes:
         id: stable name.
-        sort: category.
         finds: the pattern, with its bounds.
         why: effect on the client or on others.
         to_do: the remedy.
@@ -60,7 +59,6 @@ class Finding:
         connection: number of the connection; 0: several connections.
         where: a link, a session, a channel; empty: the connection.
         said: the observation, with figures.
-        evidence: the first frames of it.
     """
 
     rule: Rule

@@ -43,10 +43,7 @@ class Node:
         cluster_id: stable id of the cluster.
         client_version: of prometheus-client.
         now_s: seconds since the epoch.
-        uptime_s: since the start.
-        open_fds, max_fds: file descriptors.
         memory, memory_limit, disk_free, disk_limit: bytes.
-        alarms: names of the active ones.
         peers_lost: nodes of the cluster that cannot be reached.
         commits: of the journal; None without one.
     """
@@ -104,10 +101,7 @@ class Past:
     Attributes:
         connections: number.
         parts: number of sessions or channels, by protocol.
-        measures: histograms, by protocol.
         blocked_s: seconds in which bytes waited for their sockets.
-        bytes_in, bytes_out: from and to their clients.
-        counters: by protocol.
     """
 
     connections: int
@@ -150,7 +144,6 @@ class Samples:
     """The samples of one metric.
 
     Attributes:
-        labels: names.
         samples: suffix of the name, values of the labels, and the value; an iterator, to be used once.
         goes_on: these samples continue a metric.
     """

@@ -27,8 +27,6 @@ class Family:
     """One metric.
 
     Attributes:
-        name: as it is exposed.
-        help: the meaning, one line.
         labels: of its samples; for a group's metric, those in addition to the group's.
     """
 
@@ -45,8 +43,6 @@ class Group:
     Attributes:
         name: as in the parameter ``family``.
         prefix: of the names of its metrics; the detailed form adds ``detailed_`` or ``cluster_``.
-        labels: that identify an object.
-        families: of each object.
         summed: the aggregated form has the sums.
         per_object: ``/metrics/per-object`` has the rows.
         bounded: rows are limited to `ROWS_MAX`, because clients can create any number of these objects.

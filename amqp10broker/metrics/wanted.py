@@ -68,11 +68,9 @@ def wanted(
     """Parse a request.
 
     Args:
-        form: by its path.
         families: names of groups, of the detailed form; unknown ones are ignored, as in RabbitMQ.
         vhosts: empty means all.
         queue: a regular expression for names of queues.
-        accept: the header.
 
     Raises:
         InvalidArgument: the expression is invalid, or cannot be searched for in bounded time.

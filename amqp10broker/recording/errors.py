@@ -1,14 +1,4 @@
-"""Errors of recordings; each contains a remedy.
-
-::
-
-    BrokerError
-    `-- RecordingError        the folder of a recording cannot be used; contains folder and reason
-        |-- ArrowMissing      pyarrow is not installed
-        |-- NotWritable       the folder or a file in it cannot be written; also when the disk is full
-        |-- NotARecording     the folder does not contain a recording, or a file is damaged
-        `-- OtherVersion      it was written with another layout of events
-"""
+"""Errors of recordings; each contains a remedy."""
 
 from __future__ import annotations
 

@@ -1,11 +1,9 @@
-"""The names of the links of a run, in a file beside its events.
+"""The names of the links of a run, in a file beside its events, which have only numbers.
 
-An event has only numbers (connection, channel and handle), to keep recording cheap. The names are in
-``names/RUN_ID.jsonl``, a line of JSON (`LinkName`) for each link when it is first seen. A line is written at
-once and never changed, so that a broker that is killed leaves the names of all that it recorded. Handles are
-reused: a name is valid from its time until the next one with the same numbers.
-
-Recordings before 2026-11-22 have no such file, and are otherwise the same.
+``names/RUN_ID.jsonl`` has a line of JSON (`LinkName`) for each link when it is first seen; a line is written
+at once, so that a broker that is killed leaves the names of all that it recorded. Handles are reused: a name
+is valid from its time until the next one with the same numbers. Recordings before 2026-11-22 have no such
+file.
 """
 
 from __future__ import annotations
@@ -34,8 +32,6 @@ class LinkName:
 
     Attributes:
         ts_ns: wall clock since 1970; before, the numbers belonged to another link.
-        kind: `LINK_IN` or `LINK_OUT`.
-        connection, channel, handle: as in the events.
         link: its name; the tag of a consumer of AMQP 0-9-1, "" for the publishing side of a channel.
         address: of AMQP 1.0, or a queue's name; "" for an anonymous terminus, and for the publishing side of
             a channel.

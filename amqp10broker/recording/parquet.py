@@ -61,14 +61,11 @@ class EventWriter:
         Args:
             prefix: the writer: "broker", "loader-1"; files are named ``part-PREFIX-NUMBER.parquet``, and
                 ``part-NUMBER.parquet`` without one. Numbers continue after those of existing files.
-            part_events_max: events after which a part is complete.
             part_seconds_max: age after which a part is complete, checked in `write` and `tick`.
             row_group_events: events that wait in memory for a row group.
             clock: seconds, of which only differences count.
 
         Raises:
-            ArrowMissing: pyarrow is not installed.
-            NotWritable: the folder cannot be created.
             ValueError: the run id or the prefix is not a safe file name.
         """
         self._pq = load_parquet()
@@ -200,9 +197,7 @@ def read_events(recording: str | os.PathLike[str], run_id: str) -> Any:
     """Return all events of a run as one unsorted Arrow table, for tests and small recordings.
 
     Raises:
-        ArrowMissing: pyarrow is not installed.
         NotARecording: the run has no events, or a file is damaged.
-        OtherVersion: a file has another layout.
     """
     pa, pq = load_arrow(), load_parquet()
     folder = events_folder(recording, run_id)

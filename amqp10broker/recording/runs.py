@@ -76,7 +76,6 @@ def write_run(recording: str | os.PathLike[str], run: Run) -> Path:
     """Write a run's row, atomically replacing an existing one, and return its file.
 
     Raises:
-        ArrowMissing: pyarrow is not installed.
         NotWritable: the system does not allow it.
     """
     pa, pq = load_arrow(), load_parquet()
@@ -108,11 +107,7 @@ def claim_run(recording: str | os.PathLike[str], run: Run, number: int = 1) -> t
         run: the row, with the name as run id: the first run of a name has it as its id.
         number: to begin with: 2 for ``NAME-2``.
 
-    Returns:
-        The row with its run id, and the number.
-
     Raises:
-        ArrowMissing: pyarrow is not installed.
         NotWritable: the system does not allow it.
         ValueError: the name is too long for a number behind it.
     """
@@ -175,7 +170,6 @@ def read_runs(recording: str | os.PathLike[str]) -> list[Run]:
     """Return all runs of a recording, in the order of their beginnings.
 
     Raises:
-        ArrowMissing: pyarrow is not installed.
         NotARecording: the folder of runs is missing, empty, or has a damaged file.
         OtherVersion: it has another layout.
     """

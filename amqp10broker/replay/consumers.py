@@ -1,8 +1,7 @@
-"""Derives from recorded frames how fast consumers are, and what their deliveries waited for.
+"""Derives from frames recorded at the broker how fast consumers are, and what their deliveries waited for.
 
-A delivery waits for credit, and credit for the client: for the network, and for its work. The recording was
-made at the broker; a flow that counts a delivery arrives at least one round trip after the delivery was sent,
-so the shortest such time bounds the round trip from above, and the excess of a flow or an outcome is work.
+A flow that counts a delivery arrives at least one round trip after the delivery was sent, so the shortest
+such time bounds the round trip from above, and the excess of a flow or an outcome is the client's work.
 """
 
 from __future__ import annotations
@@ -45,7 +44,6 @@ class Consumer:
     """A recorded link on which a client receives. Times are in seconds.
 
     Attributes:
-        link: from the ledger.
         sent: time of the last frame of each delivery.
         sizes: payload bytes of each.
         grants: flows of the client for it.
@@ -111,7 +109,6 @@ class Work:
         renew_at: share of the credit that is left when the client grants again.
         bound: maximum of deliveries received or granted without outcome, as a multiple of the credit.
         by_finish: the client counts a delivery as received when it has finished it.
-        waits: seconds of the recording by reason.
         work_seen, supply_seen: whether the recording shows how fast the client, and the broker, are by
             themselves.
     """

@@ -28,7 +28,6 @@ def deliver(habits: Consuming, *, credit: int, round_trip_s: float, messages: in
     """Simulate a broker that always has a message, at its pace, until it has delivered `messages` messages.
 
     Args:
-        credit: granted by the consumer.
         round_trip_s: seconds; each way takes half of it.
         messages: at least 2.
     """
@@ -39,7 +38,6 @@ class Delivering:
     """The simulation of one link, as `deliver` describes it.
 
     Args:
-        credit: granted by the consumer.
         way_s: seconds from one side to the other.
     """
 

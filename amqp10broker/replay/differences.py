@@ -27,9 +27,7 @@ class Difference:
     """One difference, or several of a kind at one place.
 
     Attributes:
-        connection: its number in the recording.
         where: link, session or channel; empty for the connection.
-        said: a clause with both values.
     """
 
     kind: Kind

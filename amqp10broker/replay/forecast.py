@@ -36,8 +36,6 @@ class Settings:
     """The settings of a forecast; None is as recorded.
 
     Attributes:
-        max_link_credit: messages.
-        max_incoming_window: transfers.
         client_credit: messages that a receiving client grants.
     """
 
@@ -61,12 +59,8 @@ class Forecast:
     """The forecast for one publisher or consumer.
 
     Attributes:
-        connection: its number.
-        link: description of the link.
         receives: the client receives: `credit` is its own then, and `window`, which is not modelled, None.
-        messages: number recorded.
         rate: recorded messages per second.
-        credit, window, round_trip_s: of the recording.
         waits: shares of the recorded time by reason.
         check: the model with the settings of the recording.
         run: the model with the requested settings.
@@ -92,7 +86,6 @@ class Known:
     """The publishers of one session of a recording, independent of requested settings.
 
     Attributes:
-        over: the transport.
         publishers, paces: in the same order, at least one.
         window: the broker's incoming-window.
         checks: the model with the settings of the recording, for each publisher.
@@ -140,7 +133,6 @@ class KnownConsumer:
     """A consumer of a recording, independent of requested settings.
 
     Attributes:
-        over: the transport.
         check: the model with the credit and the round trip of the recording.
     """
 

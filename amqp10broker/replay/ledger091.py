@@ -48,8 +48,6 @@ class Consumer:
     Attributes:
         queue: as the client named it.
         tag: empty until the broker has chosen it.
-        ids: delivery-tags that it got.
-        cancelled: by the broker.
     """
 
     queue: str
@@ -67,16 +65,10 @@ class Channel:
     """One channel.
 
     Attributes:
-        gone: either side has closed it.
-        error: of the broker's close; None without one.
         confirms: the client has requested confirms.
         published: messages so far; with confirms this is the number of the last one.
-        outcomes: by number of the message.
         returned: messages that were returned, by reply.
-        replies: names of the broker's answers, in order.
-        gets: answers to basic.get.
         names: the broker's names of queues that the client did not name.
-        consumers: in order.
         tags: consumer and place on it, by delivery-tag.
         unsettled: delivery-tags, oldest first.
         stopped: the broker has sent channel.flow false.
@@ -221,13 +213,9 @@ class Ledger091:
     """The state of one connection.
 
     Attributes:
-        started, tuned, opened: progress of the handshake.
-        closing: the client has sent connection.close.
         closed: close-ok has arrived.
         error: of the broker's close; None without one.
         blocked: the broker does not read publishes.
-        channels: those that exist.
-        all_channels: in order.
         answers: number of frames of the broker that begin or end something, or answer the client.
     """
 

@@ -41,22 +41,17 @@ class Link:
     """One link.
 
     Attributes:
-        sends: the client sends.
         address: of the broker's end.
         dynamic: the broker is to choose the address.
-        handle: the client's.
         left_out: why it cannot be played; empty if it can.
-        attached: the broker has answered.
         gone: either side has detached.
         error: of the broker's detach; "" without one, None without a detach.
         base: the sender's first delivery-count.
         begun, whole: deliveries whose first, whose last frame was sent.
-        ids: their delivery-ids, in order.
         outcomes: of the client's messages, by delivery-id.
         first_credit: of the broker's first flow for it.
         limit: deliveries that the credit of the client's sender allows, counted from the first.
         draining: the client has requested a drain that is unanswered.
-        drained: answers to drains.
     """
 
     name: str
@@ -100,14 +95,10 @@ class Session:
     """One session.
 
     Attributes:
-        channel: the client's.
-        begun: the broker has answered.
         window: the broker's first incoming-window.
         gone: either side has ended it.
         error: of the broker's end; "" without one, None without an end.
         next_incoming: transfer-id of the broker's next transfer.
-        next_outgoing: of the client's.
-        links: by the client's handle.
         own: links of the client's messages, by delivery-id.
         got: link and place on it of the broker's messages, by delivery-id.
     """
@@ -143,10 +134,8 @@ class Ledger10:
 
     Attributes:
         opened: the broker's open frame; None before it.
-        closing: the client has sent close.
         error: of the broker's close; "" without one, None without a close.
         sessions: those that exist, by the client's channel.
-        all_sessions: in order.
         answers: number of frames of the broker that begin or end something.
     """
 

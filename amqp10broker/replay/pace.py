@@ -1,8 +1,8 @@
-"""Derives from recorded frames how fast publishers are, and what they waited for.
+"""Derives from frames recorded at the broker how fast publishers are, and what they waited for.
 
-The recording was made at the broker. A message that uses a grant arrives there at least one round trip after
-the grant was sent; so the shortest such time bounds the round trip from above, and each gap between two
-messages divides into the part that the client could not have filled and the client's own pace.
+A message that uses a grant arrives at least one round trip after the grant was sent; so the shortest such
+time bounds the round trip from above, and each gap between two messages divides into the part that the client
+could not have filled and the client's own pace.
 """
 
 from __future__ import annotations
@@ -48,10 +48,7 @@ class Publisher:
     """A recorded link on which a client sends. Times are in seconds.
 
     Attributes:
-        link, session: from the ledger.
         arrivals: of the last frame of each message.
-        sizes: payload bytes of each message.
-        frames: transfers of each message.
         grants: time of each grant of credit, and the messages that it allowed since the attach.
         confirms: time of outcomes, and the number of messages with an outcome by then.
         confirm_s: time from each message's arrival to its outcome, if there was one.
@@ -102,8 +99,6 @@ class Recorded:
     """A recorded session with its publishers.
 
     Attributes:
-        publishers: its links on which the client sends.
-        transfers: number received.
         windows: time of each opening of the broker's window, and the transfers that it allowed since the
             begin.
     """
@@ -124,7 +119,6 @@ class Pace:
         reaction_s: seconds, beyond the round trip, from the end of a wait to the next message.
         limit: messages without outcome at most, by the client's own decision; None if there is no sign of
             one.
-        waits: seconds of the recording by reason.
         seen: whether the recording shows how fast the client is by itself.
     """
 

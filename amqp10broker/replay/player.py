@@ -35,11 +35,9 @@ class Player(ABC):
         controls: places in the recording of frames that begin or end something, and whether the client sent
             them: those keep their order over all connections.
         place: of the next step in `part`.
-        unsent: bytes for the socket.
         over: why nothing more can be played; None during the replay.
         closed: the closing handshake is complete: the socket may be closed.
         left_out: clauses on parts that are not played.
-        played: frames of the client that were sent.
         refused: the broker rejects the user.
     """
 

@@ -454,8 +454,6 @@ def content(offset: int, size: int, whole: int) -> bytes:
     """Return a part of a message of a recorded length: a data section of zeros.
 
     Args:
-        offset: where the part begins.
-        size: length of the part.
         whole: length of the message; less than four bytes cannot be a message.
     """
     if whole > 260:

@@ -64,7 +64,6 @@ class Replay:
     """The replay of all connections of a recording; `players` has one for each.
 
     Args:
-        login: replaces the recorded users.
         fast: ignore the times of the recording.
         patience_s: duration without progress after which a wait is given up.
     """

@@ -20,7 +20,6 @@ class Step:
     Attributes:
         index: its place among the frames of all connections.
         at_ns: nanoseconds since 1970.
-        sent: by the client.
     """
 
     index: int

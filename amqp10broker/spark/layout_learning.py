@@ -1,9 +1,8 @@
 """Learns the layout of a message: which of its bytes are the same in the next message of its publisher.
 
-A publisher repeats the same sections, keys and types. A `Layout` is a message without its values: pieces of
-constant bytes, values of fixed width, and values that carry their own length. `row_layouts` applies it to
-thousands of messages at once. A message that cannot be described so (two body sections, a compound value
-among the application properties) has no layout and is read alone.
+A `Layout` is a message without its values: pieces of constant bytes, values of fixed width, and values that
+carry their own length. A message that cannot be described so (two body sections, a compound value among the
+application properties) has none and is read alone.
 """
 
 from __future__ import annotations
@@ -47,7 +46,6 @@ class Value:
     """The position of a value that a row needs.
 
     Attributes:
-        code: its constructor.
         slot: number of the capture with its content; None for a constant.
         text: of a constant, as text.
     """
@@ -84,7 +82,6 @@ class Layout:
     """A message without its values.
 
     Attributes:
-        slots: number of captures.
         utf8, ascii: slots whose content must be text of that kind although no row contains it.
         body: slot of the body, or its bytes, or None for null.
         application: keys and values; None if the section is absent.

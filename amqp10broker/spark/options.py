@@ -93,7 +93,6 @@ class QueueOptions:
 
     Attributes:
         spool_location: folder that the driver and all workers can access.
-        deduplicate: by message-id.
         idle_timeout_s: silence after which a batch is complete.
     """
 
@@ -115,7 +114,6 @@ class SinkOptions:
     Attributes:
         address: AMQP 1.0 address such as ``/queues/orders``; excludes the next two.
         exchange: for rows that name none.
-        routing_key: for rows that name none.
         max_in_flight: messages without outcome, per task.
         mandatory: whether a message that no queue takes fails the task.
         idle_timeout_s: silence of the broker after which missing outcomes are given up.

@@ -40,7 +40,6 @@ class RowDecoder:
     """Decodes the messages of one stream or queue, and keeps the layouts that it has learned.
 
     Args:
-        stream: the text of the column `stream`.
         of_stream: whether messages have offsets; those of a queue have none, whatever they carry.
     """
 
@@ -117,8 +116,6 @@ class Sheet:
 
     Attributes:
         data: all their bytes, and eight more.
-        array: `data` as a numpy array.
-        size: number of bytes without the eight.
         starts, stops: positions of each message.
     """
 

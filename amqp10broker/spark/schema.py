@@ -36,9 +36,6 @@ DDL: Final = ", ".join(
 def check_schema(schema: Any) -> None:
     """Check the schema that a user gave: Spark uses any, and fails in a task if the rows differ.
 
-    Args:
-        schema: a `StructType`, as Spark passes it to a data source for reading.
-
     Raises:
         ColumnError: it is not the schema of a source.
     """

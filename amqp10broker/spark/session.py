@@ -44,13 +44,11 @@ def local_session(
     returns.
 
     Args:
-        app_name: for Spark's own pages and logs.
         cores: the master: ``local[N]``, ``local[*]`` or ``spark://127.0.0.1:PORT``.
         conf: further settings of Spark, which override the defaults; Java options are added.
         quiet: log errors alone; else warnings too. Always to standard error.
 
     Raises:
-        MissingExtraError: pyspark, pyarrow or pandas is not installed.
         JavaNotFound: there is no Java 17 or newer.
         SparkSourceError: the master is on another machine; build the session with SparkSession.builder.
     """

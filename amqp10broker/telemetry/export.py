@@ -36,7 +36,6 @@ class SpanQueue(SpanProcessor):
 
     Attributes:
         lost: spans that were not sent, and will not be.
-        sent: spans that were sent.
         taken: spans accepted in time; some of them wait, or are being exported.
     """
 
@@ -132,7 +131,6 @@ def provider(resource: Resource, ratio: float, queue: SpanQueue) -> TracerProvid
 
     Args:
         ratio: share of new traces that are recorded; others follow their parent.
-        queue: receives the spans that have ended.
     """
     made = TracerProvider(
         sampler=ParentBased(TraceIdRatioBased(ratio)), resource=resource, shutdown_on_exit=False

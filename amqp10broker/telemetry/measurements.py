@@ -35,9 +35,7 @@ def data_of(
     """Convert all metrics step by step; only the last step yields data.
 
     Args:
-        found: samples, metric by metric.
         began_ns: beginning of the counters, since 1970.
-        now_ns: time of the samples.
     """
     metrics: dict[str, Metric] = {}
     for samples in found:

@@ -71,7 +71,6 @@ class Traces:
         tracer: its sampler decides about spans without a parent.
         roots: messages without a trace may begin one.
         now_ns: returns the time since 1970.
-        queue_name: returns the name of a queue.
         lost: called for each span that could not be begun.
     """
 
@@ -151,7 +150,6 @@ class _Consumer:
     """The deliveries of a consumer.
 
     Attributes:
-        queue: its name.
         settled: all deliveries are sent settled.
         epoch: of its last `GiveBack`; older deliveries do not count.
         cancelled: no further deliveries count.
@@ -169,12 +167,7 @@ class _Consumer:
 
 
 class PartSpans:
-    """The spans of one session or channel.
-
-    Args:
-        version: of AMQP.
-        vhost: the client's virtual host.
-    """
+    """The spans of one session or channel."""
 
     def __init__(self, traces: Traces, version: str, vhost: str) -> None:
         self._traces = traces

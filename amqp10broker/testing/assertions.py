@@ -79,9 +79,6 @@ class Assertions:
 
         Args:
             within_s: how long waits may last.
-
-        Raises:
-            AssertionError: something waits; contains what, why, since when and after which frame.
         """
         __tracebackhide__ = True
 
@@ -96,9 +93,6 @@ class Assertions:
 
         Args:
             within_s: how long settlements may be in flight.
-
-        Raises:
-            AssertionError: contains the links with their counts and last frames.
         """
         __tracebackhide__ = True
         self._eventually(lambda: list(self._unsettled()), within_s, "these have unsettled deliveries")
@@ -108,9 +102,6 @@ class Assertions:
 
         Args:
             within_s: how long its consumers may take.
-
-        Raises:
-            AssertionError: contains the messages, their holders, and the waits of the consumers.
         """
         __tracebackhide__ = True
 
@@ -137,7 +128,6 @@ class Assertions:
         For a receiving client that is its own credit, for a sending one the broker's grants to it.
 
         Args:
-            n: messages.
             address: as the client attached it, or the name of the queue that it means.
 
         Raises:
@@ -165,7 +155,6 @@ class Assertions:
             ignore: ids of rules that do not count: `"no-heartbeat"`.
 
         Raises:
-            AssertionError: contains rule, link, effect, remedy, and frames.
             BrokerError: a rule does not exist, or frames are not recorded.
         """
         __tracebackhide__ = True

@@ -39,11 +39,7 @@ class Queue:
 
     @property
     def status(self) -> dict[str, Any]:
-        """Return the values of ``amqp10broker list-queues``.
-
-        Raises:
-            BrokerError: the queue does not exist.
-        """
+        """Return the values of ``amqp10broker list-queues``."""
         found: list[dict[str, Any]] = self.broker.ask("list-queues", names=[self.name])
         if not found:
             raise BrokerError(
@@ -92,9 +88,7 @@ class AmqpBroker(Assertions):
     """The broker of one test, limited to its virtual host.
 
     Attributes:
-        vhost: the test's own virtual host.
         user: has all permissions there.
-        faults: faults that the test can inject.
     """
 
     user = USER
@@ -145,9 +139,6 @@ class AmqpBroker(Assertions):
         Args:
             operation: one of the commands in ``amqp10broker --help``.
             arguments: by the names of its table (`management.table`).
-
-        Returns:
-            The result as plain values.
 
         Raises:
             BrokerError: it was refused; contains the reason.
@@ -201,7 +192,6 @@ class AmqpBroker(Assertions):
             type: ``classic``, ``quorum`` or ``stream``; None: the default.
             durable: it survives a restart of a broker with a data folder.
             auto_delete: it is deleted with its last consumer.
-            arguments: x-arguments.
 
         Raises:
             BrokerError: it exists with other properties, or cannot be declared.
@@ -240,7 +230,6 @@ class AmqpBroker(Assertions):
             queue: empty if there is an exchange.
             messages: whole ones, or bodies of durable ones, text in UTF-8.
             exchange: instead of a queue.
-            key: the routing key.
 
         Raises:
             BrokerError: one was not accepted, for example because an exchange has no queue for it.

@@ -1,8 +1,7 @@
 """The last frames of each connection of a broker, and the waits of its links before it closed.
 
-`Frames` is the sink of a trace of all connections (`tasks.tracing`). A client that fails closes its
-connection before the test's report is made, and by then nothing waits any more. So waits are read when a
-frame arrives that ends something, before the broker processes it.
+A client that fails closes its connection before the test's report is made, and by then nothing waits any
+more. So waits are read when a frame arrives that ends something, before the broker processes it.
 """
 
 from __future__ import annotations
@@ -28,11 +27,9 @@ class Kept:
     """The stored frames of one connection.
 
     Attributes:
-        peer: the client's address.
         lines: time in nanoseconds since 1970, and a frame as text, the last ones.
         waited: documents of `WaitingView` at the last frame that ended something.
         own: the connection is the fixture's.
-        total: frames so far.
     """
 
     peer: str
@@ -46,7 +43,6 @@ class Frames:
     """The sink that this module describes.
 
     Args:
-        most: frames of each connection.
         waiting: returns the waits of a connection.
     """
 

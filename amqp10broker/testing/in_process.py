@@ -40,9 +40,6 @@ class InProcess:
         Args:
             config: its port is 0.
             frames: kept per connection; 0: none.
-
-        Raises:
-            BrokerError: it did not start.
         """
         self._config = config
         self._frames = Frames(frames, self._waiting) if frames else None

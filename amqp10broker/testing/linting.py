@@ -102,9 +102,6 @@ def findings(
     Args:
         among: connections that are the test's; None: all are.
         ignore: rules that do not count.
-
-    Raises:
-        BrokerError: a rule does not exist; contains the existing ones.
     """
     unknown = set(ignore) - set(_RULES)
     if unknown:

@@ -37,7 +37,6 @@ class Process:
         port: the same one after each start.
         frames_file: for reports; empty: none.
         record_folder: for the lint; empty: none.
-        log: the last lines of its log.
     """
 
     is_shared = False
@@ -46,7 +45,6 @@ class Process:
         """Start the broker, and wait until clients can connect.
 
         Args:
-            settings: by name, as in its configuration.
             frames: shown per connection; 0: none are recorded.
             folder: its data folder; None: all state is in memory.
 
@@ -218,11 +216,7 @@ def place(process: Process, frames: int) -> dict[str, Any]:
 
 
 def ask(port: int, socket: str, operation: str, arguments: Mapping[str, Any], vhost: str | None) -> Any:
-    """Run one operation by the admin socket of a broker.
-
-    Raises:
-        BrokerError: it was refused, or the broker is not running.
-    """
+    """Run one operation by the admin socket of a broker."""
     request: dict[str, Any] = {"op": operation, "arguments": dict(arguments)}
     if vhost is not None:
         request["vhost"] = vhost

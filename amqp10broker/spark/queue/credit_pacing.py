@@ -1,13 +1,10 @@
 """How much credit a queue source grants, and which of the messages it keeps.
 
-A segment is in memory, so its bytes are limited as well as its messages; but credit counts messages, and the
-size of the next ones is unknown. Messages are weighed as they arrive and kept as long as there is room; the
-first that does not fit ends the segment, and it and all behind it are returned. At most `SEGMENT_BYTES_MAX`
-and one message are kept.
-
-Returned messages have crossed the network for nothing. To make that rare, a grant is limited to what fits if
-messages are as large as the largest of the last grant, and grows by steps: messages of one size, or of
-decreasing size, are never returned.
+A segment is in memory, so its bytes are limited; but credit counts messages of unknown size. The first
+message that does not fit ends the segment, and it and all behind it are returned, so that at most
+`SEGMENT_BYTES_MAX` and one message are kept. A grant is limited to what fits if messages are as large as the
+largest of the last grant, and grows by steps: messages of one size, or of decreasing size, are never
+returned.
 """
 
 from __future__ import annotations
@@ -29,7 +26,6 @@ class Grants:
     """The credit of one link. `held_bytes` is the weight of the messages kept in this segment.
 
     Args:
-        credit_max: the option linkCredit.
         room_bytes: a segment ends with the message that reaches this weight.
     """
 

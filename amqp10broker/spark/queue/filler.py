@@ -31,11 +31,7 @@ class MessageSource(Protocol):
         """Count the lost connections, after which messages that were settled may arrive again."""
 
     def count(self) -> int | None:
-        """Return how many messages the queue has now; None if that is unknown.
-
-        Raises:
-            SparkSourceError: the broker is away for too long, or refuses.
-        """
+        """Return how many messages the queue has now; None if that is unknown."""
 
     def receive(self, count: int, wait_s: float) -> Sequence[bytes]:
         """Return encoded messages, which stay unsettled until `settle` or `drop`.
@@ -80,7 +76,6 @@ class SegmentFiller:
         """Store messages as one segment, which is durable when this returns.
 
         Args:
-            count: the maximum.
             wait_s: how long to wait for the first one; 0 takes only messages that are there.
 
         Returns:
@@ -99,15 +94,11 @@ class SegmentFiller:
         """Store one segment of the messages that the queue had at a moment in the past.
 
         Args:
-            count: the maximum.
             left: messages of that moment that remain to be taken; None if the moment is now.
 
         Returns:
             Messages that remain after it; None if the moment must be now because a connection was lost:
                 messages that arrive again must not replace those not yet taken.
-
-        Raises:
-            SparkSourceError: as `take`.
         """
         while True:
             if left is None:
@@ -168,15 +159,7 @@ class SegmentFiller:
 
 
 def recall(spool: QueueSpool, window: int, ids_of: Callable[[SpoolFile], Sequence[str | None]]) -> SeenIds:
-    """Return the message-ids that a spool has recorded.
-
-    Args:
-        window: how many ids to remember.
-        ids_of: returns the ids of a segment.
-
-    Raises:
-        SpoolError: a file cannot be read, or is damaged.
-    """
+    """Return the message-ids that a spool has recorded."""
     seen = SeenIds(window)
     kept = {segment.number for segment in spool.segments}
     forgotten: list[int] = []

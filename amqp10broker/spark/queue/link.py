@@ -1,9 +1,8 @@
 """The network side of a queue source: receives and settles messages, and reconnects.
 
 Nothing is in flight between two calls: credit is granted for the messages wanted, and drain takes back the
-rest (part 2, section 2.6.10). When a segment has reached its size (`credit_pacing`), the remaining credit is
-set to 0; messages in flight by then are released as they arrive. On any failure the connection is dropped,
-and unsettled messages return to the queue.
+rest (part 2, section 2.6.10). Messages that arrive after a segment is full (`credit_pacing`) are released. On
+any failure the connection is dropped, and unsettled messages return to the queue.
 """
 
 from __future__ import annotations

@@ -1,17 +1,15 @@
 """The offsets of a streaming query on a queue, from spool and queue, independent of Spark.
 
 An offset has the spool's id, the number of the last segment that was read, and the number of parts into which
-the batch that ends there is cut, from the option at the time of planning: a repeated batch is cut as it was
-the first time, because the sink makes message-ids of the numbers of partitions and of rows in them. Order of
-steps, with a crash possible after each:
+the batch that ends there is cut: a repeated batch is cut as it was the first time, because the sink makes
+message-ids of the numbers of partition and row. The order of steps, with a crash possible after each:
 
 1. `latest`: receive, write, sync, rename, sync the folder, settle.
 2. Spark records the offset, runs the batch, and records that it is done.
 3. `latest` again, then `commit` of the offset before: segments up to it are removed.
 
 After a crash between 1 and 2 the spool has a segment that Spark has not recorded: it is the next batch. The
-segments of a recorded batch stay until `commit` reports that a later one is recorded and that the batch is
-done; for the last batch that never happens.
+segments of the last batch stay, because `commit` is never called for it.
 """
 
 from __future__ import annotations
@@ -33,8 +31,6 @@ class QueueOffsets:
     """Maps a queue and its spool to offsets.
 
     Args:
-        filler: puts messages into the spool.
-        seen: the message-ids that `filler` remembers; None without deduplication.
         segment_rows: of a segment, without another limit.
         parts: how many a batch is cut into; None for one per segment.
     """
@@ -70,7 +66,6 @@ class QueueOffsets:
         """Store messages in the spool, unless it has some that Spark has not recorded.
 
         Args:
-            start: the end of the last batch.
             rows_max: of this batch; None for no limit. A segment already in the spool is not divided, even if
                 it has more.
 

@@ -22,8 +22,6 @@ class SegmentPart(InputPartition):
     """The input of one task.
 
     Attributes:
-        path: of the segment.
-        crc: of its bytes.
         first, stop: numbers of record batches; `stop` None for all that follow.
     """
 
@@ -49,9 +47,6 @@ def parts(spool: QueueSpool, segments: Sequence[SpoolFile], min_partitions: int 
 
     Args:
         min_partitions: tasks wanted; None for one per segment.
-
-    Raises:
-        SpoolError: a segment cannot be read.
     """
     total = sum(segment.count for segment in segments)
     found: list[SegmentPart] = []
@@ -69,11 +64,7 @@ def parts(spool: QueueSpool, segments: Sequence[SpoolFile], min_partitions: int 
 
 
 def read_part(part: SegmentPart) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a part; in a task, on any machine of the cluster.
-
-    Raises:
-        SpoolError: the file is missing or damaged.
-    """
+    """Yield the rows of a part; in a task, on any machine of the cluster."""
     try:
         with open(part.path, "rb") as file:
             data = file.read()
@@ -95,11 +86,7 @@ def read_part(part: SegmentPart) -> Iterator[pa.RecordBatch]:
 
 
 def message_ids(spool: QueueSpool, segment: SpoolFile) -> list[str | None]:
-    """Return the message-ids of a segment, by row.
-
-    Raises:
-        SpoolError: it cannot be read, or is damaged.
-    """
+    """Return the message-ids of a segment, by row."""
     reader = pa.ipc.open_file(pa.py_buffer(spool.read(segment)))
     found: list[str | None] = []
     for number in range(reader.num_record_batches):

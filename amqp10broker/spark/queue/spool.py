@@ -57,7 +57,6 @@ class SpoolOwner:
 
     Attributes:
         use: ``stream`` for a streaming query, ``batch`` for a batch query.
-        broker: ``host:port``.
         vhost: empty for the broker's default.
     """
 
@@ -89,7 +88,6 @@ class QueueSpool:
     Attributes:
         id: another one if the spool was deleted and created again.
         segments: those on the disk, ascending and without a gap.
-        ids: files of message-ids, ascending.
         sealed: number of segments that a batch query has in all; None while it is incomplete.
     """
 
@@ -144,9 +142,6 @@ class QueueSpool:
     def append(self, pieces: Sequence[bytes], rows: int) -> SpoolFile:
         """Write the next segment, which survives a loss of power when this returns.
 
-        Args:
-            pieces: its bytes, in order.
-
         Raises:
             SpoolError: the segment may or may not exist; open the spool again to find out.
         """
@@ -159,7 +154,6 @@ class QueueSpool:
         """Remove segments that will not be read again, except the newest.
 
         Args:
-            number: the last one to remove.
             ids_of: returns the message-ids of a segment, to store in its place; None to store none.
         """
         while len(self.segments) > 1 and self.segments[0].number <= number:
@@ -293,7 +287,6 @@ def open_spool(
     """Lock a spool for this process, and create it if it does not exist.
 
     Args:
-        location: the option spoolLocation.
         disk: the files; the system's own if None.
         lock_wait_s: how long to wait for another process to release it; None for `LOCK_WAIT_S`.
 

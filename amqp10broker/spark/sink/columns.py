@@ -65,12 +65,10 @@ class SinkPlan:
 
     Attributes:
         body, message_id, application_properties, exchange, routing_key: numbers of columns; None if absent.
-        map_value: the type of the values of application properties.
         fields: (place in the properties section, number of the column), ascending by place.
         address: of the link; None if each message has its own.
         exchange_default, routing_key_default: for rows that name none.
         to_default: the address for rows that name no exchange; None if they must name one.
-        durable: of all messages.
     """
 
     body: int
@@ -89,9 +87,6 @@ class SinkPlan:
 
 def plan(schema: Any, options: SinkOptions) -> SinkPlan:
     """Match the columns of a DataFrame with the parts of a message.
-
-    Args:
-        schema: a `StructType`.
 
     Raises:
         ColumnError: a column is unknown, missing, given twice, or of a wrong type.

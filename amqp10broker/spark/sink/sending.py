@@ -43,7 +43,6 @@ class Sending:
         address: of the link; None if each message has its own.
 
     Attributes:
-        sent: number of messages that the broker has accepted.
         released: number of messages that no queue took, where the option mandatory is false.
     """
 

@@ -1,12 +1,8 @@
 """The sink: rows of a DataFrame become messages, at least once, each with its own message-id.
 
 The message-id identifies the row: ``QUERY-BATCH-PARTITION-ROW`` of a streaming query, ``JOB-PARTITION-ROW``
-of a batch query. Messages that are sent again (after a lost connection, or in a repeated task or batch) have
-the same ids as long as the rows of a partition arrive in the same order, so that duplicates can be
-recognized.
-
-The driver makes a writer, which checks as much as possible before a job starts, and pickles it into the
-tasks. Each task has one connection.
+of a batch query, so that duplicates can be recognized as long as the rows of a partition arrive in the same
+order. The driver makes a writer and pickles it into the tasks, each of which has one connection.
 """
 
 from __future__ import annotations
@@ -40,7 +36,6 @@ class Sent(WriterCommitMessage):
     """The result of one task: numbers of messages.
 
     Attributes:
-        accepted: messages that the broker has accepted.
         released: messages that no queue took, where the option mandatory is false.
     """
 

@@ -42,7 +42,6 @@ class Bounds:
     """The offsets of a stream.
 
     Attributes:
-        first: of the oldest message.
         next: of the message that will be published next; `first` if the stream is empty.
         dense: every number between is a message. RabbitMQ uses some for itself.
         declaration_id: another one if the stream was deleted and declared again; None if the broker does not
@@ -165,13 +164,11 @@ def attach(
 
     Args:
         spec: ``first``, ``last``, ``next``, an offset, or a time.
-        sql: a filter that the broker applies.
         end: the first offset that is not wanted; `ends_there` returns whether the broker applies it.
 
     Raises:
         QueueUnusable: it is not a stream.
         FilterRefused: the broker does not apply the filter.
-        ClientError: the link was refused, or the connection has ended.
     """
     value = ULong(spec) if type(spec) is int else spec
     filters: dict[str, Any] = {OFFSET_SPEC: Described(Symbol(OFFSET_SPEC), value)}

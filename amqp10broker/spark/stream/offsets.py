@@ -1,17 +1,14 @@
-"""The contents of Spark's checkpoint for a streaming query on a stream.
+"""The contents of Spark's checkpoint for a streaming query on a stream: a JSON object.
 
-An offset is a JSON object. The key with the stream's own name has the first offset that was not read; keys
-that begin with that name, so that they cannot be taken for another stream, describe how the batch that ends
-there was planned::
+The key with the stream's name has the first offset that was not read; keys that begin with that name describe
+how the batch that ends there was planned::
 
     {"orders": 3000, "orders.id": "5f1c29d0a8b34e67", "orders.start": 1000, "orders.pieces": 4}
 
-Message-ids of the sink, and file names of other sinks, are made of the numbers of partition and row. A
-repeated batch must therefore be cut as it was the first time, whatever the machine, options and retention are
-by then: so the cut is recorded with the end of the batch, before any task of it runs.
-
-The id is that of the stream's declaration, if the broker provides one. In a stream that was deleted and
-declared again, offsets mean other messages.
+A repeated batch must be cut as it was the first time, whatever the options and retention are by then, because
+message-ids of the sink are made of the numbers of partition and row: so the cut is recorded before any task
+runs. The id is that of the stream's declaration: in a stream that was declared again, offsets mean other
+messages.
 """
 
 from __future__ import annotations
@@ -35,7 +32,6 @@ class Cut:
 
     Attributes:
         start: the first offset of the range that is cut.
-        pieces: how many it is cut into.
         lost: number of offsets before `start` that should have been read, and no longer existed at planning.
     """
 
@@ -54,7 +50,6 @@ class StreamOffset:
             version without cuts.
         initial: a query without checkpoint begins here. Spark requests it again when it repeats the first
             batch, and it may differ by then.
-        declaration_id: of the stream; None if unknown.
     """
 
     next: int

@@ -27,7 +27,6 @@ def first_offset(options: StreamOptions, bounds: Bounds, questions: Questions) -
 
     Raises:
         OptionError: it is an offset behind the stream's end.
-        SparkSourceError: the broker cannot be reached.
     """
     match options.start.kind:
         case StartKind.EARLIEST:
@@ -85,9 +84,6 @@ def recut(options: StreamOptions, cut: Cut, end: int, bounds: Bounds) -> list[St
     A piece that was removed stays as an empty one, so that the others keep their numbers. The rest of a piece
     that was removed in part gets a number that no piece had: its rows are counted from a different one on,
     and under the old number they would be taken for the earlier rows.
-
-    Raises:
-        DataLost: messages were removed and `failOnDataLoss` is true.
     """
     pieces = split(cut.start, end, cut.pieces, dense=bounds.dense)
     gone = min(end, bounds.first)

@@ -39,9 +39,7 @@ class Pushed:
     """The conditions that the source evaluates.
 
     Attributes:
-        low: the first offset wanted.
         high: the first offset not wanted, None for no limit.
-        conditions: of the SQL filter.
     """
 
     low: int = 0

@@ -1,17 +1,12 @@
 """Reads a range of a stream's offsets, the same rows each time: the work of one Spark task.
 
-Without a filter the range is read to its last offset, and every offset in it must arrive (except with
-RabbitMQ, which uses some offsets for itself). With a filter the broker sends only what matches; it has
-examined the whole range when it returns credit on a drain, because it has reached the range's end. A broker
-that does not support the filter for that (`bounds.END_OFFSET`) continues to the stream's end, unless a later
-message arrives before.
+Without a filter every offset of the range must arrive (except with RabbitMQ, which uses some offsets for
+itself). With a filter the broker has examined the whole range when it returns credit on a drain, because it
+has reached the range's end; one that does not support `bounds.END_OFFSET` continues to the stream's end.
 
-A connection that breaks is opened again, and reading continues after the last row. Each row is progress that
-restarts `retryTimeout` (`retry`).
-
-Loss: retention may remove messages before they are read. Without a filter that is a gap. With one, the
-stream's first offset is checked after each batch: as long as it is not above the position up to which the
-range was known to be complete, nothing in between was lost.
+Retention may remove messages before they are read. Without a filter that is a gap. With one, the stream's
+first offset is checked after each batch: as long as it is not above the position up to which the range was
+known to be complete, nothing in between was lost.
 """
 
 from __future__ import annotations
@@ -68,13 +63,9 @@ def split(start: int, end: int, pieces: int, *, dense: bool) -> list[StreamRange
 def read_range(options: StreamOptions, piece: StreamRange, sql: str | None) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a range as Arrow batches.
 
-    Args:
-        sql: filter that the broker applies.
-
     Raises:
         DataLost: messages of the range no longer exist, and `failOnDataLoss` is true.
         ReadStalled: messages are missing and none arrives.
-        SparkSourceError: the broker cannot be reached or refuses.
     """
     reading = _Reading(options, piece, sql)
     patience = RetryBudget(options.connection.retry_timeout_s)
@@ -90,10 +81,7 @@ def read_range(options: StreamOptions, piece: StreamRange, sql: str | None) -> I
 
 
 class _Reading:
-    """Reads a range, over one connection after another.
-
-    `position` is the first offset not yet read, or with a filter the first not known to be examined.
-    """
+    # `position` is the first offset not yet read, or with a filter the first not known to be examined.
 
     def __init__(self, options: StreamOptions, piece: StreamRange, sql: str | None) -> None:
         self.position = piece.start
@@ -280,7 +268,6 @@ def report_loss(options: StreamOptions, count: int, why: str) -> None:
 
     Args:
         options: `fail_on_data_loss` decides.
-        count: number of offsets.
         why: a clause with the evidence.
 
     Raises:
