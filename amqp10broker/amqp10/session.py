@@ -119,7 +119,7 @@ class Session:
             channel, handle_max, output, self.inbound, self.outbound, self.settling, self._told
         )
 
-    # --- what the owner asks ----------------------------------------------------------------------
+    # --- queries of the owner ---------------------------------------------------------------------
 
     @property
     def ended(self) -> bool:

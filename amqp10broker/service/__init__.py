@@ -1,5 +1,6 @@
-"""The broker's side of both protocols, decided without being alive. Pure.
+"""The broker's side of both protocols. Pure: no tasks, no input or output.
 
-Between the engines (`amqp10`, `amqp091`), which know no queue, and the tasks, which know no protocol:
-`sessions` serves AMQP 1.0 sessions and links, `channels` AMQP 0-9-1 channels; what both share is here.
+It is between the engines (`amqp10`, `amqp091`), which do not involve queues, and the tasks, which do not
+involve protocols: `sessions` serves AMQP 1.0 sessions and links, `channels` AMQP 0-9-1 channels; code for
+both is here.
 """

@@ -1,10 +1,10 @@
 """Dead-lettering at least once: no message leaves its queue before every target queue has taken it.
 
-The queue keeps its dead messages, and hands a few of them out at a time. `Forwarding` publishes them with
-confirms, and says which are done. What is not routed, refused, or not confirmed in time is sent again,
-only to the queues that have not taken it; so a target queue may get a message twice, and order is kept
-only as long as nothing is sent again. Nothing here is kept over a restart: the queue hands out again what
-was not settled.
+The queue holds its dead messages, and releases a few of them at a time. `Forwarding` publishes them with
+confirms, and returns those that are done. A message that is unroutable, refused, or not confirmed in time is
+sent again, only to the queues that have not taken it; so a target queue may get a message twice, and order is
+preserved only as long as nothing is sent again. There is no state that survives a restart: the queue releases
+again what was not settled.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ from amqp10broker.service.dead_letters import Judge
 
 RETRY_MS: Final = 180_000
 """How long to wait for a confirm before a message is sent again: RabbitMQ's
-`dead_letter_worker_publisher_confirm_timeout`."""
+`dead_letter_worker_publisher_confirm_timeout`.
+"""
 
 LOOK_MS: Final = 1_000
-"""How often to look whether there is a route, or room in the target, for what had none. RabbitMQ waits as
-long as for a confirm."""
+"""How often to check whether a message that could not be sent has a route or room in the target now. RabbitMQ
+waits as long as for a confirm.
+"""
 
 Post = tuple[DeclaredQueue, Publish]
 
@@ -36,36 +38,35 @@ class DeadLetter(Protocol):
 
     @property
     def key(self) -> int:
-        """The queue's number for it."""
+        """The queue's key for it."""
 
     @property
     def message(self) -> Message:
-        """As it lay there."""
+        """The message as it was in the queue."""
 
     @property
     def reason(self) -> Reason:
-        """Why it died."""
+        """The reason for dead-lettering."""
 
 
 class DeadLetterTarget(NamedTuple):
-    """Where the dead letters of a queue go; a policy may change it at any time."""
+    """The destination of a queue's dead letters; a policy may change it at any time."""
 
     exchange: str
     routing_key: str | None
 
 
 class _Outstanding:
-    """One message that is not done with.
+    """One message that is not done.
 
     Attributes:
-        letter: as the queue gave it.
-        died_ms: when: what the record says, however often it is sent.
+        died_ms: the time in its death record, however often it is sent.
         due_ms: when to send it again.
-        waiting: target queues that have it and have said nothing, with the number it has there.
-        former: the same of queues that are not bound any more: nobody waits for them.
+        waiting: target queues that have not answered, with the number it has there.
+        former: the same of queues that are not bound any more, and need not answer.
         refused: target queues that did not take it.
         taken: target queues that took it.
-        routed_at: `VirtualHost.version` when it was sent last.
+        routed_at: `VirtualHost.version` when it was last sent.
     """
 
     __slots__ = ("died_ms", "due_ms", "former", "letter", "refused", "routed_at", "taken", "waiting")
@@ -82,11 +83,10 @@ class _Outstanding:
 
     @property
     def stuck(self) -> bool:
-        """It has no route, or was refused."""
         return bool(self.refused) or not self.waiting
 
     def may_go(self, version: int) -> bool:
-        """Whether that may have changed."""
+        # Whether a changed topology or room in a queue may permit it to be sent.
         if not self.stuck:
             return False
         return self.routed_at != version or any(not queue.handle.figures().full for queue in self.refused)
@@ -100,19 +100,18 @@ class Forwarding:
     """The dead letters of one queue that are on their way.
 
     Attributes:
-        destination: where they go; see `redirect`.
+        destination: changed by `redirect`.
         unrouted: messages of the last `send` or `due` for which there was no exchange, or no queue bound.
     """
 
     def __init__(
         self, queue: str, destination: DeadLetterTarget, reply_to: ReplyTo, *, retry_ms: int = RETRY_MS
     ) -> None:
-        """Begin with nothing on its way.
+        """Begin without messages.
 
         Args:
             queue: the name of the queue that messages leave.
-            destination: where they go.
-            reply_to: to whom target queues confirm.
+            reply_to: to which target queues confirm.
             retry_ms: how long to wait before a message is sent again.
         """
         self.destination = destination
@@ -131,15 +130,15 @@ class Forwarding:
         return len(self._outstanding)
 
     def send(self, letters: Iterable[DeadLetter], vhost: VirtualHost, now_ms: int) -> list[Post]:
-        """Begin with more messages.
+        """Begin to forward messages.
 
         Args:
-            letters: what the queue handed out; a key that is on its way already is left alone.
+            letters: released by the queue; a key that is on its way already is ignored.
             vhost: of the queue.
             now_ms: the wall clock, in milliseconds.
 
         Returns:
-            What to post.
+            The commands to post.
         """
         if not self._outstanding:
             self._looked_ms = now_ms
@@ -151,7 +150,7 @@ class Forwarding:
         return self._publish(fresh, vhost, now_ms)
 
     def confirmed(self, effect: Confirmed) -> list[int]:
-        """A target queue has taken messages; the keys of those that are done with."""
+        """Handle the confirm of a target queue; return the keys of messages that are done."""
         done: list[int] = []
         for outstanding, queue in self._answered(effect):
             if outstanding.former.pop(queue, None) is None:
@@ -163,14 +162,14 @@ class Forwarding:
         return done
 
     def refused(self, effect: Rejected | Unconfirmed) -> None:
-        """A target queue is full or gone: its messages are sent again when it is time."""
+        """Handle the refusal of a target queue; its messages are sent again later."""
         for outstanding, queue in self._answered(effect):
             if outstanding.former.pop(queue, None) is None:
                 del outstanding.waiting[queue]
                 outstanding.refused.add(queue)
 
     def redirect(self, destination: DeadLetterTarget, now_ms: int) -> None:
-        """Send messages elsewhere from now on; those that no queue has at the moment are due at once."""
+        """Change the destination; messages that no queue has at present are due at once."""
         if destination != self.destination:
             self.destination = destination
             for each in self._outstanding.values():
@@ -178,15 +177,15 @@ class Forwarding:
                     each.due_ms = now_ms
 
     def due(self, vhost: VirtualHost, now_ms: int) -> tuple[list[Post], list[int]]:
-        """Send again what has waited long enough, or has a route or room now.
+        """Send messages again that have waited long enough, or have a route or room now.
 
         Args:
             vhost: of the queue.
             now_ms: the wall clock, in milliseconds.
 
         Returns:
-            What to post, and the keys of messages that are done with, because the queues that had not
-            taken them are not bound any more.
+            The commands to post, and the keys of messages that are done because the queues that had not taken
+                them are not bound any more.
         """
         self._looked_ms = now_ms
         version = vhost.version
@@ -197,7 +196,7 @@ class Forwarding:
         return posts, done
 
     def deadline(self) -> int | None:
-        """When `due` has something to do, in milliseconds of wall clock; None: never as it stands."""
+        """Return when `due` has work, in milliseconds of wall clock; None if it has none at present."""
         look_ms = self._looked_ms + LOOK_MS
         return min(
             (min(each.due_ms, look_ms) if each.stuck else each.due_ms for each in self._outstanding.values()),
@@ -205,13 +204,13 @@ class Forwarding:
         )
 
     def forget(self) -> None:
-        """The queue has dropped its dead messages: nothing is sent again."""
+        """Drop all messages, because the queue has dropped them."""
         self._forget(list(self._outstanding))
 
     def _answered(
         self, effect: Confirmed | Rejected | Unconfirmed
     ) -> Iterator[tuple[_Outstanding, DeclaredQueue]]:
-        """The messages that a target queue speaks of, which it has said nothing of before."""
+        # Only messages that the target queue has not answered before.
         queue = self._queues.get(effect.publisher)
         for number in effect.ids:
             outstanding = self._sent.pop(number, None)
@@ -224,7 +223,7 @@ class Forwarding:
             for number in (*gone.waiting.values(), *gone.former.values()):
                 del self._sent[number]
         if not self._outstanding:
-            # Target queues come and go: their references are not collected.
+            # Target queues come and go, so their references must not accumulate.
             self._refs.clear()
             self._queues.clear()
 
@@ -253,8 +252,8 @@ class Forwarding:
         ]
 
     def _numbered(self, each: _Outstanding, queues: Iterable[DeclaredQueue]) -> dict[DeclaredQueue, int]:
-        """Which queues a message still has to go to. What one of them has not answered keeps its number
-        there, so that an answer to the first time counts too, however late it is."""
+        # Queues to which a message still has to go. One that has not answered retains its number, so that an
+        # answer to the first attempt counts, too, however late it is.
         before = each.waiting | each.former
         each.waiting, each.refused = {}, set()
         for queue in queues:

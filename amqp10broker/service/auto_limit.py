@@ -1,11 +1,12 @@
-"""A limit that finds its own size: the controller behind ``auto``. Pure: it is told times, reads no clock.
+"""A limit that adapts itself: the controller behind ``auto``. Pure: times are passed in, it reads no clock.
 
-It is asked to grow only by what the limit itself holds up. Whether more of it brings more is measured, not
-guessed: the limit is doubled, and stays so if more is done in the same time; else it goes back. It shrinks
-when what it lets through takes much longer than when its size was last found worth it (a queue that does not
-follow), and when memory is tight. It is never below the default, and never above its bounds.
+It tries to grow only while the limit itself holds deliveries up. Whether a larger one helps is measured: the
+limit is doubled, and remains if the rate rises; else it goes back. It shrinks when messages take much longer
+than when its size was last confirmed (a queue that does not follow), and when memory is tight. It is never
+below the default, and never above its bounds.
 
-Judged by epochs of some round trips, 100 ms at least; nothing here is done once a message. See docs/adr/0103.
+Judged by epochs of some round trips, 100 ms at least, because shorter ones measure only noise; nothing here
+is done once per message.
 """
 
 from __future__ import annotations
@@ -15,70 +16,69 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 ROUNDS: Final = 4
-"""An epoch lasts at least so many times from being held up to being held up again."""
+"""The least number of times in an epoch that the limit holds deliveries up."""
 EPOCH_MS_MIN: Final = 100
 EPOCH_MS_MAX: Final = 1_000
-"""An epoch without being held up ends after this."""
+"""The end of an epoch in which nothing is held up, in ms."""
 HELD_PART: Final = 8
-"""One part in so many of the time held up is worth a try: less cannot bring what `GAIN` asks for."""
+"""The least part of the time held up that is worth a try, as a divisor: less cannot yield `GAIN`."""
 GAIN: Final = 1.15
-"""Twice the limit is kept if it brings so many times as much."""
+"""The factor by which the rate must rise for twice the limit to remain."""
 SLOWER: Final = 2
-"""The limit shrinks when the wait is so many times what it was, ..."""
+"""The factor by which the wait must grow for the limit to shrink, ..."""
 SLOWER_MS: Final = 10
-"""... and this longer: less may be the processor's turns."""
+"""... and the least difference in ms: less may be scheduling."""
 RETRY_MS_MIN: Final = 1_000
 RETRY_MS_MAX: Final = 60_000
-"""A try that brought nothing is repeated after a pause, which doubles from the one to the other."""
+"""A try without gain is repeated after a pause, which doubles from the minimum to the maximum."""
 
 
 class Why(StrEnum):
-    """Why an automatic limit is what it is. The set is closed."""
+    """Why an automatic limit has its value. The set is closed."""
 
     DEFAULT = "default"
     """It is the default, which holds nothing up, or not enough."""
     GROWING = "growing"
-    """It was doubled, and what that brings is being measured."""
+    """It was doubled, and the effect is being measured."""
     GROWN = "grown"
-    """It was doubled, and that has brought more."""
+    """It was doubled, and the rate rose."""
     NO_GAIN = "no-gain"
-    """Twice as much was tried and has brought no more; it is tried again later."""
+    """Twice as much was tried without gain; it is tried again later."""
     CONFIRMS_SLOW = "confirms-slow"
     """It was halved: confirms take much longer than before."""
     MEMORY_TIGHT = "memory-tight"
     """It is the default again, because of memory or an alarm."""
     MESSAGES_BOUND = "messages-bound"
-    """It holds something up, and auto_credit_max allows no more."""
+    """It holds deliveries up, and auto_credit_max allows no more."""
     BYTES_BOUND = "bytes-bound"
     """Messages are so large that auto_credit_max_bytes allows no more."""
 
 
 class Bounds(NamedTuple):
-    """How large a limit may become. It may always be the default."""
+    """The bounds of a limit. It may always be the default."""
 
     base: int
     """The default, where it begins."""
     most: int
-    """Messages."""
+    """The most messages."""
     most_bytes: int
-    """Of as many messages as the limit allows, by the size of those that came."""
+    """The most bytes of as many messages as the limit allows, by the size of those that came."""
 
 
 class _Before(NamedTuple):
-    """What is compared with."""
-
+    # The measurements before a try, for comparison.
     limit: int
     per_ms: float
 
 
 class AutoLimit:
-    """See the module.
+    """One automatic limit.
 
     Attributes:
-        limit: now.
-        highest: that it has been.
-        why: it is that.
-        since_ms: since when it is that.
+        limit: the present value.
+        highest: the largest value so far.
+        why: the reason of the present value.
+        since_ms: since when it has this value and reason.
     """
 
     __slots__ = (
@@ -108,47 +108,44 @@ class AutoLimit:
         """Begin with the default.
 
         Args:
-            bounds: see there.
-            now_ms: the present.
-            is_tight: whether memory is; asked once an epoch.
+            is_tight: returns whether memory is tight; called once per epoch.
         """
         self._bounds = bounds
         self._is_tight = is_tight
         self.limit = self.highest = bounds.base
         self.why = Why.DEFAULT
         self.since_ms = now_ms
-        # What was there before a try; None: there is none.
+        # The measurements before a try; None: no try is running.
         self._before: _Before | None = None
         self._retry_ms = RETRY_MS_MIN
         self._retry_at_ms = now_ms
-        # How long what is let through took when the limit was last found worth it.
+        # How long messages took when the limit was last confirmed.
         self._usual_ms = 0.0
-        # Bytes of a message: at once those of a larger one, slowly those of smaller ones.
+        # Bytes of a message: rises at once with larger ones, falls slowly with smaller ones.
         self._size = 1
         self._in_flight = 0
         self._at_ms = self._round_ms = now_ms
         self._restart(now_ms, now_ms)
 
     def _restart(self, now_ms: int, settled_ms: int) -> None:
-        """Begin an epoch, or one that begins when the limit has its effect."""
+        # The epoch begins when the limit has its effect.
         self._began_ms = now_ms
         self._settled_ms = settled_ms
         self._done = self._held_ms = self._rounds = self._area = 0
 
     @property
     def top(self) -> int:
-        """The most that it may be now."""
+        """The largest value that is allowed now."""
         bounds = self._bounds
         return max(bounds.base, min(bounds.most, bounds.most_bytes // self._size))
 
-    # --- what happens -----------------------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------------------
 
     def came(self, now_ms: int, count: int, size_bytes: int, in_flight: int) -> None:
-        """Messages have come.
+        """Count messages that have come.
 
         Args:
-            now_ms: the present.
-            count: how many, 1 at least.
+            count: 1 at least.
             size_bytes: of all of them.
             in_flight: those that are not done, these included.
         """
@@ -160,7 +157,7 @@ class AutoLimit:
             self._change(top, Why.BYTES_BOUND, now_ms, 0)
 
     def resumed(self, now_ms: int, held_ms: int) -> None:
-        """They come again, after nothing but this limit had held them up for so long."""
+        """Note that messages come again after only this limit had held them up for `held_ms`."""
         self._held_ms += held_ms
         self._rounds += 1
         self._round_ms = now_ms
@@ -171,19 +168,19 @@ class AutoLimit:
             self._judge(now_ms)
 
     def done(self, now_ms: int, count: int, in_flight: int) -> None:
-        """So many are done with; so many are not."""
+        """Count messages that are done, and those that are not."""
         self._note(now_ms, in_flight)
         self._done += count
         began_ms = self._began_ms
         if self._settled_ms > began_ms:
-            # Nothing holds it up any more: there is no better moment.
+            # Nothing is held up any more: there is no better moment.
             if now_ms >= 2 * self._settled_ms - began_ms:
                 self._restart(now_ms, now_ms)
         elif now_ms - max(began_ms, self._round_ms) >= EPOCH_MS_MAX:
             self._judge(now_ms)
 
     def tighten(self, now_ms: int) -> None:
-        """Memory is short: back to the default, at once."""
+        """Return to the default at once because memory is short."""
         if self.limit > self._bounds.base:
             self._change(self._bounds.base, Why.MEMORY_TIGHT, now_ms, 0)
             self._pause(now_ms)
@@ -193,14 +190,14 @@ class AutoLimit:
         self._at_ms = now_ms
         self._in_flight = in_flight
 
-    # --- what follows -----------------------------------------------------------------------------
+    # --- decisions --------------------------------------------------------------------------------
 
     def _judge(self, now_ms: int) -> None:
-        """An epoch is over."""
+        # Called at the end of an epoch.
         elapsed = now_ms - self._began_ms
         loop_ms = elapsed // self._rounds if self._rounds else 0
         per_ms = self._done / elapsed
-        # Little's law: what is in flight on average, by what is done in a time, is how long one takes.
+        # Little's law: the average number in flight divided by the rate is the time that one message takes.
         wait_ms = self._area / self._done if self._done else 0.0
         base = self._bounds.base
         if self._is_tight():
@@ -237,7 +234,7 @@ class AutoLimit:
         self._before = _Before(limit, per_ms)
 
     def _change(self, limit: int, why: Why, now_ms: int, loop_ms: int) -> None:
-        """Another limit from now on, whose effect is there a round trip later."""
+        # The effect is there a round trip later.
         self.limit = limit
         self.highest = max(self.highest, limit)
         self._before = None
@@ -250,6 +247,6 @@ class AutoLimit:
             self.since_ms = now_ms
 
     def _pause(self, now_ms: int) -> None:
-        """Try nothing for a while, the longer the oftener it was in vain."""
+        # The pause before the next try grows with each one without gain.
         self._retry_at_ms = now_ms + self._retry_ms
         self._retry_ms = min(2 * self._retry_ms, RETRY_MS_MAX)

@@ -1,4 +1,4 @@
-"""What a connection does for a session or channel of it at present: what else that may have to wait for."""
+"""The present state of a connection that may hold up a session or channel of it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from amqp10broker.service.waits import STUCK_MS, seconds
 
 
 class Circumstances(NamedTuple):
-    """All times in ms of the broker's clock: since when."""
+    """The state of a connection. Times are those since when it holds, in ms of the broker's clock."""
 
     now_ms: int = 0
     writer_blocked: bool = False
-    """Transfers, or deliveries, of it wait for the connection's writer."""
+    """Transfers, or deliveries, of the session or channel wait for the connection's writer."""
     writer_ms: int | None = None
-    """The socket takes nothing of what the writer has; None: the writer has nothing."""
+    """The socket takes none of the writer's bytes; None: the writer is empty."""
     writer_bytes: int = 0
-    """What the writer has."""
+    """The number of bytes in the writer."""
     held_by: str | None = None
     """The connection is not read, because another part of it takes nothing: ``session 3``."""
     held_ms: int = 0
@@ -34,5 +34,5 @@ class Circumstances(NamedTuple):
         return self.writer_ms is not None and self.now_ms - self.writer_ms >= STUCK_MS
 
     def ago(self, since_ms: int) -> str:
-        """Such a time as a text: ``12 s ago``."""
+        """Format such a time: ``12 s ago``."""
         return f"{seconds(self.now_ms - since_ms)} ago"

@@ -1,4 +1,6 @@
-"""A commit: what a session or channel has several queues do at once, or not at all."""
+"""The interface of commits: work of a session or channel at several queues that is done as a whole or not at
+all.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,11 @@ from amqp10broker.catalog.queue import DeclaredQueue, QueueHandle
 from amqp10broker.queues.commands import Command, RequestRef
 
 Part = tuple[QueueHandle, Command]
-"""What one queue is to do: publish, or settle."""
+"""A command for one queue: publish, or settle."""
 
 
 def no_part_text(queue: DeclaredQueue) -> str:
-    """What a client hears of a queue that takes part in no commit, and what it can do."""
+    """Return the error text for a queue that cannot take part in a commit."""
     name = f"queue '{queue.name}' in vhost '{queue.vhost}'"
     if queue.kind.name == "quorum":
         return (
@@ -28,7 +30,7 @@ def no_part_text(queue: DeclaredQueue) -> str:
 
 
 class NoRoom(str):
-    """Why nothing was done: a queue would have more messages than it may have."""
+    """Why nothing was done: a queue would exceed its limit."""
 
     __slots__ = ()
 
@@ -44,10 +46,10 @@ class Commits(Protocol):
 
     @property
     def safe(self) -> bool:
-        """Whether the last commit is as safe as it will be: nothing of it is kept on disk."""
+        """Whether the last commit needs no further wait: nothing of it is stored on disk."""
 
     def takes(self, handle: QueueHandle) -> bool:
-        """Whether a queue may have a part in one: it is on this node, and nobody else has it."""
+        """Return whether a queue may take part: it is on this node, and is not replicated."""
 
     def commit(
         self,
@@ -56,26 +58,24 @@ class Commits(Protocol):
         ref: RequestRef | None = None,
         also: Callable[[], None] | None = None,
     ) -> str | None:
-        """Have all parts carried out in one step, behind what was to be told to queues before.
+        """Have all parts carried out in one step, after the commands before them.
 
-        Nobody sees some of them without the others, and of what is kept on disk all is there after a
-        restart, or nothing.
+        The parts become visible together, and those stored on disk are all there after a restart, or none.
 
         Args:
-            mail: letters to queues, in order; they are told in any case.
+            mail: commands to queues, in order; they are carried out in any case.
             parts: those of one queue in their order.
-            ref: `Committed` follows with it when everything is as safe as it will be, unless it is `safe` at
-                once; None: nobody waits.
-            also: appends further records to what is kept on disk; not called where none of it is.
+            ref: `Committed` follows with it when everything is stored, unless it is `safe` at once; None: no
+                answer.
+            also: appends further records to those on disk; not called where none are.
 
         Returns:
             Why nothing was done; None: it is done.
         """
 
     def when_ready(self, parts: Sequence[Part], ref: RequestRef) -> None:
-        """`Committed` follows when parts that were `NotYet` done are worth another try.
+        """Send `Committed` when parts that were `NotYet` done are worth another attempt.
 
         Args:
-            parts: of the commit.
             ref: of the letter.
         """

@@ -1,4 +1,4 @@
-"""What a session may know of the broker around it."""
+"""The services of the broker that a session uses."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ from amqp10broker.service.sessions.names import LinkNames, TellStolen
 from amqp10broker.service.sessions.transactions import Transactions
 
 MakeVolatile = Callable[[VirtualHost, object, Callable[[str], None]], DeclaredQueue]
-"""Makes a queue for direct reply-to: in a virtual host, for a connection. The third is told the name before
-the queue is made, and may refuse it."""
+"""Makes a queue for direct reply-to: in a virtual host, for a connection. The third argument is called with
+the name before the queue is made, and may refuse it.
+"""
 
 
 OfferToken = Callable[[bytes, RequestRef], None]
-"""Has a token verified, for the whole connection. A `Decided` for the request follows when it was taken; when
-it was not, the connection is closed."""
+"""Has a token verified, for the whole connection. A `Decided` for the request follows when it was accepted;
+otherwise the connection is closed.
+"""
 
 
 OnUnroutable = Callable[[Sequence[Message]], None]
@@ -37,33 +39,31 @@ OnUnroutable = Callable[[Sequence[Message]], None]
 
 @dataclass(slots=True)
 class SessionContext:
-    """One session's surroundings.
+    """The context of one session.
 
     Attributes:
-        catalog: everything that is declared.
-        vhost: the connection's virtual host.
-        access: what the user may do there.
+        access: the user's permissions there.
         config: the present configuration; replaced as a whole when a setting changes.
         reply_to: under which queues answer this session.
         user: authenticated name.
         container_id: the client's.
-        of_jms: its connection desires what clients of JMS do: see `open`.
+        of_jms: its connection desires capabilities of JMS clients: see `open`.
         names: of the links of all sessions of the connection.
-        tell_stolen: tells this session, from another one, that it has attached the name of a link here.
-        propose: has requests to the catalog decided.
+        tell_stolen: notifies this session that another one has attached the name of a link here.
+        propose: sends requests to the catalog for a decision.
         connection: identity of the connection, the owner of exclusive queues.
-        new_id: gives a fresh unguessable token for generated names.
-        volatile: makes a queue without a task, for direct reply-to: posted to, it answers at once.
-        node: the broker's own name, as its open says.
+        new_id: returns a fresh unguessable token for generated names.
+        volatile: makes a queue without a task, for direct reply-to: it answers a post at once.
+        node: the broker's container-id, as in its open.
         log: of the connection.
-        offer_token: has another token of the client verified; None: there is nobody to do it.
-        moment: the time of the present wake; whoever wakes the session sets it.
+        offer_token: has another token of the client verified; None if that is not supported.
+        moment: the time of the present step, set by the caller before each.
         transactions: those of this session.
-        commits: carries them out; None: there are none.
-        kept: links that outlive their sessions; None: there are none.
+        commits: carries them out; None: transactions are not supported.
+        kept: links that survive their sessions; None: not supported.
         tell: puts a letter into this session's mailbox.
-        is_memory_tight: whether what finds its own size is not to grow.
-        on_unroutable: told of messages for which there is no queue; must not raise.
+        is_memory_tight: whether automatic limits must not grow.
+        on_unroutable: called with unroutable messages; must not raise.
     """
 
     catalog: Catalog
@@ -92,30 +92,30 @@ class SessionContext:
     on_unroutable: OnUnroutable = lambda messages: None
 
     def flow_for(self, address: str | None) -> FlowSettings:
-        """The flow settings for a link of this client with this address."""
+        """Return the flow settings for a link of this client with this address."""
         return self.config.flow_for(self.container_id, address)
 
 
 class ClientLog(Protocol):
-    """Where sessions and channels say what went wrong; it adds the connection, and bounds the rate."""
+    """The log of a connection for its sessions and channels; it adds the connection, and bounds the rate."""
 
     def warning(self, event: str, **details: Any) -> LastError:
         """Write a warning.
 
         Args:
             event: a short sentence of a closed set.
-            details: where and why: `text` is what the client got, `queue` the queue that is concerned.
+            details: `text` is the text that the client got, `queue` the queue concerned.
         """
 
     def noted(self, event: str, **details: Any) -> LastError:
-        """The same for `status` alone: the log says nothing of it."""
+        """Record an error for `status` only, without a log entry."""
 
     def info(self, event: str, **details: Any) -> None:
         """Write an entry that names the connection."""
 
 
 class Post(Protocol):
-    """How a link end puts a letter to a queue into the session's outgoing mail."""
+    """Adds a command for a queue to the session's outgoing mail."""
 
     def __call__(self, handle: QueueHandle, command: Command) -> None:
-        """Put one letter."""
+        """Add one command."""

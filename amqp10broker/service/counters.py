@@ -1,6 +1,6 @@
-"""What clients did and got, in numbers that only grow: of links, channels, sessions, connections; in all.
+"""Counters of clients: of links, channels, sessions, connections, and in total. They only grow.
 
-Counted once a batch, where a batch is handled anyway. What has ended is added to what it was part of.
+Counted once per batch. The counts of a part that has ended are added to what it was part of.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from amqp10broker.queues.counters import CONSUMING, Consumption
 PUBLISHING: Final = ("published", "confirmed", "rejected", "unroutable", "returned")
 
 FORGET_AT_LEAST: Final = 1_000
-"""So many combinations of names are kept before it is looked which of them were deleted."""
+"""The number of combinations of names from which on those of deleted objects are removed."""
 
 
 class Whose(NamedTuple):
-    """Whose counters a connection's are; an empty name is nobody's, or was deleted."""
+    """The owner of a connection's counters; an empty name means none, or a deleted one."""
 
     protocol: str
     vhost: str
@@ -28,7 +28,7 @@ class Whose(NamedTuple):
 
 
 class Consuming(Protocol):
-    """What a consumer has of its queue.
+    """A consumer whose deliveries are counted.
 
     Attributes:
         queue: of which it is a consumer.
@@ -37,22 +37,22 @@ class Consuming(Protocol):
     queue: DeclaredQueue
 
     def counted(self) -> Consumption:
-        """What it got so far."""
+        """Return its counts so far."""
 
 
 class ClientCounters(Consumption):
-    """See the module, and `Consumption`.
+    """The counters of a client; see also `Consumption`.
 
     Attributes:
         published: messages that the client sent and that were routed, also to no queue.
-        confirmed: those that the client was told are taken.
-        rejected: those that the client was told are not: a queue was full or broke down, or the address bad.
+        confirmed: those for which the client got a positive outcome.
+        rejected: those for which it got a negative one: a queue was full or failed, or the address was bad.
         unroutable: those for which there was no queue.
         returned: of these, those that the client got back (AMQP 0-9-1, mandatory).
-        published_settled: of those published, those on which the client wants no answer. For metrics alone,
+        published_settled: of those published, those for which the client wants no outcome. For metrics only,
             as are the next ones.
         copies: of messages that went to more than one queue, those beyond the first.
-        by_type: what is counted of consumers here, by the kind of their queue.
+        by_type: counts of consumers by the kind of their queue.
     """
 
     __slots__ = (*PUBLISHING, "by_type", "copies", "published_settled")
@@ -72,21 +72,20 @@ class ClientCounters(Consumption):
         self.by_type: dict[str, Consumption] = {}
 
     def add(self, other: Consumption) -> None:
-        """Count what another one has counted, too."""
         super().add(other)
         if isinstance(other, ClientCounters):
             for queue_type, consumption in other.by_type.items():
                 self.of_type(queue_type).add(consumption)
 
     def of_type(self, queue_type: str) -> Consumption:
-        """What consumers of queues of this kind got; to be counted in."""
+        """Return the counts of consumers of queues of this kind, to be added to."""
         found = self.by_type.get(queue_type)
         if found is None:
             found = self.by_type[queue_type] = Consumption()
         return found
 
     def consumed(self, credits: Iterable[Consuming]) -> Self:
-        """Count what consumers that are there have counted, too."""
+        """Add the counts of present consumers."""
         for credit in credits:
             counted = credit.counted()
             self.add(counted)
@@ -95,7 +94,7 @@ class ClientCounters(Consumption):
 
     @classmethod
     def sum_of(cls, all_of_them: Iterable[Consumption]) -> Self:
-        """All together."""
+        """Return the sum of several counters."""
         total = cls()
         for each in all_of_them:
             total.add(each)
@@ -103,9 +102,9 @@ class ClientCounters(Consumption):
 
 
 class Totals:
-    """What all clients did and got since the start, by protocol, virtual host and user.
+    """The counters of all clients since the start, by protocol, virtual host and user.
 
-    Connections that have ended are added here; those that are there are counted where they are.
+    Connections are added when they end; the present ones have their own counters.
     """
 
     __slots__ = ("_forget_at", "_gone")
@@ -117,12 +116,10 @@ class Totals:
     def add(
         self, whose: Whose, counters: ClientCounters, users: Container[str], vhosts: Container[str]
     ) -> None:
-        """A connection has ended.
+        """Add the counters of a connection that has ended.
 
         Args:
-            whose: it was.
-            counters: of the connection.
-            users: those that are there: what others did is counted for the protocol only.
+            users: existing users: the counts of others are added to the protocol only.
             vhosts: likewise.
         """
         self._gone[whose].add(counters)
@@ -136,11 +133,11 @@ class Totals:
         users: Container[str],
         vhosts: Container[str],
     ) -> tuple[dict[str, ClientCounters], ...]:
-        """By protocol, by virtual host and by user; see `add`.
+        """Return the counters by protocol, by virtual host and by user; see `add`.
 
         Args:
-            present: connections that are there.
-            users: those that are there.
+            present: the connections that have not ended.
+            users: existing users.
             vhosts: likewise.
         """
         self._forget(users, vhosts)
@@ -154,7 +151,7 @@ class Totals:
         return tuple(map(dict, sums))
 
     def by_protocol(self) -> dict[str, ClientCounters]:
-        """Of connections that have ended."""
+        """Return the counters of connections that have ended."""
         sums: defaultdict[str, ClientCounters] = defaultdict(ClientCounters)
         for whose, counters in self._gone.items():
             sums[whose.protocol].add(counters)

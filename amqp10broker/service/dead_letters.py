@@ -1,6 +1,6 @@
-"""Where dead letters go: from a batch that a queue gave up to messages for the queues of its exchange.
+"""Routing of dead letters from a batch of a queue to the queues of its dead-letter exchange.
 
-The heads of a batch are few, mostly one: what becomes of a message is found once for each of them.
+The heads of a batch are few, mostly one, so the destination is determined once for each head.
 """
 
 from __future__ import annotations
@@ -23,21 +23,20 @@ _HEAD: Final = itemgetter(0)
 
 
 class Fate(NamedTuple):
-    """What becomes of messages."""
+    """The destination of messages with one head."""
 
     head: bytes
-    """Their new one."""
+    """The new head."""
     queues: Sequence[DeclaredQueue]
-    """Where they go."""
     cycles: Sequence[DeclaredQueue]
-    """Where they would go as well, had they not come from there without a client having a hand in it."""
+    """Queues that do not get the messages because these came from there without an action of a client."""
 
 
 class Judge:
-    """Finds what becomes of messages that leave one queue for one reason at one time.
+    """Determines the destinations of messages that leave one queue for one reason at one time.
 
     Attributes:
-        exchange: the dead-letter exchange; None if there is none of its name.
+        exchange: the dead-letter exchange; None if it does not exist.
     """
 
     __slots__ = ("_dying", "_fates", "_vhost", "exchange")
@@ -55,12 +54,12 @@ class Judge:
         self._fates: dict[bytes, Fate] = {}
 
     def fates(self, messages: Iterable[Message]) -> Iterator[tuple[Fate, list[Message]]]:
-        """What becomes of messages, in their order, those with the same fate that stand together as one.
+        """Iterate over messages in their order, grouped by fate where adjacent.
 
-        Nothing, if there is no exchange, or no queue is bound.
+        Empty if the exchange does not exist, or no queue is bound.
 
         Args:
-            messages: as they lay in the queue.
+            messages: as they were in the queue.
         """
         for head, run in groupby(messages, _HEAD):
             fate = self._fates.get(head)
@@ -93,7 +92,7 @@ class Judge:
 
 
 class Routed(NamedTuple):
-    """Where the messages of one batch go."""
+    """The destinations of the messages of one batch."""
 
     to: list[tuple[DeclaredQueue, list[Message]]]
     """Each queue once, with its messages in the order in which they left."""
@@ -102,14 +101,12 @@ class Routed(NamedTuple):
 
 
 def route_dead_letters(vhost: VirtualHost, queue: str, letters: DeadLetters, now_ms: int) -> Routed:
-    """Write the event into messages that a queue gave up, and route them, at most once.
+    """Add the death event to messages that left a queue, and route them, at most once.
 
     Without the exchange, or a queue bound to it, they are dropped.
 
     Args:
-        vhost: of the queue.
         queue: its name.
-        letters: what it gave up.
         now_ms: the wall clock, in milliseconds.
     """
     judge = Judge(vhost, Cause(queue, letters.reason, now_ms, letters.exchange, letters.routing_key))

@@ -1,7 +1,7 @@
-"""What is done at queues on behalf of somebody without a session: publish one message, get some.
+"""Work at queues for callers without a session: publish one message, get some.
 
-An errand posts to queues and hears their effects until it is done; then, or when it is given up, it must
-`end`. It waits for nothing itself: whoever runs it has a mailbox.
+An errand posts to queues and receives their effects until it is done; then, or when it is given up, it must
+`end`. It does not wait itself: the caller has a mailbox.
 """
 
 from __future__ import annotations
@@ -45,29 +45,29 @@ from amqp10broker.service.queue_credit import Mode, QueueCredit
 from amqp10broker.service.routes import Routes
 
 FETCHED_AT_ONCE: Final = 200
-"""Messages that one request to a queue asks for."""
+"""The most messages that one request to a queue asks for."""
 FETCHED_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Messages that one errand gets, in bytes; when they reach it, it asks for no more."""
+"""The bytes of messages after which one errand requests no more."""
 MESSAGE_BYTES: Final = 200
-"""What a message counts beside its head and body: there may be many that are empty."""
+"""The overhead of a message beside its head and body, in bytes: there may be many empty ones."""
 
 
 class Errand(Protocol):
-    """See the module."""
+    """Work at queues that ends with a result."""
 
     @property
     def done(self) -> bool:
         """Whether there is a result."""
 
     def hear(self, effect: Effect) -> None:
-        """A queue tells something.
+        """Handle an effect of a queue.
 
         Raises:
-            RefusedError: it cannot be done.
+            RefusedError: the work cannot be done.
         """
 
     def end(self) -> None:
-        """It is over: nothing stays behind at a queue. Twice is fine."""
+        """Remove everything that it has left at queues. May be called twice."""
 
 
 class PublishOne:
@@ -90,21 +90,17 @@ class PublishOne:
         body: bytes,
         size_max: int,
     ) -> None:
-        """Publish it.
+        """Publish the message.
 
         Args:
-            vhost: where the exchange is.
-            access: what the user may do.
-            reply_to: who publishes.
-            post: puts a letter to a queue.
+            reply_to: of the caller.
+            post: sends a command to a queue.
             exchange: name, empty for the default one.
-            routing_key: of the message.
             properties: by name, see `message.plain`.
-            body: of the message.
             size_max: bytes that a body may have.
 
         Raises:
-            RefusedError: it cannot be published, of the class that says why.
+            RefusedError: it cannot be published; the class gives the reason.
         """
         self._outstanding: set[PublisherRef] = set()
         self._name = vhost.name
@@ -135,15 +131,15 @@ class PublishOne:
 
     @property
     def done(self) -> bool:
-        """Every queue has taken it, or it went to none."""
+        """Whether every queue has taken it, or it was unroutable."""
         return not self._outstanding
 
     def hear(self, effect: Effect) -> None:
-        """A queue has taken it, or not.
+        """Handle the answer of a queue.
 
         Raises:
             LimitExceeded: a queue is full.
-            Unavailable: a queue broke down.
+            Unavailable: a queue failed.
         """
         match effect:
             case Rejected():
@@ -160,7 +156,7 @@ class PublishOne:
                 raise AssertionError(f"a publisher hears {effect}")
 
     def end(self) -> None:
-        """Nothing stays behind."""
+        """Do nothing: nothing is left at a queue."""
 
 
 class GetSome:
@@ -177,11 +173,11 @@ class GetSome:
         """Begin.
 
         Args:
-            queue: which may be used, see `check_gettable`.
-            reply_to: who gets them.
-            post: puts a letter to a queue.
-            most: messages to get.
-            verdict: what becomes of them when all are there.
+            queue: one that passes `check_gettable`.
+            reply_to: of the caller.
+            post: sends a command to a queue.
+            most: the number of messages to get.
+            verdict: the decision on them when all are there.
         """
         self._verdict = verdict
         self._left = most
@@ -193,20 +189,20 @@ class GetSome:
         mode = Mode.GOT_SETTLED if verdict is Verdict.ACCEPT else Mode.GOT
         ref = reply_to.consumer()
         self._credit = QueueCredit(queue, ref, post, mode)
-        # Settled when all are there, whatever becomes of them: one who is given up has taken nothing.
+        # Settled when all are there, whatever the decision: a caller that gives up has taken nothing.
         self._credit.post(Subscribe(ref, False, counted=False, name=reply_to.name_of("get")))
         self._ask()
 
     @property
     def done(self) -> bool:
-        """The queue has nothing more, or there are as many as were wanted."""
+        """Whether the queue has nothing more, or there are as many as wanted."""
         return not self._credit.in_flight
 
     def hear(self, effect: Effect) -> None:
-        """The queue delivers, or answers.
+        """Handle a delivery or an answer.
 
         Raises:
-            ResourceLocked: a consumer has the queue for itself.
+            ResourceLocked: the queue has an exclusive consumer.
             Unavailable: the queue has no leader.
             NotFound: the queue's node cannot be reached.
         """
@@ -245,11 +241,11 @@ class GetSome:
                 credit.closed = True
                 credit.in_flight = False
             case _:
-                # That a delivery was held for too long, for one: it is back in the queue.
+                # For example that a delivery was held for too long: it is back in the queue.
                 pass
 
     def end(self) -> None:
-        """Decide on what was got; what was not got by the end goes back."""
+        """Settle the messages that were got; later deliveries go back."""
         credit = self._credit
         if credit.closed:
             credit.retire(ClientCounters())
@@ -270,7 +266,7 @@ def check_gettable(queue: DeclaredQueue) -> None:
     """Check that single messages can be got from a queue.
 
     Raises:
-        NotSupported: not of this kind of queue.
+        NotSupported: not from this kind of queue.
         ResourceLocked: it has a single active consumer.
     """
     resource = f"queue '{queue.name}'"

@@ -1,7 +1,7 @@
-"""Why a queue gives a consumer nothing that it could take: for both protocols.
+"""Why a queue delivers nothing to a consumer that could take it, for both protocols.
 
-The consumer has credit with the queue, the queue has answered, and nothing is on its way. Queue empty is said
-only when it is; otherwise who or what has the messages.
+The consumer has credit with the queue, the queue has answered, and no delivery is on its way. Queue empty is
+reported only when it is; otherwise the holder of the messages.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from amqp10broker.service.waits import NO_WAIT, Wait, Waiting, count, seconds
 
 
 def idle_wait(queue: DeclaredQueue, ref: ConsumerRef) -> Wait | None:
-    """The code alone, for those who ask often; see `why_idle`."""
+    """Return only the code of the wait, which is cheaper than `why_idle`."""
     if queue.handle.progress().unled_ms is not None:
         return Wait.NO_LEADER
     outlook = queue.handle.outlook()
@@ -79,12 +79,11 @@ def _stream_wait(outlook: Outlook, reading: Reading | None) -> Wait | None:
 def why_idle(
     queue: DeclaredQueue, ref: ConsumerRef, now_ms: int, idle_ms: int, vhost: VirtualHost
 ) -> Waiting:
-    """Why the queue gives the consumer nothing.
+    """Return why the queue delivers nothing to the consumer.
 
     Args:
         queue: only read.
-        ref: under which the queue knows the consumer.
-        now_ms: the present.
+        ref: under which the queue addresses the consumer.
         idle_ms: since when the consumer could have had the next delivery.
         vhost: the queue's.
     """
@@ -103,8 +102,6 @@ def why_idle(
 
 
 class _Sentence:
-    """What shows why one consumer gets nothing."""
-
     def __init__(self, queue: DeclaredQueue, ref: ConsumerRef, now_ms: int, vhost: VirtualHost) -> None:
         self._queue = queue
         self._ref = ref
@@ -115,7 +112,6 @@ class _Sentence:
         self._own = self._outlook.parts.get(ref)
 
     def of(self, wait: Wait) -> str:
-        """The sentence for a code of `idle_wait`."""
         outlook = self._outlook
         match wait:
             case Wait.TIMED_OUT:
@@ -223,12 +219,12 @@ class _Sentence:
 
     @property
     def _later(self) -> str:
-        """What delayed messages are: a quorum queue delays returns, too."""
+        # A quorum queue delays returns, too, not only delayed messages.
         returns = self._outlook.delayed_returns == self._outlook.delayed
         return "came back to be tried again later" if returns else "may not be delivered before their time"
 
     def _not_ready(self) -> str:
-        """What the queue has beside that and hands out later, or never."""
+        # Messages that the queue delivers later, or never.
         outlook, text = self._outlook, ""
         if outlook.delayed:
             due_ms = (outlook.delayed_until_ms or 0) - self._now_ms
@@ -294,7 +290,7 @@ class _Sentence:
 
 
 def storage_text(progress: Progress, now_ms: int) -> str:
-    """What keeps a queue from getting on, as the end of a sentence."""
+    """Return why a queue's storage does not progress, as the end of a sentence."""
     if progress.unled_ms is not None:
         return f": the queue has had no leader here for {seconds(now_ms - progress.unled_ms)}"
     if progress.recovering:

@@ -1,8 +1,8 @@
-"""Every record one task may send another.
+"""The records that tasks send to each other.
 
-To a session or channel: `Frames` from the reader, lists of queue effects from queues, what is `Decided`, and
-the rest from the connection, its writer and the broker. To a queue: lists of `queues.commands`. What the
-writer gets is in `tasks/writer.py`. What crosses is not changed by either side afterwards.
+To a session or channel: `Frames` from the reader, lists of queue effects from queues, `Decided`, and the rest
+from the connection, its writer and the broker. To a queue: lists of `queues.commands`. The writer's records
+are in `tasks/writer.py`. Neither side changes a record after it was sent.
 """
 
 from __future__ import annotations
@@ -34,21 +34,19 @@ class WriterReady:
 
 @dataclass(frozen=True, slots=True)
 class ConfigChanged:
-    """A setting was changed."""
-
     config: Config
 
 
 @dataclass(frozen=True, slots=True)
 class AlarmChanged:
-    """Publishers are to be held back, or let go."""
+    """Publishers are to be held back, or may continue."""
 
     on: bool
 
 
 @dataclass(frozen=True, slots=True)
 class AccessChanged:
-    """The user's permissions in the virtual host are others than before."""
+    """The user's permissions in the virtual host have changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +65,7 @@ class LinkFree:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A commit is as safe as it will be, or one that could not be done yet may be now (`service.commits`)."""
+    """A commit is stored, or one that could not be done yet may be now (`service.commits`)."""
 
     ref: RequestRef
 
@@ -79,7 +77,7 @@ class TransactionsDue:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Settle what is decided, give everything back, and end. `error` goes into an end frame.
+    """Settle what is decided, return everything else, and end. `error` goes into an end frame.
 
     Without `tell` no end frame is written: the connection is closing, or lost.
     """

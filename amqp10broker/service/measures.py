@@ -1,9 +1,7 @@
-"""Histograms of one connection: how long it was held up, and the sizes of messages that its client sends.
+"""Histograms of one connection: how long it was held up, the sizes of its client's messages, and the ends of
+its transactions.
 
-And how its transactions ended.
-
-A spell is counted when it ends, where the change is noticed anyway: what does not change costs nothing.
-Sizes are counted once a batch.
+A period is counted when it ends, where the change is noticed anyway. Sizes are counted once per batch.
 """
 
 from __future__ import annotations
@@ -15,13 +13,13 @@ from typing import Final
 
 DURATIONS_MS: Final = (1, 10, 100, 1_000, 10_000, 60_000, 600_000)
 SIZES: Final = (100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 50_000_000, 100_000_000)
-"""Of messages, in bytes: RabbitMQ's."""
+"""The bounds of message sizes in bytes, as RabbitMQ's."""
 _SIZES_APART_MAX: Final = 256
-"""So many different sizes are counted each by itself before they are sorted into buckets."""
+# So many different sizes are counted separately before they are sorted into buckets.
 
 
 class Histogram:
-    """How often values were how large.
+    """A histogram with fixed bounds.
 
     Attributes:
         bounds: upper ends of the buckets, ascending; larger values are in a last bucket without an end.
@@ -37,18 +35,17 @@ class Histogram:
         self.sum = 0
 
     def count(self, value: int, times: int = 1) -> None:
-        """A value has occurred."""
         self.counts[bisect_left(self.bounds, value)] += times
         self.sum += value * times
 
     def add(self, other: Histogram) -> None:
-        """Count what another one of the same bounds has counted, too."""
+        """Add the counts of a histogram of the same bounds."""
         self.counts = [mine + its for mine, its in zip(self.counts, other.counts, strict=True)]
         self.sum += other.sum
 
 
 class MessageSizes:
-    """Of messages. Sizes repeat: a batch is counted by size, and sorted into buckets when somebody looks."""
+    """The sizes of messages. Sizes repeat: they are counted by size, and sorted into buckets on a query."""
 
     __slots__ = ("_apart", "_histogram")
 
@@ -57,12 +54,12 @@ class MessageSizes:
         self._histogram = Histogram(SIZES)
 
     def count(self, messages: Sequence[Sized]) -> None:
-        """Messages have come."""
+        """Count the sizes of a batch."""
         apart = self._apart
         if len(messages) == 1:
             apart[len(messages[0])] += 1
         elif messages:
-            # Most batches are of one size: to see that costs half of what counting each of them does.
+            # Most batches are of one size; the test for that costs half of counting each message.
             sizes = list(map(len, messages))
             if sizes.count(sizes[0]) == len(sizes):
                 apart[sizes[0]] += len(sizes)
@@ -73,12 +70,10 @@ class MessageSizes:
 
     @property
     def histogram(self) -> Histogram:
-        """Of all that have come."""
         self._sort()
         return self._histogram
 
     def add(self, other: MessageSizes) -> None:
-        """Count what another one has counted, too."""
         self._histogram.add(other.histogram)
 
     def _sort(self) -> None:
@@ -88,10 +83,9 @@ class MessageSizes:
 
 
 class TransactionEnds:
-    """How often transactions came to which end.
+    """The number of transactions by their end.
 
     Attributes:
-        committed: all of it was done.
         rolled_back: by the client, with its link, or because it could not be committed.
         timed_out: it was open for too long.
     """
@@ -104,20 +98,19 @@ class TransactionEnds:
         self.timed_out = 0
 
     def add(self, other: TransactionEnds) -> None:
-        """Count what another one has counted, too."""
         self.committed += other.committed
         self.rolled_back += other.rolled_back
         self.timed_out += other.timed_out
 
 
 class Measures:
-    """Those of one connection, or of all; times are in ms.
+    """The histograms of one connection, or of all; times are in ms.
 
     Attributes:
         receiver_credit_zero: a client that receives had granted no credit; the first is since its attach.
         sender_credit_zero: a client that sends had used up its credit.
         remote_window_zero: a client's session window was closed.
-        message_sizes: of what the client sent: AMQP 1.0 all sections, AMQP 0-9-1 the body.
+        message_sizes: of messages of the client: AMQP 1.0 all sections, AMQP 0-9-1 the body.
         transactions: that are over.
     """
 
@@ -137,6 +130,5 @@ class Measures:
         self.transactions = TransactionEnds()
 
     def add(self, other: Measures) -> None:
-        """Count what another one has counted, too."""
         for name in self.__slots__:
             getattr(self, name).add(getattr(other, name))

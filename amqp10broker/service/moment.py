@@ -1,4 +1,4 @@
-"""The time of the present wake, and what is measured of its connection."""
+"""The time of the present step, and the measurements of its connection."""
 
 from __future__ import annotations
 
@@ -6,12 +6,7 @@ from amqp10broker.service.measures import Measures
 
 
 class Moment:
-    """What a session or channel takes the present to be: its task sets it once a wake, by the broker's clock.
-
-    Attributes:
-        ms: milliseconds.
-        measures: of the connection.
-    """
+    """The present of a session or channel: its task sets it once per step, by the broker's clock."""
 
     __slots__ = ("measures", "ms")
 

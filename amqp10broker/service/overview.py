@@ -1,4 +1,4 @@
-"""Everything that doors show of a node, put together of what its parts show."""
+"""The view of a node for the management API, assembled from the views of its parts."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from amqp10broker.service.survey import Selection, Survey
 
 
 class Viewed(Protocol):
-    """A connection, as far as it is shown."""
+    """A connection that can be viewed."""
 
     number: int
     user: str
 
     def view(self) -> ConnectionView:
-        """What doors show of it."""
+        """Return the view of the connection."""
 
 
 def overview(
@@ -35,14 +35,13 @@ def overview(
     catalog: Catalog,
     selection: Selection,
 ) -> BrokerView:
-    """Everything, as of now.
+    """Return the view of the whole node, as of now.
 
     Args:
         node: the process.
-        totals: what clients did since the start.
-        connections: those that are there.
-        catalog: what is declared.
-        selection: what of connections and queues.
+        totals: counters of clients since the start.
+        connections: the present ones.
+        selection: of connections and queues.
     """
     survey = Survey(selection, len(connections))
     for connection in connections:
@@ -66,7 +65,7 @@ def overview(
 
 
 def queue_view(queue: DeclaredQueue) -> QueueView:
-    """What is shown of one queue."""
+    """Return the view of one queue."""
     return QueueView(
         name=queue.name,
         vhost=queue.vhost,

@@ -1,16 +1,16 @@
-"""A consumer's credit with its queue: asked for, used up, given back. One for both protocols.
+"""A consumer's credit with its queue: requested, used, returned. It serves both protocols.
 
-The queue hands out what it was asked for and no more, so that what a client does not take stays in the queue.
-A request names the queue's delivery-count up to what was *written*, and the credit from there: what waits
-here for the socket counts against it. It is bounded in deliveries and in bytes (docs/adr/0023), so that the
-next one goes out when nothing of the last one waits here. One request is under way at most, and always
-answered.
+The queue delivers only what was requested, so that messages which a client does not take stay in the queue. A
+request names the queue's delivery-count up to the last *written* delivery, and the credit from there, so
+deliveries that wait here for the socket count against it. It is bounded in deliveries and in bytes, so that
+no large batch waits here: the next request goes out when nothing of the last one waits. At most one request
+is under way, and each is answered.
 
-What goes back to the queue takes all credit with it. Deliveries and answers that were made before the queue
-heard of it bear an older epoch (docs/adr/0006): the queue has taken those deliveries back by itself.
+When deliveries go back to the queue, all credit goes with them. Deliveries and answers that the queue made
+before it received the return bear an older epoch: the queue has taken those deliveries back by itself.
 
-Counted per batch; a decision of a client does not come by here. What is written is counted for the consumer
-and its queue by these numbers: nothing is counted twice.
+Counted per batch; decisions of clients do not pass through here. Written deliveries are counted once, by
+these numbers, for both the consumer and its queue.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from amqp10broker.service.counters import ClientCounters
 
 
 class Mode(StrEnum):
-    """How a consumer gets messages; the counter of those that were written."""
+    """How a consumer gets messages; names the counter of written deliveries."""
 
     DELIVERED = "delivered"
     DELIVERED_SETTLED = "delivered_settled"
@@ -49,25 +49,23 @@ class Mode(StrEnum):
 
 
 class QueueCredit:
-    """See the module.
+    """The credit of one consumer with its queue.
 
     Attributes:
-        queue: where deliveries come from.
-        kind: of queue.
-        ref: under which the queue knows the consumer.
+        ref: under which the queue addresses the consumer.
         mode: how it gets messages.
-        counters: what its client decided; see `counted` for the rest.
-        in_flight: a request has no answer yet, or nobody has acted on it.
-        closed: nothing is asked for or taken any more.
-        seen: deliveries that came, in all.
+        counters: of the client's decisions; `counted` adds the rest.
+        in_flight: a request has no answer yet, or the answer has not been acted on.
+        closed: nothing more is requested or accepted.
+        seen: the number of deliveries that came.
         waiting: those of them that are neither written nor gone.
         returned: those that went back to the queue, or went with it, before they were written.
-        epoch: of what the queue hands out since the last `give_back`.
-        available: messages that were ready when the queue answered last.
-        granted: deliveries that the queue may still hand out. Negative when it has handed out more, before it
-            heard of less.
+        epoch: of deliveries since the last `give_back`.
+        available: messages that were ready at the last answer of the queue.
+        granted: deliveries that the queue may still make. Negative when it has made more before it received a
+            reduction.
         forfeited: credit that the queue gave up with its last answer, which was to a drain.
-        requests: how often the queue was asked.
+        requests: the number of requests.
     """
 
     __slots__ = (
@@ -98,15 +96,14 @@ class QueueCredit:
         """Begin without credit.
 
         Args:
-            queue: where deliveries come from.
-            ref: under which the queue knows the consumer.
-            post: puts a letter to a queue.
+            ref: under which the queue addresses the consumer.
+            post: sends a command to a queue.
             mode: how it gets messages.
         """
         self._post = post
         self.mode = mode
         self.counters = Consumption()
-        # Of those that wait: how many are written before each that the queue had handed out before.
+        # Of those that wait: how many are written before each that the queue had delivered before.
         self._again: deque[int] = deque()
         self.queue = queue
         self.kind = queue.kind
@@ -121,15 +118,17 @@ class QueueCredit:
         self.forfeited = 0
         self.granted = 0
         self.requests = 0
-        # How far the queue's count is ahead of `seen`: what drains have made it give up.
+        # By how much the queue's count is ahead of `seen`: the credit that drains have made it give up.
         self._ahead = 0
-        # Credit of the last request; 0 when what it brought was not all for the client.
+        # Credit of the last request; 0 when its deliveries were not all for the client.
         self._asked = 0
         queue.consumption.join(self)
 
     def renewed(self, post: Post) -> QueueCredit:
-        """Credit for another end of a link that is kept, behind a `give_back`: it goes on with the queue's
-        counts, and counts anew what is written."""
+        """Return the credit for another end of a kept link, after a `give_back`.
+
+        It continues the queue's counts, and counts written deliveries from 0.
+        """
         new = QueueCredit(self.queue, self.ref, post, self.mode)
         new.seen = new.returned = self.seen
         new.epoch, new._ahead = self.epoch, self._ahead
@@ -137,32 +136,34 @@ class QueueCredit:
 
     @property
     def left(self) -> int:
-        """Deliveries of the last request that are not written: they wait here, or with the queue."""
+        """The number of deliveries of the last request that are not written: they wait here, or with the
+        queue.
+        """
         return max(0, self.granted + self.waiting)
 
     @property
     def delivery_count(self) -> int:
-        """As the queue counts, up to what was written."""
+        """The queue's delivery-count up to the last written delivery."""
         return (self.seen + self._ahead - self.waiting) & MASK
 
     @property
     def written(self) -> int:
-        """Deliveries written, in all."""
+        """The number of deliveries written."""
         return self.seen - self.waiting - self.returned
 
     # --- to the queue -----------------------------------------------------------------------------
 
     def post(self, command: Command) -> None:
-        """Put a letter to the queue."""
+        """Send a command to the queue."""
         self._post(self.queue.handle, command)
 
     def request(self, wanted: int, most: int, *, drain: bool = False) -> None:
-        """Ask for deliveries, in place of what was asked for before.
+        """Request deliveries, in place of the last request.
 
         Args:
-            wanted: deliveries that the client can take beyond what was written.
-            most: of them, if the queue's kind has no limit of its own, and is not asked for more (`_more`).
-            drain: what cannot be delivered at once is forfeited.
+            wanted: deliveries that the client can take beyond those written.
+            most: the limit of the request, unless the queue's kind has its own or permits more (`_more`).
+            drain: credit that cannot be used at once is forfeited.
         """
         waiting, seen = self.waiting, self.seen
         unsent_max = self.kind.unsent_max
@@ -180,24 +181,24 @@ class QueueCredit:
         self._post(self.queue.handle, Credit(self.ref, count, credit, drain, seen, room))
 
     def top_up(self, wanted: int, most: int, *, renew_at: int = 0, drain: bool = False) -> bool:
-        """Ask for more, if that is more than is left and little enough is.
+        """Request more if that exceeds what is left, and what is left is at most `renew_at`.
 
         Args:
             wanted, most, drain: see `request`.
-            renew_at: so little must be left.
+            renew_at: the most that may be left.
 
         Returns:
-            Whether the queue was asked.
+            Whether a request was sent.
         """
         if self.in_flight or self.closed:
             return False
         limit = most
         unsent_max = self.kind.unsent_max
         if unsent_max is not None:
-            # Such a queue keeps nothing: its credit must not run out as long as the client's has not.
+            # Such a queue stores nothing: its credit must not run out as long as the client's has not.
             limit, renew_at = unsent_max, unsent_max // 2
         elif self.waiting:
-            return False  # each request is bounded in bytes: one behind the other, so is what waits here
+            return False  # each request is bounded in bytes: one at a time, so waiting deliveries are, too
         elif self.kind.asked_times > 1:
             limit, renew_at = self._more(most), max(renew_at, self._asked // 2)
         left = max(0, self.granted + self.waiting)
@@ -207,18 +208,16 @@ class QueueCredit:
         return True
 
     def _more(self, most: int) -> int:
-        """The limit of a request to a queue whose answers wait for its log (docs/adr/0098).
-
-        Twice the last request when half of that is written and nothing waits here, so that one whose client
-        does not read stays with `most`; never more than the kind's multiple of it.
-        """
+        # For queues whose answers wait for their log, which would otherwise bound the rate to one request per
+        # sync. Twice the last request when half of that is written and nothing waits here, so that one whose
+        # client does not read stays with `most`; never more than the kind's multiple of it.
         asked = self._asked
         if not self.waiting and self.granted <= asked // 2:
             asked *= 2
         return min(max(asked, most), most * self.kind.asked_times)
 
     def give_back(self, keys: Sequence[int], messages: Sequence[Message]) -> None:
-        """Deliveries that wait here go back to their places, and so does what is on its way."""
+        """Return waiting deliveries, and those on their way, to their places in the queue."""
         self.drop(len(keys))
         self.epoch += 1
         self.granted = 0
@@ -226,17 +225,17 @@ class QueueCredit:
         self.post(GiveBack(self.ref, keys, messages, count, self.seen, self.epoch))
 
     def cancel(self) -> None:
-        """No more deliveries; what the client holds may still be settled."""
+        """Stop deliveries; those that the client holds may still be settled."""
         self.closed = True
         self.post(Cancel(self.ref))
 
     def leave(self, keys: Sequence[int], messages: Sequence[Message], verdict: Verdict) -> None:
-        """The consumer is gone.
+        """Leave the queue.
 
         Args:
-            keys: of deliveries that were never sent.
+            keys: of deliveries that were not sent.
             messages: as many.
-            verdict: for all else that it held.
+            verdict: for all other deliveries.
         """
         self.closed = True
         self.post(Unsubscribe(self.ref, keys, messages, self.seen, verdict))
@@ -244,10 +243,10 @@ class QueueCredit:
     # --- from the queue ---------------------------------------------------------------------------
 
     def on_deliver(self, effect: Deliver) -> bool:
-        """The queue delivers.
+        """Count deliveries of the queue.
 
         Returns:
-            Whether they are to be taken; if not, the queue has them again.
+            Whether they are to be accepted; if not, the queue has them again.
         """
         if effect.epoch != self.epoch or self.closed:
             return False
@@ -261,12 +260,12 @@ class QueueCredit:
         return True
 
     def on_reply(self, reply: CreditReply) -> None:
-        """The answer to the request has come, behind what was delivered before; see `answered`."""
+        """Count the answer to a request, which comes behind its deliveries; see `answered`."""
         if reply.epoch == self.epoch and not reply.drain:
             self.granted = reply.credit
 
     def answered(self, reply: CreditReply) -> bool:
-        """What was delivered before the answer is written, and it is acted on: the next request may go.
+        """Act on an answer when the deliveries before it are written; the next request may go.
 
         Returns:
             Whether it counts; if not, a `give_back` has overtaken it, and there is no credit.
@@ -276,7 +275,8 @@ class QueueCredit:
         if reply.epoch != self.epoch:
             return False
         if reply.drain:
-            # Nothing was delivered since, so what the queue's count is ahead of ours is what it gave up.
+            # Nothing was delivered since, so the difference to the queue's count is the credit that it gave
+            # up.
             self.forfeited = (reply.delivery_count - self.seen - self._ahead) & MASK
             self._ahead = (self._ahead + self.forfeited) & MASK
             if self.forfeited:
@@ -287,7 +287,7 @@ class QueueCredit:
     # --- settlement -------------------------------------------------------------------------------
 
     def sent(self, deliveries: int) -> None:
-        """So many were written."""
+        """Count written deliveries."""
         self.waiting -= deliveries
         again = self._again
         while again and again[0] < self.written:
@@ -295,7 +295,7 @@ class QueueCredit:
             self.counters.redelivered += 1
 
     def drop(self, deliveries: int, *, oldest: bool = False) -> None:
-        """So many will not be written, which came last or first: the queue has them again, or is gone."""
+        """Drop the last or the oldest deliveries, which the queue has again, or which are gone with it."""
         self.waiting -= deliveries
         self.returned += deliveries
         self._asked = 0
@@ -305,24 +305,23 @@ class QueueCredit:
         while again and again[-1] >= written + self.waiting:
             again.pop()
 
-    # --- what is counted --------------------------------------------------------------------------
+    # --- counters ---------------------------------------------------------------------------------
 
     def counted(self) -> Consumption:
-        """What was written, and what the client decided."""
+        """Return the counts of written deliveries and of the client's decisions."""
         setattr(self.counters, self.mode, self.written)
         self.counters.credit_requests = self.requests
         return self.counters
 
     def retire(self, into: ClientCounters) -> None:
-        """It gets no more: `into` takes over what it has counted, and what it still will. Twice is fine."""
+        """Stop counting here: `into` takes over all counts, also those still to come. May be called twice."""
         if self.queue.consumption.leave(self):
             into.consumed([self])
             self.counters = _Late(into, into.of_type(self.queue.type))
 
 
 class _Late(Consumption):
-    """What a client decides on deliveries of a consumer that is counted elsewhere already."""
-
+    # The decisions of a client on deliveries of a consumer whose counts were taken over.
     __slots__ = ("_into",)
 
     def __init__(self, *into: Consumption) -> None:
@@ -330,7 +329,6 @@ class _Late(Consumption):
         self._into = into
 
     def settled(self, verdict: Verdict, deliveries: int) -> None:
-        """See `Consumption`."""
         super().settled(verdict, deliveries)
         for each in self._into:
             each.settled(verdict, deliveries)

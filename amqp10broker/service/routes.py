@@ -1,8 +1,8 @@
-"""From exchange and routing key to queues, checked for permission and remembered.
+"""Routing from exchange and routing key to queues, with permission checks and a cache.
 
-A publisher names the same exchange and key over and over. Everything that can be said about the pair
-(may this user write there, is the exchange internal, which queues are bound) is found once and kept
-until the virtual host's topology or the user's permissions change; both have a version that says so.
+A publisher names the same exchange and key over and over. The permission, whether the exchange is internal,
+and the bound queues are determined once and cached until the virtual host's topology or the user's
+permissions change; both have a version.
 """
 
 from __future__ import annotations
@@ -18,24 +18,22 @@ from amqp10broker.routing.exchange import Exchange
 from amqp10broker.security.authorise import Access
 
 ROUTES_MAX: Final = 4096
-"""Pairs of exchange and routing key one publisher has in memory."""
+"""The most pairs of exchange and routing key that one publisher's cache holds."""
 
 HEADS_MAX: Final = 1024
-"""Heads of messages that one publisher's routes remember together."""
+"""The most message heads that one publisher's routes cache together."""
 
 HEAD_BYTES_MAX: Final = 1024
-"""Properties longer than this are read each time."""
+"""Longer properties are read each time."""
 
 Headers = Callable[[], Mapping[str, object]]
 
 
 class Route:
-    """One exchange and routing key, as far as they do not depend on the message.
+    """The route of one exchange and routing key, as far as it does not depend on the message.
 
     Attributes:
-        exchange: where messages go, as found.
-        routing_key: the publisher's.
-        queues: where they arrive; None when that depends on the message.
+        queues: destinations; None when they depend on the message.
         heads: of messages on it, by the properties they were made of; see `Routes.remember`.
     """
 
@@ -55,26 +53,26 @@ class Route:
         self._stamp = stamp
 
     def is_fresh(self, stamp: tuple[int, int]) -> bool:
-        """Whether nothing has changed since it was found."""
+        """Return whether it is still valid."""
         return self._stamp == stamp
 
     def has_rights_of(self, stamp: tuple[int, int]) -> bool:
-        """Whether what the user may do is the same: whose name a message may bear, for instance."""
+        """Return whether the user's permissions are unchanged, for example which user-id a message may
+        bear.
+        """
         return self._stamp[1] == stamp[1]
 
 
 class Routes:
-    """Where one user's messages go in one virtual host."""
+    """The routes of one user's messages in one virtual host."""
 
     __slots__ = ("_access", "_container", "_heads", "_heads_count", "_known", "_vhost")
 
     def __init__(self, vhost: VirtualHost, access: Access, container: str | None = None) -> None:
-        """Know no route yet.
+        """Begin with an empty cache.
 
         Args:
-            vhost: where.
-            access: the user's.
-            container: the publisher's; subscriptions of its own that are not for it (no-local) get nothing.
+            container: the publisher's; its own subscriptions with no-local get nothing.
         """
         self._vhost = vhost
         self._container = container
@@ -84,10 +82,10 @@ class Routes:
         self._heads_count = 0
 
     def find(self, exchange: str, routing_key: str) -> Route:
-        """The route, found now or remembered.
+        """Return the route, from the cache if possible.
 
         Raises:
-            NotFound: there is no such exchange.
+            NotFound: the exchange does not exist.
             PermissionDenied: the user may not publish there, or not with this key.
             AccessRefused: the exchange is internal.
         """
@@ -97,7 +95,7 @@ class Routes:
         route = self._known.get(key)
         if route is not None and route.is_fresh(stamp):
             return route
-        # Permission first: who may not write learns nothing of what exists.
+        # Permission first: without it a user must not learn what exists.
         self._access.write("exchange", exchange)
         found = vhost.topology.lookup_exchange(exchange)
         if found.internal:
@@ -107,7 +105,7 @@ class Routes:
             )
         if found.type == "topic":
             self._access.write_topic(exchange, routing_key)
-        # Tried without headers: if an exchange on the way looks at them, the answer is of no use.
+        # Tried without headers: the result is discarded if an exchange on the way uses them.
         queues, cacheable = vhost.route(found, (routing_key,), dict)
         queues = self._not_local(queues)
         fresh = Route(found, routing_key, queues if cacheable else None, stamp)
@@ -119,9 +117,9 @@ class Routes:
         return fresh
 
     def remember(self, route: Route, properties: bytes, head: bytes) -> None:
-        """Keep the head that was made of a message's properties, for messages that have equal ones.
+        """Cache the head that was made of a message's properties, for messages with equal ones.
 
-        If they are too many, with ids of their own for instance, all are forgotten and it begins anew.
+        If they are too many, with unique ids for instance, all are dropped.
         """
         if len(properties) > HEAD_BYTES_MAX:
             return
@@ -136,12 +134,11 @@ class Routes:
         self._heads_count += 1
 
     def queues(self, route: Route, extra_keys: Sequence[str], headers: Headers) -> Sequence[DeclaredQueue]:
-        """Where one message goes.
+        """Return the queues of one message.
 
         Args:
-            route: as found for its exchange and routing key.
             extra_keys: further routing keys of the message (CC, BCC, x-cc).
-            headers: gives what a headers exchange compares, when one is on the way.
+            headers: returns the values that a headers exchange compares, when one is on the way.
 
         Raises:
             PermissionDenied: the user may not publish with one of the keys.

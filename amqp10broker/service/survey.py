@@ -1,7 +1,7 @@
-"""What of a broker is shown: what waits, worst first, and the connections that were chosen.
+"""The part of a broker's state that a request selects: waits, worst first, and connections.
 
-Takes the views of connections one after another and keeps what was asked for, so that looking at a broker
-with a thousand connections costs a screen, not a thousand connections, on the way to who looks.
+Takes the views of connections one after another and retains what was requested, so that the result for a
+broker with a thousand connections has the size of a screen.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ IDLE: Final = frozenset(
         Wait.LOWER_PRIORITY,
     }
 )
-"""Reasons of who has nothing to do: no fault of anybody, so they are counted apart and shown last."""
+"""Waits of links that have nothing to do: they are not faults, so they are counted apart and shown last."""
 
 _TEXTS: Final = ("user", "queue", "link", "reason")
 _BY_CODE: Final = {wait.value: wait for wait in Wait}
 _GENERAL: Final = frozenset(
     "-".join(code.split("-")[:words]) for code in Wait for words in range(1, code.count("-") + 1)
 )
-"""Beginnings of codes that name several: ``no-credit``."""
+# Prefixes that stand for several codes: ``no-credit``.
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What is asked for; None of a field asks for any.
+    """The criteria of a request; None in a field selects all.
 
     Attributes:
         connection: its number.
@@ -57,10 +57,9 @@ class Selection:
         queue: a shell pattern for the queue of links, consumers and channels.
         link: a shell pattern for names of links and tags of consumers.
         reason: a code, the beginning of several (``no-credit``), or a shell pattern.
-        longer_s: seconds that it has waited at least.
-        idle: what has nothing to do stands among what waits, too, behind the others.
-        limit: connections that are told, the worst first, and likewise what waits, and queues, the fullest
-            first.
+        longer_s: the least duration of a wait in seconds.
+        idle: include idle parts among the waits, after the others.
+        limit: the most connections, the worst first; likewise waits, and queues, the fullest first.
     """
 
     connection: int | None = None
@@ -74,10 +73,10 @@ class Selection:
 
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> Self:
-        """Make one of a request.
+        """Make a selection of the fields of a request.
 
         Raises:
-            ValueError: a field is unknown or of the wrong type; says what it must be.
+            ValueError: a field is unknown or of the wrong type.
         """
         for name, value in given.items():
             if name not in cls.__dataclass_fields__:
@@ -100,11 +99,11 @@ class Selection:
 
     @classmethod
     def asked(cls, what: str, given: Mapping[str, Any]) -> Self:
-        """The same for an operation.
+        """Make a selection for an operation.
 
         Args:
             what: the operation.
-            given: of the request.
+            given: the fields of the request.
 
         Raises:
             BadRequest: a field is unknown or of the wrong type.
@@ -116,15 +115,15 @@ class Selection:
 
     @property
     def of_parts(self) -> bool:
-        """Whether it chooses among what is in a connection."""
+        """Whether it selects among the parts of a connection."""
         return any(each is not None for each in (self.queue, self.link, self.reason, self.longer_s))
 
     def wants(self, number: int, user: str) -> bool:
-        """Whether a connection may have anything that is asked for."""
+        """Return whether a connection may contain selected parts."""
         return self.connection in (None, number) and self.user in (None, user)
 
     def takes(self, part: _Part) -> bool:
-        """Whether a link, consumer or channel is asked for."""
+        """Return whether a link, consumer or channel is selected."""
         if self.queue is not None and not any(fnmatchcase(each or "", self.queue) for each in part.queues):
             return False
         if self.link is not None and not fnmatchcase(part.name or "", self.link):
@@ -149,8 +148,6 @@ KINDS: Final = ("link", "consumer", "channel")
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A link, channel or consumer, and where it is."""
-
     kind: str
     channel: int
     view: LinkView | ChannelView | ConsumerView
@@ -160,11 +157,10 @@ class _Part:
 
 @dataclass(slots=True)
 class Survey:
-    """What was found so far.
+    """The selected parts found so far.
 
     Attributes:
-        selection: what is asked for.
-        total: connections that there are, asked for or not.
+        total: the number of all connections.
     """
 
     selection: Selection
@@ -177,7 +173,7 @@ class Survey:
     _queues: set[tuple[str, str]] = field(default_factory=set)
 
     def add(self, connection: ConnectionView) -> None:
-        """Look at a connection."""
+        """Add the view of a connection."""
         selection = self.selection
         taken = [part for part in _parts(connection) if selection.takes(part)]
         if selection.of_parts:
@@ -201,22 +197,22 @@ class Survey:
         self._connections.append(((worst >= 0, worst), connection))
 
     def connections(self) -> tuple[ConnectionView, ...]:
-        """Those that were asked for, the worst first if there is a bound."""
+        """Return the selected connections, the worst first if there is a limit."""
         found, limit = self._connections, self.selection.limit
         if limit is not None:
             found = sorted(found, key=itemgetter(0), reverse=True)[:limit]
         return tuple(connection for _, connection in found)
 
     def waiting(self) -> tuple[WaitingView, ...]:
-        """What waits, the longest first; what is idle is behind all that is not."""
+        """Return the waits, the longest first; idle parts after all others."""
         found = sorted(self._waiting, key=lambda each: (each.idle, -(each.wait.waits_for_s or 0.0)))
         return tuple(found[: self.selection.limit])
 
     def summary(self, queues: Collection[QueueView]) -> SummaryView:
-        """How many there are, and how many wait.
+        """Return how many there are, and how many wait.
 
         Args:
-            queues: those that were asked for.
+            queues: the selected ones.
         """
         links, consumers, channels = (self._counts[kind] for kind in KINDS)
         links_waiting, consumers_waiting, channels_waiting = (self._kinds[kind] for kind in KINDS)
@@ -238,7 +234,7 @@ class Survey:
         )
 
     def queues(self, queues: Iterable[QueueView]) -> list[QueueView]:
-        """Of all queues, those that were asked for; the fullest first if there is a bound."""
+        """Return the selected queues; the fullest first if there is a limit."""
         selection = self.selection
         if selection.queue is not None:
             pattern = selection.queue
@@ -256,7 +252,6 @@ class Survey:
 
 
 def _parts(connection: ConnectionView) -> Iterator[_Part]:
-    """Links, channels and their consumers."""
     for session in connection.sessions:
         for link in session.links:
             yield _Part("link", session.channel, link, link.name, (link.queue,))
@@ -273,7 +268,6 @@ def _fullness(queue: QueueView) -> tuple[bool, int]:
 
 
 def _line(connection: ConnectionView, part: _Part) -> WaitingView:
-    """One thing that waits, by itself."""
     view = part.view
     wait = _BY_CODE[view.wait.waits or ""]
     return WaitingView(
@@ -294,7 +288,7 @@ def _line(connection: ConnectionView, part: _Part) -> WaitingView:
 
 
 def _pruned(connection: ConnectionView, taken: set[int]) -> ConnectionView:
-    """A connection with those of its parts that were asked for, and what they are in."""
+    # Sessions and channels that contain selected parts remain.
     sessions = (
         replace(session, links=tuple(link for link in session.links if id(link) in taken))
         for session in connection.sessions

@@ -1,7 +1,7 @@
-"""A turn of a session or a channel: letters are handled, then is written what there is. No task in it.
+"""A step of a session or a channel: handle letters, then write the output. No task is involved.
 
-One turn of both is: `handle` each letter that waits, `write`, then post what `take_mail` gives to queues. A
-task does that as often as its mailbox has something; tests do it without one.
+One step of both is: `handle` each waiting letter, `write`, then post the result of `take_mail` to queues. A
+task does that whenever its mailbox is not empty; tests do it without one.
 """
 
 from __future__ import annotations
@@ -12,28 +12,29 @@ from typing import Final, Protocol
 from amqp10broker.service.mail import SessionLetter
 
 WRITES_MAX: Final = 4
-"""Buffers of transfers that one session writes in a turn, while the socket takes them."""
+"""The most buffers of transfers that one session writes in a step, while the socket takes them."""
 
 LARGE_WRITES_MAX: Final = 16
-"""The same of large messages, which cost a turn little: more bytes than a read of them brings, so that who
-consumes keeps up with who publishes."""
+"""The same for large messages, which cost little processor time: more bytes than a read of them brings, so
+that consumers keep up with publishers.
+"""
 
 LARGE_PIECE_BYTES: Final = 4096
-"""Pieces of so many bytes on average are large: nobody copies them to join them."""
+"""Pieces of so many bytes on average are large, and are not copied to join them."""
 
 
 class Outlet(Protocol):
-    """The way of one session or channel to its connection's writer."""
+    """The path of one session or channel to its connection's writer."""
 
     @property
     def room(self) -> int:
-        """Bytes of transfers or deliveries that may be made now."""
+        """The bytes of transfers or deliveries that may be made now."""
 
     def put(self, pieces: Sequence[bytes | memoryview], transfer_bytes: int = 0) -> None:
-        """Write bytes, in pieces; so many of them are of transfers."""
+        """Write bytes, in pieces; `transfer_bytes` of them are of transfers."""
 
     def want(self) -> None:
-        """Ask for one `WriterReady` as soon as there is room."""
+        """Request one `WriterReady` as soon as there is room."""
 
 
 class Turning(Protocol):
@@ -51,14 +52,14 @@ class Turning(Protocol):
         """
 
     def pump(self, budget_bytes: int) -> int:
-        """Write deliveries as the budget allows, in bytes; returns the bytes of those that were written.
+        """Write deliveries as the budget allows, in bytes; return the bytes of those that were written.
 
         Raises:
             AmqpError: as `handle`.
         """
 
     def take_output(self) -> Sequence[bytes | memoryview]:
-        """The bytes to write now, in pieces to be joined."""
+        """Return the bytes to write now, in pieces to be joined."""
 
 
 def write(side: Turning, outlet: Outlet) -> None:

@@ -1,11 +1,11 @@
 """Why a link, a channel or a consumer waits: one closed set for both protocols.
 
-Each member's value is its code, as `amqp10broker status`, `list-links`, `list-channels`, `list-consumers`
-and the log write it; `docs/waiting.md` explains each. In flow events the same set has numbers:
+Each member's value is its code, as `amqp10broker status`, `list-links`, `list-channels`, `list-consumers` and
+the log write it; `docs/waiting.md` explains each. In flow events the same set has numbers:
 `flowevents.schema.Reason`, member by member of the same name.
 
-Whoever decides that something waits gives a `Waiting`: the code, one sentence with what shows it, and since
-when. ``None`` in place of the code is no wait: it is the client's turn, or nothing is to be done.
+A wait is reported as a `Waiting`: the code, one sentence with the evidence, and since when. ``None`` in place
+of the code means no wait: the client can continue, or nothing is to be done.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from amqp10broker.management.snapshot import WaitView
 
 STUCK_MS: Final = 1_000
 """Bytes that the socket has not taken for so long are a reason to wait for the whole connection; a delivery
-whose next part has not come for so long is unfinished."""
+whose next part has not come for so long is unfinished.
+"""
 
 
 class Wait(StrEnum):
-    """The codes. `meaning` says in a line what each tells, and `to_do` what helps."""
+    """The codes, with a line that explains each (`meaning`) and one that helps (`to_do`)."""
 
     meaning: str
     to_do: str
 
     def __new__(cls, code: str, meaning: str, to_do: str) -> Wait:
-        """A code, its meaning, and what to do."""
         member = str.__new__(cls, code)
         member._value_ = code
         member.meaning = meaning
@@ -288,13 +288,13 @@ class Wait(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Why one thing waits.
+    """Why one part waits.
 
     Attributes:
         wait: the code; None: it does not.
-        why: one sentence with what shows it. With `wait` None what is to be said of its state, if anything:
-            "its turn: 170 credits, window open".
-        for_ms: how long it has waited, None if it does not wait or nobody can know.
+        why: one sentence with the evidence. With `wait` None a description of its state, if any: "its turn:
+            170 credits, window open".
+        for_ms: how long it has waited; None if it does not wait or the time is unknown.
     """
 
     wait: Wait | None
@@ -302,7 +302,6 @@ class Waiting:
     for_ms: int | None = None
 
     def view(self) -> WaitView:
-        """As doors show it."""
         return WaitView(
             None if self.wait is None else self.wait.value,
             self.why or None,
@@ -311,17 +310,16 @@ class Waiting:
 
 
 NO_WAIT = Waiting(None)
-"""Nothing waits, and there is nothing to say."""
 
 
 def seconds(ms: int) -> str:
-    """A duration as a text: ``0.4 s``, ``12 s``."""
+    """Format a duration: ``0.4 s``, ``12 s``."""
     s = max(0, ms) / 1000
     return f"{s:.1f} s" if s < 10 else f"{s:.0f} s"
 
 
 def count(number: int, noun: str) -> str:
-    """``1 message``, ``2 messages``; the plural of nouns in y has ies."""
+    """Format a count: ``1 message``, ``2 messages``; the plural of nouns in y has ies."""
     if number == 1:
         return f"1 {noun}"
     return f"{number} {noun[:-1]}ies" if noun.endswith("y") else f"{number} {noun}s"

@@ -13,34 +13,31 @@ from amqp10broker.service.channels.part import Channel
 
 
 class Acknowledging:
-    """What a channel does with its client's decisions on deliveries."""
+    """The decisions of a channel's client on deliveries."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._in_tx: list[tuple[Held, Verdict]] = []
 
     def acks(self, tags: Sequence[tuple[int, bool]]) -> None:
-        """basic.ack, many at once: (delivery tag, multiple) pairs"""
+        """Handle basic.ack, many at once: (delivery tag, multiple) pairs."""
         self._settle(tags, Verdict.ACCEPT)
 
     def nack(self, method: methods.BasicNack) -> None:
-        """basic.nack"""
         # Not counted as a failed delivery (RabbitMQ 4.3), neither requeued nor given up; basic.reject is.
         verdict = Verdict.REQUEUE if method.requeue else Verdict.DISCARD
         self._settle([(method.delivery_tag, method.multiple)], verdict)
 
     def reject(self, method: methods.BasicReject) -> None:
-        """basic.reject"""
         verdict = Verdict.REQUEUE_FAILED if method.requeue else Verdict.DISCARD_FAILED
         self._settle([(method.delivery_tag, False)], verdict)
 
     def recover(self, method: methods.BasicRecover) -> None:
-        """basic.recover"""
         self._recover_all(method.requeue)
         self._channel.write(methods.BasicRecoverOk())
 
     def recover_async(self, method: methods.BasicRecoverAsync) -> None:
-        """basic.recover-async, which has no answer"""
+        """Handle basic.recover-async, which has no answer."""
         self._recover_all(method.requeue)
 
     def _recover_all(self, requeue: bool) -> None:
@@ -54,7 +51,7 @@ class Acknowledging:
         try:
             channel.consuming.take_tags(tags, taken)
         finally:
-            # What was acknowledged before an unknown tag stays acknowledged.
+            # Acknowledgements before an unknown tag remain valid.
             if channel.publishing.transactional:
                 self._in_tx.extend((held, verdict) for held in taken)
             elif taken:
@@ -63,11 +60,11 @@ class Acknowledging:
     # --- transactions -----------------------------------------------------------------------------
 
     def uncommitted(self, consumer: Consumer) -> int:
-        """Deliveries of a consumer that a transaction has decided on and not committed."""
+        """Return how many deliveries of a consumer a transaction has decided on and not committed."""
         return sum(len(held.keys) for held, _ in self._in_tx if held.consumer is consumer)
 
     def commit(self) -> None:
-        """Tell the queues what the transaction has decided."""
+        """Report the decisions of the transaction to the queues."""
         settled, self._in_tx = self._in_tx, []
         for verdict in Verdict:
             held = [part for part, its in settled if its is verdict]
@@ -75,10 +72,9 @@ class Acknowledging:
                 self._channel.consuming.settle(held, verdict)
 
     def rollback(self) -> None:
-        """What the transaction has decided is undecided again."""
+        """Withdraw the decisions of the transaction."""
         self._channel.consuming.put_back([held for held, _ in self._in_tx])
         self._in_tx = []
 
     def close(self) -> None:
-        """The channel is over, and with it the transaction."""
         self._in_tx = []

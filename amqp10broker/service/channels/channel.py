@@ -1,8 +1,8 @@
 """The broker's side of one AMQP 0-9-1 channel. Pure: frames and letters in, frames and letters out.
 
 Methods are handled strictly one after another. One that a queue must answer (purge, get, commit, ...), or
-that is decided later (declare, bind, ... where nodes must agree), makes the channel wait: what comes behind
-it is kept until the answer is there. What a turn of it is: `service/turns.py`.
+that is decided later (declare, bind, ... where nodes must agree), makes the channel wait: frames behind it
+are held until the answer is there. The steps in which a channel runs are defined in `service/turns.py`.
 """
 
 from __future__ import annotations
@@ -75,41 +75,37 @@ T = TypeVar("T")
 
 
 class ChannelState(Enum):
-    """Specification 1.5: a channel is opened and closed any number of times."""
+    """The state of a channel, which is opened and closed any number of times (specification 1.5)."""
 
     UNOPENED = auto()
     OPEN = auto()
     CLOSING = auto()
     """We sent channel.close: everything but its answer is ignored."""
     CLOSED = auto()
-    """What the client sent before it read our close-ok is ignored. With the channel's task that ends."""
+    """What the client sent before it read our close-ok is ignored. The state ends with the channel's task."""
 
 
 class BrokerChannel:
     """One channel of one client.
 
     Attributes:
-        number: the channel's.
-        state: open or not.
-        stopping: it was told to stop, and does when it is not `busy`.
-        context: the broker around it.
-        mail: letters to queues since the last `take_mail`, in order.
-        publishing: contents of the client.
-        consuming: its consumers and what it holds.
-        acknowledging: what it decides on that.
+        stopping: it ends when it is not `busy`.
+        mail: commands to queues since the last `take_mail`, in order.
+        publishing: handles contents of the client.
+        consuming: its consumers and unacknowledged deliveries.
+        acknowledging: handles the client's decisions on these.
         modes: confirms and transactions.
-        last_error: what the client was told last that went wrong.
-        taps: listen to what comes and goes (`service.timeline`); usually none does.
-        in_hand: the method that is handled, or was last; of contents and acknowledgements the kind only.
-        paused_ms: when it began to wait for an answer last.
+        last_error: the last error sent to the client.
+        taps: observe its frames (`service.timeline`); usually empty.
+        in_hand: the present or last method; of contents and acknowledgements the kind only.
+        paused_ms: when it last began to wait for an answer.
     """
 
     def __init__(self, number: int, context: ChannelContext) -> None:
-        """A channel that is not open yet.
+        """Begin with a channel that is not open yet.
 
         Args:
             number: 1 .. channel-max.
-            context: the broker around it.
         """
         self.number = number
         self.state = ChannelState.UNOPENED
@@ -151,13 +147,11 @@ class BrokerChannel:
         )
 
     def counted(self) -> ClientCounters:
-        """What its client did and got."""
         return ClientCounters.sum_of([self._counters]).consumed(self.consuming.credits())
 
     # --- input ------------------------------------------------------------------------------------
 
     def handle(self, letter: SessionLetter) -> None:
-        """See `service.turns`."""
         match letter:
             case list():
                 self.on_effects(letter)
@@ -183,7 +177,7 @@ class BrokerChannel:
                 assert_never(letter)
 
     def receive(self, items: Sequence[object]) -> None:
-        """Frames of the client.
+        """Handle frames of the client.
 
         Raises:
             AmqpHardError: the connection must be closed with it.
@@ -193,17 +187,17 @@ class BrokerChannel:
 
     @property
     def waiting(self) -> bool:
-        """Whether frames are kept until a queue has answered."""
+        """Whether frames are held until a queue has answered."""
         return bool(self._backlog)
 
     @property
     def backlog(self) -> int:
-        """How many frames are kept until a queue has answered."""
+        """The number of frames that are held until a queue has answered."""
         return len(self._backlog)
 
     @property
     def busy(self) -> bool:
-        """Whether something that the client sent is not done: a queue must answer first."""
+        """Whether a method of the client is not done: a queue must answer first."""
         return self._paused or bool(self._backlog)
 
     def _work(self) -> None:
@@ -215,7 +209,7 @@ class BrokerChannel:
             self._on_item(item)
 
     def on_effects(self, effects: Sequence[Effect]) -> None:
-        """What queues did.
+        """Handle effects of queues.
 
         Raises:
             AmqpHardError: the connection must be closed with it.
@@ -225,7 +219,7 @@ class BrokerChannel:
         self._work()
 
     def on_decided(self, decided: Decided) -> None:
-        """What became of a request to the catalog.
+        """Handle the decision on a request to the catalog.
 
         Raises:
             AmqpHardError: the connection must be closed with it.
@@ -234,40 +228,39 @@ class BrokerChannel:
         self._work()
 
     def on_config(self, config: Config) -> None:
-        """The configuration was replaced."""
         self.context.config = config
 
     def on_access_changed(self) -> None:
-        """The user may do other things than before: without the right to read what it consumes, the channel
-        is closed as a basic.consume would close it now. Publishers ask at each batch."""
+        """Close the channel, as a basic.consume would now, if the user may no longer read what it consumes.
+
+        Publishers check at each batch.
+        """
         if self.state is ChannelState.OPEN:
             self._guarded(self.subscribing.check_access)
 
     # --- output -----------------------------------------------------------------------------------
 
     def write(self, method: Method) -> None:
-        """Write a method to the client."""
         self._out.append(method_frame(self.number, method))
         for tap in self.taps:
             tap.sent(method)
 
     def write_pieces(self, pieces: Sequence[bytes]) -> None:
-        """Write a method with its content, encoded already."""
+        """Write a method with its content, which is encoded already."""
         self._out.extend(pieces)
         for tap in self.taps:
             tap.sent_content(pieces[0])
 
     def post(self, handle: QueueHandle, command: Command) -> None:
-        """Put one letter to a queue."""
+        """Send one command to a queue."""
         self.mail.append((handle, command))
 
     @property
     def has_unsent(self) -> bool:
-        """Whether deliveries wait to be written."""
         return self.consuming.has_unsent
 
     def pump(self, budget_bytes: int) -> int:
-        """Write confirms, and deliveries as the budget allows; returns the bytes of the latter."""
+        """Write confirms, and deliveries as the budget allows; return the bytes of the latter."""
         if self.state is ChannelState.OPEN:
             self.modes.write_confirms()
         spent = self.consuming.write(budget_bytes, self._out) if budget_bytes > 0 else 0
@@ -275,37 +268,39 @@ class BrokerChannel:
         return spent
 
     def listen(self, taps: tuple[ChannelTap, ...]) -> None:
-        """Let these listen from now on, and no others."""
+        """Replace the taps."""
         self.taps = self.consuming.taps = taps
 
     def take_output(self) -> list[bytes | memoryview]:
-        """Bytes for the client since the last call, in pieces."""
+        """Return bytes for the client since the last call, in pieces."""
         out, self._out = self._out, []
         return out
 
     def take_mail(self) -> list[tuple[QueueHandle, Command]]:
-        """Letters to queues, in order."""
+        """Return the commands to queues, in order."""
         mail, self.mail = self.mail, []
         return mail
 
     def take_grant(self) -> int:
-        """Contents for which the reader gets new credit; none while a queue holds the channel up."""
+        """Return for how many contents the reader gets new credit; 0 while a queue holds the channel up."""
         return 0 if self.publishing.blocked else self._received.take_grant()
 
     def take_unwanted(self) -> ContentOpened | None:
-        """A content that is still coming and will be refused, or was: nothing of it needs to be kept."""
+        """Return an incomplete content that is or will be refused, so that the rest of it need not be
+        stored.
+        """
         unwanted, self._unwanted = self._unwanted, None
         return unwanted
 
     def close(self) -> None:
-        """The channel is over, whatever the reason: give everything back. May be called twice."""
+        """End the channel, whatever the reason, and return everything to queues. May be called twice."""
         self._give_everything_back()
         self._backlog.clear()
 
     def release(self) -> None:
-        """Closed, and asked nothing any more: let go of the parts, which refer back to this.
+        """Drop the parts of a closed channel, which refer back to it, so that all are freed at once.
 
-        So they are freed at once, as those of a session (`BrokerSession.release`).
+        The reason is that of `BrokerSession.release`.
         """
         del self.consuming, self.acknowledging, self.modes, self.declaring
         del self.subscribing, self.fetching, self.publishing
@@ -326,14 +321,14 @@ class BrokerChannel:
         command: Callable[[RequestRef], Command],
         then: Callable[[Answer], None],
     ) -> None:
-        """Ask a queue, and go on with `then` when it has answered; nothing else is handled meanwhile."""
+        """Send a request to a queue, and call `then` with its answer; nothing else is handled meanwhile."""
         self._request = self.context.reply_to.request()
         self._then = then
         self.pause()
         self.post(handle, command(self._request))
 
     def perform(self, operation: str, given: Mapping[str, object], then: Callable[[Any], None]) -> None:
-        """Carry out an operation, and go on with `then`; nothing else is handled meanwhile.
+        """Carry out an operation, and call `then` with its result; nothing else is handled meanwhile.
 
         Raises:
             RefusedError: it was refused at once.
@@ -341,7 +336,7 @@ class BrokerChannel:
         self._carry(perform(self.declaring.caller(), operation, given), then)
 
     def _carry(self, result: Any, then: Callable[[Any], None]) -> None:
-        """Wait for what an operation needs until there is its result."""
+        # An operation returns `Ask` or `Wait` until it has its result.
         if isinstance(result, Ask):
             self.ask(result.handle, result.command, lambda answer: self._carry(result.then(answer), then))
         elif isinstance(result, Wait):
@@ -352,26 +347,22 @@ class BrokerChannel:
             then(result)
 
     def inspect(self, handle: QueueHandle, then: Callable[[Answer], None]) -> None:
-        """Ask a queue for its counts."""
         self.ask(handle, Inspect, then)
 
     def queue_named(self, name: str) -> str:
-        """The name, or for an empty one that of the queue declared last."""
+        """Return the name, or for an empty one that of the queue declared last."""
         return self.declaring.queue_named(name)
 
     def pause(self) -> None:
-        """Handle nothing more until `resume`."""
         self._paused = True
         self.paused_ms = self.context.moment.ms
 
     def resume(self) -> None:
-        """Go on with what has come meanwhile."""
         self._paused = False
 
     def _go_on(self, request: RequestRef, heard: Answer | Decided) -> None:
-        """Take up what waited for an answer."""
         if request != self._request or self._then is None:
-            return  # asked before the channel was closed
+            return  # requested before the channel was closed
         then, self._then = self._then, None
         self._paused = False
         self._guarded(then, heard)
@@ -405,7 +396,6 @@ class BrokerChannel:
             raise _not_for_a_server(item.method)
 
     def _guarded(self, call: Callable[..., None], *arguments: Any) -> None:
-        """Run a handler; a soft error closes the channel, a hard one goes on to the connection."""
         try:
             call(*arguments)
         except AmqpChannelError as error:
@@ -421,7 +411,7 @@ class BrokerChannel:
             raise
 
     def _name_method(self, error: Amqp091Error) -> None:
-        """Put the method that failed into an error that does not name it yet."""
+        # Only if the error does not name a method yet.
         if not error.class_id:
             error.class_id, error.method_id = self.in_hand.CLASS_ID, self.in_hand.METHOD_ID
 
@@ -429,7 +419,7 @@ class BrokerChannel:
         self._name_method(error)
         self._unwanted = self._opened
         self.modes.write_confirms()
-        # What waits behind the method that failed is dropped one by one: the reader counts its contents.
+        # Frames behind the method that failed are dropped one by one: the reader counts their contents.
         self._give_everything_back()
         self.state = ChannelState.CLOSING
         self.write(methods.ChannelClose(int(error.code), error.reply_text, error.class_id, error.method_id))
@@ -442,7 +432,7 @@ class BrokerChannel:
         )
 
     def warn(self, event: str, **details: Any) -> None:
-        """Log what the client is told that went wrong, and remember it."""
+        """Log an error that is sent to the client, and store it as the last one."""
         self.last_error = self.context.log.warning(event, channel=self.number, **details)
 
     def _on_item_while_closed(self, item: object) -> None:
@@ -490,7 +480,7 @@ class BrokerChannel:
         self.write(methods.ChannelFlowOk(True))
 
     def _access_request(self, method: methods.AccessRequest) -> None:
-        # Of AMQP 0-8: tickets mean nothing any more, and old clients want one.
+        # Of AMQP 0-8: tickets have no meaning any more, but old clients request one.
         self.write(methods.AccessRequestOk(1))
 
     def _qos(self, method: methods.BasicQos) -> None:
@@ -510,13 +500,13 @@ class BrokerChannel:
         )
 
     def _check_opened(self, method: Method) -> None:
-        """Refuse before the body comes what would be refused with it."""
+        # Refuses before the body comes what would be refused with it.
         if not isinstance(method, methods.BasicPublish):
             raise _not_for_a_server(method)
         self.publishing.check(method.exchange, method.routing_key, immediate=method.immediate)
 
     def _on_too_large(self, item: ContentTooLarge) -> None:
-        # RabbitMQ looks at the size last.
+        # RabbitMQ checks the size last.
         self._check_opened(item.method)
         raise AmqpChannelError(
             ReplyCode.PRECONDITION_FAILED,
@@ -545,7 +535,7 @@ class BrokerChannel:
             case TimedOut():
                 self._guarded(self.subscribing.on_timed_out, effect)
             case ActiveChanged():
-                # AMQP 0-9-1 has no words for it: the consumer gets messages, or it does not.
+                # AMQP 0-9-1 has no method for it: the consumer gets messages, or it does not.
                 return
             case Settled():
                 raise AssertionError("channels do not ask whether acknowledgements are durable")
@@ -569,7 +559,7 @@ def _not_for_a_server(method: Method) -> AmqpHardError:
 
 
 def _method_of(item: object) -> Method | type[Method]:
-    """What the client sent; of contents and acknowledgements in runs only the kind."""
+    # Of contents and acknowledgements, which come in runs, only the kind.
     if type(item) is PublishRun:
         return methods.BasicPublish
     if type(item) is AckRun:

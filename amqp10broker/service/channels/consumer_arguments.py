@@ -1,4 +1,4 @@
-"""The arguments of basic.consume: which there are, what they may be, and what they mean."""
+"""The arguments of basic.consume: their names, types and meanings."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _STREAM: Final = frozenset({"x-stream-offset", "x-stream-filter", "x-stream-matc
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOptions:
-    """What a consumer asks its queue for.
+    """The options that a consumer requests of its queue.
 
     Attributes:
         priority: of all consumers with credit, those of the highest one get messages.
         timeout_ms: how long it may hold a delivery; None: as long as the queue allows.
-        filters: where to begin in a stream, and what of it is wanted; None for any other queue.
+        filters: where to begin in a stream, and which messages to select; None for any other queue.
         given: the arguments as they came.
     """
 
@@ -41,7 +41,8 @@ DEFAULT_OPTIONS: Final = ConsumerOptions()
 
 
 def check_stream_consumer(queue: DeclaredQueue, *, no_ack: bool, prefetch: int) -> None:
-    """Check what a consumer of a stream must have: nothing else than acknowledgements holds it back.
+    """Check a consumer of a stream: only acknowledgements hold it back, so it must have a prefetch and use
+    them.
 
     Raises:
         NotSupported: it does not acknowledge.
@@ -56,7 +57,7 @@ def check_stream_consumer(queue: DeclaredQueue, *, no_ack: bool, prefetch: int) 
 
 
 def read_consumer_arguments(queue: DeclaredQueue, arguments: Mapping[str, Any]) -> ConsumerOptions:
-    """Check the arguments of basic.consume and say what they ask for.
+    """Check the arguments of basic.consume and return their options.
 
     Raises:
         PreconditionFailed: an argument is unknown for the type of the queue, or of a wrong type.
@@ -78,7 +79,7 @@ def read_consumer_arguments(queue: DeclaredQueue, arguments: Mapping[str, Any]) 
             raise PreconditionFailed(resource, f"invalid arg '{name}' for {resource}: {fault}")
     filters = None
     if queue.type == QueueType.STREAM:
-        # Not before there is a stream: a broker without one starts sooner without its filters.
+        # Imported only for a stream: a broker without one starts sooner without its filters.
         from amqp10broker.message.filters.consumer_arguments import from_amqp091_arguments
 
         filters = from_amqp091_arguments(arguments, stream=queue.name, vhost=queue.vhost)

@@ -20,21 +20,21 @@ from amqp10broker.service.counters import ClientCounters
 from amqp10broker.service.queue_credit import Mode, QueueCredit
 
 OVERHEAD_BYTES: Final = 64
-"""What a delivery's frames take beside the content, for the writer's budget."""
+"""The frames of a delivery without its content, in bytes, for the writer's budget."""
 
 Held = Taken[Consumer, int]
-"""Deliveries that the client held: whose they were, and the queue's numbers for them."""
+"""Deliveries that the client held: their consumer, and the queue's keys for them."""
 
 
 class Consuming:
-    """What a channel does with consumers of its client.
+    """The consumers of a channel's client.
 
     Attributes:
         consumers: by tag.
         prefetch: basic.qos for consumers to come; 0: no limit.
-        moved_ms: when deliveries were written last.
-        taps: listen to what is delivered; usually none does.
-        held: what the client has not acknowledged.
+        moved_ms: when deliveries were last written.
+        taps: observe deliveries; usually empty.
+        held: deliveries that the client has not acknowledged.
     """
 
     def __init__(self, number: int, context: ChannelContext, post: Post, counters: ClientCounters) -> None:
@@ -42,9 +42,8 @@ class Consuming:
 
         Args:
             number: the channel's.
-            context: the broker around it.
-            post: puts letters to queues.
-            counters: of the channel, to which those of consumers are added that are gone.
+            post: sends commands to queues.
+            counters: of the channel; those of consumers that are gone are added.
         """
         self._counters = counters
         self._number = number
@@ -54,14 +53,14 @@ class Consuming:
         self._encoders: dict[Consumer, DeliverEncoder] = {}
         self._fetchers: dict[tuple[DeclaredQueue, bool], Consumer] = {}
         self.held: Unacked[Consumer, int] = Unacked()
-        # Deliveries that no queue has been told about: those in `held`, and those that a transaction
-        # has acknowledged and not committed.
+        # Deliveries whose outcome no queue has: those in `held`, and those that a transaction has
+        # acknowledged and not committed.
         self._unsettled = 0
         self._turn = 0
         self._next_tag = 1
         self._made = 0
-        # Of thousands of consumers few have anything to do in one wake: those about which something has
-        # changed since they were last topped up, and those that have deliveries to write.
+        # Of thousands of consumers few have anything to do in one step: those that have changed since they
+        # were last topped up, and those with deliveries to write.
         self._stirred: dict[Consumer, None] = {}
         self._unsent: dict[Consumer, None] = {}
         self._global_prefetch = 0
@@ -75,7 +74,7 @@ class Consuming:
     def subscribe(
         self, tag: str, queue: DeclaredQueue, *, no_ack: bool, exclusive: bool, options: ConsumerOptions
     ) -> Consumer:
-        """Ask the queue for a new consumer; it answers."""
+        """Subscribe a new consumer at the queue, which answers later."""
         reply_to = self._context.reply_to
         ref = reply_to.consumer()
         self._made += 1
@@ -101,13 +100,13 @@ class Consuming:
         return consumer
 
     def start(self, consumer: Consumer) -> None:
-        """The queue has accepted it: let deliveries come."""
+        """Start deliveries to a consumer that its queue has accepted."""
         self.consumers[consumer.terms.tag] = consumer
         self._encoders[consumer] = DeliverEncoder(self._number, consumer.terms.tag, self._context.frame_max)
         consumer.request(self._global_room())
 
     def cancel(self, tag: str) -> Consumer | None:
-        """End a consumer; what the client holds stays with the channel."""
+        """End a consumer; unacknowledged deliveries stay with the channel."""
         consumer = self.consumers.pop(tag, None)
         if consumer is not None:
             consumer.cancel()
@@ -117,7 +116,7 @@ class Consuming:
         return consumer
 
     def forget(self, ref: ConsumerRef) -> Consumer | None:
-        """The queue is gone, or did not take the consumer; acknowledgements are still accepted."""
+        """Remove a consumer whose queue is gone or has refused it; acknowledgements are still accepted."""
         consumer = self._by_ref.pop(ref, None)
         if consumer is None:
             return None
@@ -134,15 +133,15 @@ class Consuming:
 
     @property
     def lasting(self) -> list[Consumer]:
-        """Consumers that have not been cancelled, also those that their queue has not answered about."""
+        """The consumers that have not been cancelled, including those that wait for their queue's answer."""
         return [each for each in self._by_ref.values() if each.terms.tag and not each.cancelled]
 
     def find(self, ref: ConsumerRef) -> Consumer | None:
-        """The consumer or fetcher that a queue means."""
+        """Return the consumer or fetcher of a reference."""
         return self._by_ref.get(ref)
 
     def fetch(self, queue: DeclaredQueue, *, no_ack: bool) -> Consumer:
-        """Ask a queue for one message (basic.get)."""
+        """Request one message from a queue (basic.get)."""
         fetcher = self._fetchers.get((queue, no_ack))
         if fetcher is None:
             reply_to = self._context.reply_to
@@ -157,7 +156,7 @@ class Consuming:
         return fetcher
 
     def take_fetched(self, fetcher: Consumer) -> tuple[int, Message] | None:
-        """The message that a fetch brought, with its delivery tag; None if there was none."""
+        """Return the message of a fetch with its delivery tag; None if there was none."""
         keys, messages = fetcher.take(1)
         if not keys:
             return None
@@ -177,7 +176,6 @@ class Consuming:
     # --- from queues ------------------------------------------------------------------------------
 
     def on_deliver(self, effect: Deliver) -> None:
-        """A queue delivers to a consumer or fetcher."""
         consumer = self._by_ref.get(effect.consumer)
         if consumer is not None:
             consumer.on_deliver(effect)
@@ -186,7 +184,7 @@ class Consuming:
                 self._unsent[consumer] = None
 
     def on_reply(self, effect: CreditReply) -> Consumer | None:
-        """A queue has answered a request; returns whose it was."""
+        """Handle the answer of a queue to a request; return the consumer that made it."""
         consumer = self._by_ref.get(effect.consumer)
         if consumer is not None:
             consumer.on_reply(effect)
@@ -197,7 +195,7 @@ class Consuming:
 
     @property
     def global_prefetch(self) -> int:
-        """Deliveries that the whole channel may hold; 0: no limit."""
+        """The most deliveries that the whole channel may hold; 0: no limit."""
         return self._global_prefetch
 
     @global_prefetch.setter
@@ -211,10 +209,10 @@ class Consuming:
         return max(0, self.global_prefetch - self._unsettled)
 
     def top_up(self) -> None:
-        """Ask queues for what acknowledgements and writing have made room for."""
+        """Request from queues what acknowledgements and writing have made room for."""
         stirred, self._stirred = self._stirred, {}
         room = self._global_room()
-        # What one of them gives back of the channel's own limit, all of them may have.
+        # Room under the channel's own limit is available to all consumers, not only to the one that freed it.
         for consumer in stirred if room is None else self.consumers.values():
             if consumer.terms.tag:
                 consumer.request(None if consumer.terms.no_ack else room)
@@ -225,7 +223,7 @@ class Consuming:
         return bool(self.global_prefetch) and self._unsettled >= self.global_prefetch
 
     def _hold_to_global_limit(self) -> None:
-        """Every consumer was allowed what the channel has left; what is too much goes back."""
+        # Each consumer was granted what the channel has left; the excess goes back.
         if self.global_prefetch and self._unsettled >= self.global_prefetch:
             for consumer in list(self._unsent):
                 if consumer.unsent and not consumer.terms.no_ack:
@@ -241,7 +239,7 @@ class Consuming:
         return any(consumer.keys for consumer in self._unsent)
 
     def write(self, budget_bytes: int, out: list[bytes | memoryview]) -> int:
-        """Write deliveries of all consumers in turn, as far as the budget goes.
+        """Write deliveries of all consumers in rotation, within the budget.
 
         Returns:
             The bytes written; at least one delivery is written if there is a budget at all.
@@ -291,11 +289,11 @@ class Consuming:
     # --- acknowledgements -------------------------------------------------------------------------
 
     def take_tags(self, tags: Sequence[tuple[int, bool]], taken: list[Held]) -> None:
-        """Take deliveries out of what the client holds.
+        """Remove deliveries from those that the client holds.
 
         Args:
             tags: (delivery tag, multiple) pairs.
-            taken: is extended by what they are about.
+            taken: is extended by the deliveries.
 
         Raises:
             AmqpChannelError: 406, a tag is not outstanding; those before it are in `taken`.
@@ -303,11 +301,11 @@ class Consuming:
         self.held.ack_run(tags, taken)
 
     def put_back(self, held: Sequence[Held]) -> None:
-        """What a rolled back transaction had acknowledged is unacknowledged again."""
+        """Return deliveries whose acknowledgement was rolled back to those that the client holds."""
         self.held.restore(held)
 
     def settle(self, held: Sequence[Held], verdict: Verdict) -> None:
-        """Tell the queues what became of deliveries."""
+        """Report decisions on deliveries to the queues."""
         if len(held) == 1:
             self._settle_one(held[0].consumer, held[0].keys, verdict)
             return
@@ -330,7 +328,6 @@ class Consuming:
         self.settle(self.held.take_all(), Verdict.REQUEUE)
 
     def close(self) -> None:
-        """The channel is over: everything goes back. May be called twice."""
         for consumer in self._all():
             consumer.leave()
             consumer.credit.retire(self._counters)
@@ -344,16 +341,16 @@ class Consuming:
         self._unsettled = 0
 
     def _all(self) -> Iterator[Consumer]:
-        # Consumers that were cancelled come last: what they hold is older, and queues sort it anyway.
+        # Cancelled consumers come last: their deliveries are older, and queues sort them anyway.
         return iter(list(self._by_ref.values()))
 
     def credits(self) -> Iterator[QueueCredit]:
-        """Of its consumers, those that are gone left out."""
+        """Iterate over the credit of its present consumers."""
         return (consumer.credit for consumer in self._by_ref.values())
 
     @property
     def unacked(self) -> int:
-        """Deliveries that the client holds."""
+        """The number of deliveries that the client holds."""
         return len(self.held)
 
 

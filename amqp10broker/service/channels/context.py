@@ -1,4 +1,4 @@
-"""What a channel may know of the broker around it."""
+"""The services of the broker that a channel uses."""
 
 from __future__ import annotations
 
@@ -21,25 +21,23 @@ __all__ = ["ChannelContext", "Post"]
 
 @dataclass(slots=True)
 class ChannelContext:
-    """One channel's surroundings.
+    """The context of one channel.
 
     Attributes:
-        catalog: everything that is declared.
-        vhost: the connection's virtual host.
-        propose: has requests to the catalog decided.
-        access: what the user may do there.
+        propose: sends requests to the catalog for a decision.
+        access: the user's permissions there.
         config: the present configuration; replaced as a whole when a setting changes.
         reply_to: under which queues answer this channel.
         user: authenticated name.
         connection: identity of the connection, the owner of exclusive queues.
-        capabilities: what the client said it can do, by name.
+        capabilities: of the client, by name.
         frame_max: bytes, the largest frame the client takes.
-        new_id: gives a fresh unguessable token for generated names.
-        volatile: makes a queue without a task, for direct reply-to: posted to, it answers at once.
+        new_id: returns a fresh unguessable token for generated names.
+        volatile: makes a queue without a task, for direct reply-to: it answers a post at once.
         log: of the connection.
-        moment: the time of the present wake; whoever wakes the channel sets it.
-        commits: carries out what a transaction has several queues do; None: queue by queue.
-        on_unroutable: told of messages for which there is no queue; must not raise.
+        moment: the time of the present step, set by the caller before each.
+        commits: carries out a transaction at several queues in one step; None: queue by queue.
+        on_unroutable: called with unroutable messages; must not raise.
     """
 
     catalog: Catalog

@@ -1,9 +1,9 @@
 """RabbitMQ's credit_flow, the back-pressure of AMQP 0-9-1: reader -> channel -> queue.
 
-Between two of them each (sender, receiver) pair has a counter. The sender may send until it is used
-up, and then stops *everything*, whoever it is for. The receiver gives `more_after` back whenever it
-has handled so many, unless it is held up itself: then it gives when it goes on. So a slow queue
-stops a channel, the channel stops the reader, and the reader stops the whole connection.
+Each pair of sender and receiver among them has a counter. The sender may send until it is used up, and then
+stops *everything*, whatever its destination. The receiver returns `more_after` whenever it has handled so
+many, unless it is held up itself: then it does so when it continues. So a slow queue stops a channel, the
+channel stops the reader, and the reader stops the whole connection.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from amqp10broker.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class CreditFlowSettings:
-    """Both numbers count messages (`credit_flow_default_credit` of RabbitMQ).
+    """The numbers of messages in `credit_flow_default_credit` of RabbitMQ.
 
     Attributes:
-        initial: what a sender may send before the receiver has handled anything.
-        more_after: handled so many, the receiver gives as many; not more than `initial`, or a sender
+        initial: the credit of a sender before the receiver has handled anything.
+        more_after: the receiver returns so much after handling as many; not more than `initial`, or a sender
             would wait for ever.
     """
 
@@ -29,7 +29,6 @@ class CreditFlowSettings:
 
     @classmethod
     def of(cls, config: Config) -> CreditFlowSettings:
-        """As configured."""
         initial = config.credit_flow_initial
         return cls(initial, min(config.credit_flow_more_after, initial))
 
@@ -55,7 +54,7 @@ class Sender:
         """Spend credit on an item of the frame reader.
 
         Returns:
-            What of it may be sent now, and what has to wait; None: nothing.
+            The part that may be sent now, and the part that has to wait; None for an empty part.
         """
         contents = contents_of(item)
         if contents <= self.credit:
@@ -69,7 +68,7 @@ class Sender:
 
 
 class Receiver:
-    """The receiving end of one pair: counts what it handled, and says what to give."""
+    """The receiving end of one pair: counts handled messages and returns credit."""
 
     __slots__ = ("_handled", "_more_after")
 
@@ -78,25 +77,24 @@ class Receiver:
         self._handled = 0
 
     def handled(self, messages: int) -> None:
-        """Messages are worked off."""
+        """Count handled messages."""
         self._handled += messages
 
     def take_grant(self) -> int:
-        """What to give to the sender now: whole portions only. Not to be asked while held up."""
+        """Return the credit to grant now, in whole portions. Must not be called while held up."""
         portions = self._handled // self._more_after
         self._handled -= portions * self._more_after
         return portions * self._more_after
 
 
 def contents_of(item: Item) -> int:
-    """Contents in one item of the frame reader: what the credit flow counts."""
+    """Return the number of contents in one item of the frame reader, which the credit flow counts."""
     if type(item) is PublishRun:
         return len(item.bodies)
     return 1 if type(item) is ContentTooLarge else 0
 
 
 def _split(run: PublishRun, count: int) -> tuple[PublishRun, PublishRun]:
-    """A run's first contents, and the rest."""
     first = PublishRun(run.channel, run.exchange, run.routing_key, run.mandatory, run.immediate)
     rest = PublishRun(run.channel, run.exchange, run.routing_key, run.mandatory, run.immediate)
     first.properties, rest.properties = run.properties[:count], run.properties[count:]

@@ -1,7 +1,8 @@
 """Exchange and queue methods of one channel: declare, delete, bind, unbind, purge.
 
-They are operations of the table (`management.table`). What this protocol alone has is here: names without
-line ends, a queue without a name, the queue declared last, passive declarations, direct reply-to, no-wait.
+They are operations of the table (`management.table`). This module has what is specific to this protocol:
+names without line ends, a queue without a name, the queue declared last, passive declarations, direct
+reply-to, no-wait.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ GENERATED_PREFIX: Final = "amq.gen-"
 
 
 class Declaring:
-    """What a channel does with exchanges, queues and bindings.
+    """The declarations of a channel's client.
 
     Attributes:
-        last_queue: declared last on this channel; what an empty queue name means.
+        last_queue: declared last on this channel; the meaning of an empty queue name.
     """
 
     def __init__(self, channel: Channel) -> None:
@@ -33,7 +34,7 @@ class Declaring:
         self.last_queue = ""
 
     def queue_named(self, name: str) -> str:
-        """The name, or for an empty one that of the queue declared last."""
+        """Return the name, or for an empty one that of the queue declared last."""
         if name:
             return stripped(name)
         if not self.last_queue:
@@ -41,7 +42,7 @@ class Declaring:
         return self.last_queue
 
     def caller(self) -> Caller:
-        """The user of this channel, to operations."""
+        """Return the user of this channel as the caller of operations."""
         context = self._context
         return Caller(
             context.catalog,
@@ -56,8 +57,6 @@ class Declaring:
     def _perform(
         self, operation: str, no_wait: bool, done: Callable[[Any], Method], /, **given: object
     ) -> None:
-        """Carry out an operation, and tell the client of it."""
-
         def then(result: Any) -> None:
             method = done(result)
             if not no_wait:
@@ -68,7 +67,6 @@ class Declaring:
     # --- exchanges --------------------------------------------------------------------------------
 
     def exchange_declare(self, method: methods.ExchangeDeclare) -> None:
-        """exchange.declare"""
         name = stripped(method.exchange)
         if method.passive:
             self._perform(
@@ -88,7 +86,6 @@ class Declaring:
         )
 
     def exchange_delete(self, method: methods.ExchangeDelete) -> None:
-        """exchange.delete"""
         self._perform(
             "delete-exchange",
             method.no_wait,
@@ -98,24 +95,20 @@ class Declaring:
         )
 
     def exchange_bind(self, method: methods.ExchangeBind) -> None:
-        """exchange.bind"""
         ends = _exchange_ends(method)
         self._perform("bind", method.no_wait, lambda bound: methods.ExchangeBindOk(), **ends)
 
     def exchange_unbind(self, method: methods.ExchangeUnbind) -> None:
-        """exchange.unbind"""
         ends = _exchange_ends(method)
         self._perform("unbind", method.no_wait, lambda gone: methods.ExchangeUnbindOk(), **ends)
 
     # --- bindings ---------------------------------------------------------------------------------
 
     def queue_bind(self, method: methods.QueueBind) -> None:
-        """queue.bind"""
         ends = self._queue_ends(method)
         self._perform("bind", method.no_wait, lambda bound: methods.QueueBindOk(), **ends)
 
     def queue_unbind(self, method: methods.QueueUnbind) -> None:
-        """queue.unbind"""
         self._perform("unbind", False, lambda gone: methods.QueueUnbindOk(), **self._queue_ends(method))
 
     def _queue_ends(self, method: methods.QueueBind | methods.QueueUnbind) -> dict[str, object]:
@@ -131,7 +124,6 @@ class Declaring:
     # --- queues -----------------------------------------------------------------------------------
 
     def queue_declare(self, method: methods.QueueDeclare) -> None:
-        """queue.declare"""
         name = stripped(method.queue)
         if name == DIRECT_REPLY_TO or name.startswith(DIRECT_REPLY_TO + "."):
             self._declare_direct_reply_to(name, method.no_wait)
@@ -158,14 +150,13 @@ class Declaring:
         return methods.QueueDeclareOk(queue["name"], queue["message_count"], queue["consumer_count"])
 
     def _declare_direct_reply_to(self, name: str, no_wait: bool) -> None:
-        """Asking for a reply queue tells whether its owner is still there."""
+        # A passive declaration of a reply queue shows whether its owner is still there.
         if name != DIRECT_REPLY_TO:
             self._context.vhost.lookup(name)
         if not no_wait:
             self._channel.write(methods.QueueDeclareOk(name, 0, 1))
 
     def queue_purge(self, method: methods.QueuePurge) -> None:
-        """queue.purge"""
         self._perform(
             "purge-queue",
             method.no_wait,
@@ -174,7 +165,6 @@ class Declaring:
         )
 
     def queue_delete(self, method: methods.QueueDelete) -> None:
-        """queue.delete"""
         self._perform(
             "delete-queue",
             method.no_wait,

@@ -1,4 +1,6 @@
-"""Refusals that know no protocol, in the words of AMQP 0-9-1: which reply code, and what it ends."""
+"""Conversion of protocol-neutral refusals to AMQP 0-9-1: the reply code, and whether channel or connection
+ends.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from amqp10broker.errors import (
     ResourceLocked,
 )
 
-# The first that fits counts. 404, 403, 405 and 406 end the channel, 530, 540 and 541 the connection.
+# The first entry that matches counts. 404, 403, 405 and 406 end the channel, 530, 540 and 541 the connection.
 _CODES: Final[tuple[tuple[type[RefusedError], ReplyCode], ...]] = (
     (NotFound, ReplyCode.NOT_FOUND),
     (AccessRefused, ReplyCode.ACCESS_REFUSED),
@@ -32,7 +34,7 @@ _HARD: Final = (ReplyCode.NOT_IMPLEMENTED, ReplyCode.NOT_ALLOWED, ReplyCode.INTE
 
 
 def to_amqp091(refusal: RefusedError) -> Amqp091Error:
-    """The error that tells a client of the refusal."""
+    """Convert a refusal to an AMQP 0-9-1 error."""
     code = next((code for kind, code in _CODES if isinstance(refusal, kind)), ReplyCode.INTERNAL_ERROR)
     kind = AmqpHardError if code in _HARD else AmqpChannelError
     return kind(code, refusal.description)

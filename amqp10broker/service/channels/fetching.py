@@ -14,14 +14,13 @@ from amqp10broker.service.errands import check_gettable
 
 
 class Fetching:
-    """What a channel does with basic.get: it asks the queue for one message with drain."""
+    """Handles basic.get: requests one message from the queue with drain."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._fetcher: Consumer | None = None
 
     def get(self, method: methods.BasicGet) -> None:
-        """basic.get"""
         channel = self._channel
         name = channel.queue_named(method.queue)
         channel.context.access.read("queue", name)
@@ -31,7 +30,7 @@ class Fetching:
         channel.pause()
 
     def on_reply(self, fetcher: Consumer, reply: CreditReply) -> None:
-        """The queue has answered; its message, if there was one, came before."""
+        """Handle the answer of the queue; its message, if there was one, came before."""
         if fetcher is not self._fetcher:
             return
         self._fetcher = None
@@ -52,10 +51,10 @@ class Fetching:
         channel.resume()
 
     def on_refused(self, effect: SubscribeRefused) -> None:
-        """The queue has had no leader for too long.
+        """Handle a queue that has had no leader for too long.
 
         Raises:
-            Unavailable: for the client, if it waits for a message.
+            Unavailable: the client waits for a message.
         """
         if self._end(effect.consumer) is not None:
             queue = f"queue '{effect.queue}'"
@@ -63,17 +62,17 @@ class Fetching:
             raise Unavailable(queue, f"{text}: it has had no leader for too long")
 
     def on_queue_down(self, effect: QueueDown) -> None:
-        """The queue's node cannot be reached any more.
+        """Handle a queue whose node cannot be reached.
 
         Raises:
-            NotFound: for the client, if it waits for a message.
+            NotFound: the client waits for a message.
         """
         fetcher = self._end(effect.consumer)
         if fetcher is not None:
             raise fetcher.queue.inaccessible()
 
     def _end(self, ref: ConsumerRef) -> Consumer | None:
-        """The fetcher that the client waits for, if it is this one; it waits no more."""
+        # None if the client waits for another fetcher, or for none.
         fetcher = self._fetcher
         if fetcher is None or fetcher.ref != ref:
             return None
@@ -83,7 +82,7 @@ class Fetching:
         return fetcher
 
     def on_queue_deleted(self, effect: QueueDeleted) -> None:
-        """The queue went while it was asked: it had nothing."""
+        """Answer that a queue deleted meanwhile is empty."""
         if self._fetcher is not None and effect.ref == self._fetcher.ref:
             self._fetcher = None
             self._channel.write(methods.BasicGetEmpty())

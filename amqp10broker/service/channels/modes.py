@@ -1,4 +1,4 @@
-"""Confirms and transactions of one channel: what becomes of what is published, as its client hears it."""
+"""Confirms and transactions of one channel: the outcomes of published messages for its client."""
 
 from __future__ import annotations
 
@@ -17,37 +17,34 @@ _PARTS: Final = frozenset((Publish, Settle))
 
 
 class Modes:
-    """A channel is in confirm mode, transactional, or neither."""
+    """The mode of a channel: confirm mode, transactional, or neither."""
 
     def __init__(self, channel: Channel, acknowledging: Acknowledging) -> None:
         self._channel = channel
         self._acknowledging = acknowledging
         # A commit waits until queues have taken what it published.
         self._committing = False
-        # A commit that waits until its queues are ready: what it has them do.
+        # The commands of a commit that waits until its queues are ready.
         self._parked: tuple[RequestRef, list[tuple[QueueHandle, Command]]] | None = None
         self._ends = channel.context.moment.measures.transactions
 
     def select_confirms(self, method: methods.ConfirmSelect) -> None:
-        """confirm.select"""
         self._channel.publishing.select_confirms()
         if not method.no_wait:
             self._channel.write(methods.ConfirmSelectOk())
 
     def write_confirms(self) -> None:
-        """Tell the client what has been confirmed or rejected since the last call."""
+        """Send confirms and rejections since the last call."""
         channel = self._channel
         for tag, multiple, nack in channel.publishing.take_confirms():
             method = methods.BasicNack(tag, multiple, False) if nack else methods.BasicAck(tag, multiple)
             channel.write(method)
 
     def select_transactions(self) -> None:
-        """tx.select"""
         self._channel.publishing.select_transactions()
         self._channel.write(methods.TxSelectOk())
 
     def commit(self) -> None:
-        """tx.commit"""
         channel = self._channel
         self._require_tx()
         self._ends.committed += 1
@@ -64,11 +61,8 @@ class Modes:
             channel.pause()
 
     def _do_at_once(self, posted: list[tuple[QueueHandle, Command]]) -> None:
-        """Have these letters carried out in one step, where it can be.
-
-        RabbitMQ promises that for one queue only. Where a queue is full, or on another node, each does its
-        part for itself, and the client hears which, as from RabbitMQ.
-        """
+        # RabbitMQ promises one step for one queue only. Where a queue is full, or on another node, each does
+        # its part by itself, and the client is notified of failures, as by RabbitMQ.
         channel = self._channel
         commits = channel.context.commits
         parts = [letter for letter in posted if type(letter[1]) in _PARTS]
@@ -93,7 +87,7 @@ class Modes:
         return self._parked is not None
 
     def on_ready(self, ref: RequestRef) -> None:
-        """A queue is ready for which a commit has waited."""
+        """Handle a queue that has become ready for a waiting commit."""
         if self._parked is None or self._parked[0] != ref:
             return
         (_, posted), self._parked = self._parked, None
@@ -104,7 +98,6 @@ class Modes:
             self._channel.write(methods.TxCommitOk())
 
     def rollback(self) -> None:
-        """tx.rollback"""
         channel = self._channel
         self._require_tx()
         self._ends.rolled_back += 1
@@ -117,10 +110,10 @@ class Modes:
             raise AmqpChannelError(ReplyCode.PRECONDITION_FAILED, "channel is not transactional")
 
     def on_confirmed(self, effect: Confirmed | Unconfirmed | Rejected) -> None:
-        """A queue has taken messages over, or not.
+        """Handle the confirmation or refusal of messages by a queue.
 
         Raises:
-            AmqpChannelError: some of a commit were not taken.
+            AmqpChannelError: some messages of a commit were refused.
         """
         channel = self._channel
         publishing = channel.publishing
@@ -138,6 +131,5 @@ class Modes:
             channel.write(methods.TxCommitOk())
 
     def close(self) -> None:
-        """The channel is over. May be called twice."""
         self._committing = False
         self._parked = None

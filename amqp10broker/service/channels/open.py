@@ -1,4 +1,4 @@
-"""What the broker says of itself in connection.start, and to a client that it does not let in."""
+"""Server properties of connection.start, and the refusal of a login."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CAPABILITIES: Final = (
 
 
 def login_refused(mechanism: str) -> AmqpHardError:
-    """What a client hears of a failed login, in RabbitMQ's words."""
+    """Return the error for a failed login, with RabbitMQ's text."""
     return AmqpHardError(
         ReplyCode.ACCESS_REFUSED,
         f"Login was refused using authentication mechanism {mechanism}. For details see the broker logfile.",
@@ -29,12 +29,12 @@ def login_refused(mechanism: str) -> AmqpHardError:
 
 
 def server_properties(cluster: str, version: str, platform: str) -> dict[str, Any]:
-    """The server properties.
+    """Return the server properties of connection.start.
 
     Args:
-        cluster: name of the cluster; the broker's, if it is in none.
+        cluster: name of the cluster, or of the broker without one.
         version: of amqp10broker.
-        platform: what it runs on: ``Python 3.12.1``.
+        platform: of the broker, for example ``Python 3.12.1``.
     """
     return {
         "capabilities": dict.fromkeys(CAPABILITIES, True),

@@ -1,4 +1,4 @@
-"""What the parts of a channel need of the channel they belong to."""
+"""The interface of a channel that its parts use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from amqp10broker.service.channels.publishing import Publishing
 
 
 class Channel(Protocol):
-    """A channel, as its parts see it."""
+    """A channel, as its parts use it."""
 
     number: int
     context: ChannelContext
@@ -31,7 +31,7 @@ class Channel(Protocol):
         """Write frames that are encoded already."""
 
     def post(self, handle: QueueHandle, command: Command) -> None:
-        """Put one letter to a queue."""
+        """Send one command to a queue."""
 
     def ask(
         self,
@@ -39,7 +39,7 @@ class Channel(Protocol):
         command: Callable[[RequestRef], Command],
         then: Callable[[Answer], None],
     ) -> None:
-        """Ask a queue and handle nothing else until it has answered."""
+        """Send a request to a queue and handle nothing else until it has answered."""
 
     def perform(self, operation: str, given: Mapping[str, object], then: Callable[[Any], None]) -> None:
         """Carry out an operation of the table and handle nothing else until it is done.
@@ -49,33 +49,33 @@ class Channel(Protocol):
         """
 
     def warn(self, event: str, **details: Any) -> None:
-        """Log what the client is told that went wrong, and remember it."""
+        """Log an error that is sent to the client, and store it as the last one."""
 
     def pause(self) -> None:
         """Handle nothing more until `resume`."""
 
     def resume(self) -> None:
-        """Go on with what has come meanwhile."""
+        """Continue with frames that have come meanwhile."""
 
     def queue_named(self, name: str) -> str:
-        """The name, or for an empty one that of the queue declared last.
+        """Return the name, or for an empty one that of the queue declared last.
 
         Raises:
-            NotFound: there is no such.
+            NotFound: no queue was declared.
         """
 
 
 def usable(channel: Channel, name: str) -> DeclaredQueue:
-    """The queue of this name that the channel's connection may use.
+    """Return the queue of this name that the channel's connection may use.
 
     Raises:
-        NotFound: there is none.
-        ResourceLocked: another connection has it exclusively.
+        NotFound: it does not exist.
+        ResourceLocked: it is exclusive to another connection.
     """
     context = channel.context
     return context.vhost.for_connection(context.vhost.lookup(name), context.connection)
 
 
 def not_found(name: str, vhost: str) -> NotFound:
-    """The refusal for a queue that is gone."""
+    """Return the refusal for a queue that does not exist."""
     return NotFound(f"queue '{name}'", f"no queue '{name}' in vhost '{vhost}'")

@@ -1,8 +1,7 @@
 """Publishing on one channel: routes, returns, confirms, transactions, and the credit of the queues.
 
-A run of publishes of the same shape is routed once and posted to its queues as one letter each.
-What a queue has handled comes back as `Confirmed`, whether the client wants confirms or not: the
-credit flow counts it.
+A run of publishes of the same shape is routed once and sent to each queue as one command. Queues answer with
+`Confirmed`, whether the client wants confirms or not, because the credit flow counts it.
 """
 
 from __future__ import annotations
@@ -29,19 +28,20 @@ from amqp10broker.service.routes import Route, Routes
 _DIRECT_REPLY_TO_BYTES: Final = DIRECT_REPLY_TO.encode()
 
 OUTLETS_MAX: Final = 1024
-"""Queues a channel keeps a credit counter for; beyond, those that owe nothing are forgotten."""
+"""The most queues for which a channel has credit counters; beyond, those without unconfirmed messages are
+dropped.
+"""
 
 _Head = tuple[bytes, Sequence[str]]
 
 
 class Outlet:
-    """One queue that this channel publishes to.
+    """One queue to which this channel publishes.
 
     Attributes:
-        queue: the queue.
         ref: under which the queue confirms.
         sender: the channel's end of the credit flow to it.
-        receiver: the queue's end. What it handled it says by `Confirmed`, so it is counted here.
+        receiver: the queue's end. The queue reports by `Confirmed`, so it is counted here.
         outstanding: messages that it has not confirmed.
     """
 
@@ -56,8 +56,6 @@ class Outlet:
 
 
 class _Buffered:
-    """A publish inside a transaction: routed, not delivered."""
-
     __slots__ = ("exchange", "mandatory", "message", "queues")
 
     def __init__(
@@ -70,15 +68,15 @@ class _Buffered:
 
 
 class Publishing:
-    """What a channel does with contents of its client.
+    """The contents that a channel's client publishes.
 
     Attributes:
         confirming: confirm.select was received.
         transactional: tx.select was received.
-        commit_failed: some queue was full or broke down and did not take its part of the last commit.
+        commit_failed: some queue was full or failed and did not take its part of the last commit.
         blocked: some queue has used up its credit; the channel gives its reader none meanwhile.
-        published_ms: when the client published last.
-        next_seq: number of the message that is published next; counted from 1 again behind confirm.select.
+        published_ms: when the client last published.
+        next_seq: number of the next message; counted from 1 again after confirm.select.
     """
 
     def __init__(
@@ -92,10 +90,9 @@ class Publishing:
         """Begin without confirms and transactions.
 
         Args:
-            context: the broker around the channel.
-            post: puts letters to queues.
-            give_back: writes a basic.return for a message that no queue took.
-            reply_address: the name under which replies reach this channel's direct reply-to consumer;
+            post: sends commands to queues.
+            give_back: writes a basic.return for an unroutable message.
+            reply_address: returns the name under which replies reach this channel's direct reply-to consumer;
                 None if it has none.
             counters: of the channel.
         """
@@ -126,34 +123,34 @@ class Publishing:
 
     @property
     def held_by(self) -> list[Outlet]:
-        """What holds the channel up, the one that owes most first."""
+        """The queues that hold the channel up, the one with the most unconfirmed messages first."""
         return sorted(self._held_by, key=lambda outlet: -outlet.outstanding)
 
     @property
     def unconfirmed(self) -> int:
-        """Messages that some queue has not taken over yet."""
+        """The number of messages that some queue has not confirmed."""
         return sum(outlet.outstanding for outlet in self._outlets.values())
 
     @property
     def untold(self) -> int | None:
-        """Messages whose confirm or rejection the client has not been told; None: it hears of none."""
+        """The number of messages whose confirm or rejection is still to be sent; None: none is sent."""
         if not self.confirming:
             return None
         return self.next_seq - 1 - self.told
 
     @property
     def told(self) -> int:
-        """Messages whose confirm or rejection the client has been told, or is about to be."""
+        """The number of messages whose confirm or rejection is sent, or is about to be."""
         return self._tracker.acked + self._tracker.nacked
 
     @property
     def published(self) -> int:
-        """Messages that were routed, in all; in a transaction, when it is committed."""
+        """The number of messages routed so far; those of a transaction count when it is committed."""
         return self._before_confirms + self.next_seq - 1
 
     @property
     def waiting(self) -> int:
-        """In confirm mode: messages that the client has not been told about."""
+        """In confirm mode: the number of messages without a confirm or rejection sent."""
         return self._tracker.waiting
 
     # --- from the client --------------------------------------------------------------------------
@@ -181,13 +178,14 @@ class Publishing:
                 if head is None or len(body) > limit:
                     head, extra_keys = self._read(route, properties, body)
                     if extra_keys:
-                        # It goes elsewhere: those before it first, to keep the order.
+                        # It has another destination: the messages before it are sent first, to preserve the
+                        # order.
                         self._to_queues(route.exchange, queues, messages, run.mandatory)
                         messages = []
                         self._publish_one(run, route, head, extra_keys, body)
                         continue
                     if _DIRECT_REPLY_TO_BYTES not in properties:
-                        # What names direct reply-to has the address of today's consumer.
+                        # A message that names direct reply-to contains the address of the present consumer.
                         self._routes.remember(route, properties, head)
                 messages.append((head, body))
         finally:
@@ -195,7 +193,7 @@ class Publishing:
             self._to_queues(route.exchange, queues, messages, run.mandatory)
 
     def check(self, exchange: str, routing_key: str, *, immediate: bool) -> None:
-        """Whether a content may be published, before its body is there.
+        """Check a content before its body is there.
 
         Raises:
             RefusedError: as `publish` would raise it, for reasons that are not in the content.
@@ -223,7 +221,7 @@ class Publishing:
             self._to_queues(route.exchange, queues, [message], run.mandatory)
 
     def _read(self, route: Route, properties: bytes, body: bytes) -> _Head:
-        """Check one content; the head its message gets, and further routing keys."""
+        # Returns the head of the message, and further routing keys.
         limit = self._context.config.max_message_size_bytes
         if len(body) > limit:
             raise PreconditionFailed(
@@ -241,7 +239,7 @@ class Publishing:
         )
 
     def _with_reply_address(self, properties: bytes) -> bytes:
-        """Direct reply-to: the pseudo queue's name becomes the address of this channel's consumer."""
+        # Direct reply-to: the pseudo queue's name becomes the address of this channel's consumer.
         decoded = decode_properties(properties)
         if decoded.reply_to != DIRECT_REPLY_TO:
             return properties
@@ -300,7 +298,8 @@ class Publishing:
 
     def _open_outlet(self, queue: DeclaredQueue) -> Outlet:
         if len(self._outlets) >= OUTLETS_MAX:
-            # A server that answers to many short-lived queues: those that owe nothing are forgotten.
+            # For a server that answers to many short-lived queues: those without unconfirmed messages are
+            # dropped.
             for outlet in [each for each in self._outlets.values() if not each.outstanding]:
                 del self._outlets[outlet.queue]
                 del self._by_ref[outlet.ref]
@@ -313,13 +312,12 @@ class Publishing:
     def on_confirmed(
         self, ref: PublisherRef, ids: Sequence[int], *, settled: bool, failed: bool = False
     ) -> None:
-        """A queue has taken messages over, or is gone, which counts as much.
+        """Count messages that a queue has taken; a deleted queue counts as well.
 
         Args:
-            ref: under which they were published.
-            ids: their numbers.
+            ids: the numbers of the messages.
             settled: they were published before confirm.select, or outside confirm mode.
-            failed: the queue is full or broke down, and has not taken them.
+            failed: the queue is full or failed, and has not taken them.
         """
         outlet = self._by_ref.get(ref)
         if outlet is None:
@@ -337,7 +335,7 @@ class Publishing:
             self._on_committed(ids, failed)
 
     def take_confirms(self) -> Sequence[Confirm]:
-        """(delivery tag, multiple, nack) to tell the client since the last call."""
+        """Return (delivery tag, multiple, nack) of the confirms to send since the last call."""
         if not self.confirming:
             return ()
         tracker, counters = self._tracker, self._counters
@@ -350,7 +348,7 @@ class Publishing:
     # --- modes ------------------------------------------------------------------------------------
 
     def select_confirms(self) -> None:
-        """From now on the client hears what became of each message, counted from 1.
+        """Send a confirm or rejection of each message from now on, counted from 1.
 
         Raises:
             PreconditionFailed: the channel is transactional.
@@ -363,7 +361,7 @@ class Publishing:
             self.next_seq = 1
 
     def select_transactions(self) -> None:
-        """From now on nothing is delivered before a commit.
+        """Deliver nothing before a commit from now on.
 
         Raises:
             PreconditionFailed: the channel is in confirm mode.
@@ -373,7 +371,7 @@ class Publishing:
         self.transactional = True
 
     def commit(self) -> bool:
-        """Deliver what was published; returns whether all of it has been taken over already.
+        """Deliver what was published; return whether queues have taken all of it already.
 
         Returns for the client are written here, before the commit is answered.
         """
@@ -389,11 +387,10 @@ class Publishing:
 
     @property
     def committed(self) -> bool:
-        """Whether every queue has taken over what the commit gave it."""
+        """Whether every queue has taken its part of the commit."""
         return not self._commit
 
     def rollback(self) -> None:
-        """Forget what was published since the last commit."""
         self._buffered = []
 
     def _on_committed(self, ids: Sequence[int], failed: bool) -> None:

@@ -1,4 +1,4 @@
-"""What one channel is doing, as doors show it."""
+"""The state of one channel for the management API."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from amqp10broker.service.circumstances import Circumstances
 
 
 def channel_view(channel: BrokerChannel, around: Circumstances) -> ChannelView:
-    """One channel; it is only read.
+    """Return the view of one channel, which is only read.
 
     Args:
-        channel: the channel.
-        around: what its connection does for it.
+        around: the state of its connection.
     """
     publishing, consuming = channel.publishing, channel.consuming
     consumers = tuple(

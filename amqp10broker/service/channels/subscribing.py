@@ -28,7 +28,7 @@ CANCEL_NOTIFY = "consumer_cancel_notify"
 
 
 class Subscribing:
-    """What a channel does with consumers coming and going.
+    """Subscription and cancellation of a channel's consumers.
 
     Attributes:
         reply_address: the name under which replies reach this channel; None without such a consumer.
@@ -43,13 +43,11 @@ class Subscribing:
 
     @property
     def reply_address(self) -> str | None:
-        """See the class."""
         return None if self._reply_queue is None else self._reply_queue.name
 
     # --- from the client --------------------------------------------------------------------------
 
     def consume(self, method: methods.BasicConsume) -> None:
-        """basic.consume"""
         consuming = self._channel.consuming
         context = self._context
         tag = method.consumer_tag or f"amq.ctag-{context.new_id()}"
@@ -75,7 +73,7 @@ class Subscribing:
             tag,
             queue,
             no_ack=method.no_ack,
-            # Other kinds of queue have no exclusive consumers, and take the flag for nothing.
+            # Other kinds of queue have no exclusive consumers, and ignore the flag.
             exclusive=method.exclusive and queue.kind.exclusive_consumers,
             options=options,
         )
@@ -83,7 +81,7 @@ class Subscribing:
         self._channel.pause()
 
     def _check_kind(self, queue: DeclaredQueue, method: methods.BasicConsume) -> None:
-        """Refuse what the queue could not do for a consumer."""
+        # Refuses what the kind of queue does not support.
         resource = f"queue '{queue.name}' in vhost '{queue.vhost}'"
         if self._channel.consuming.global_prefetch and not queue.kind.global_prefetch:
             raise NotSupported(resource, f"{resource} does not support global qos")
@@ -94,11 +92,10 @@ class Subscribing:
             and queue.kind.exclusive_consumers
             and queue.effective.settings.single_active_consumer
         ):
-            # Whoever waits to become the active consumer could never be let in.
+            # A consumer that waits to become the active one could never be admitted.
             raise _in_exclusive_use(queue)
 
     def cancel(self, method: methods.BasicCancel) -> None:
-        """basic.cancel from the client"""
         self._channel.consuming.cancel(method.consumer_tag)
         if self._reply_queue is not None and method.consumer_tag == self._reply_tag:
             self._close_reply_queue()
@@ -126,7 +123,6 @@ class Subscribing:
     # --- from queues ------------------------------------------------------------------------------
 
     def on_subscribed(self, effect: Subscribed) -> None:
-        """The queue has accepted the consumer."""
         asked = self._asked.pop(effect.consumer, None)
         if asked is None:
             return
@@ -137,7 +133,6 @@ class Subscribing:
         self._channel.consuming.start(consumer)
 
     def on_refused(self, effect: SubscribeRefused) -> None:
-        """The queue is in exclusive use, cannot be used exclusively, or has no leader."""
         asked = self._asked.pop(effect.consumer, None)
         if asked is None:
             return
@@ -151,9 +146,9 @@ class Subscribing:
         raise _in_exclusive_use(consumer.queue)
 
     def on_timed_out(self, effect: TimedOut) -> None:
-        """A consumer has held deliveries for too long, and the queue has taken them back.
+        """Handle a consumer that has held deliveries for too long, and whose queue has taken them back.
 
-        It is cancelled if its client understands that, and may still acknowledge: nobody listens.
+        It is cancelled if its client supports that, and may still acknowledge, without effect.
 
         Raises:
             AmqpChannelError: the client would not notice, so the channel ends.
@@ -176,13 +171,13 @@ class Subscribing:
         )
 
     def on_queue_deleted(self, effect: QueueDeleted) -> None:
-        """The queue is gone: its consumer ends, and the client is told if it wants to know."""
+        """End the consumer of a deleted queue, and notify a client that supports it."""
         ref = effect.ref
         if isinstance(ref, PublisherRef):
             return
         asked = self._asked.pop(ref, None)
         consumer = self._channel.consuming.find(ref)
-        # One that the client cancelled itself is still known as long as it holds deliveries.
+        # One that the client cancelled itself is still here as long as it holds deliveries.
         lasted = consumer is not None and not consumer.cancelled
         self._channel.consuming.forget(ref)
         if asked is not None:
@@ -193,7 +188,7 @@ class Subscribing:
             self._tell_cancelled(consumer, "consumer cancelled: its queue was deleted")
 
     def on_queue_down(self, effect: QueueDown) -> None:
-        """The queue's node cannot be reached any more: its consumer ends, as if the queue had been deleted.
+        """End the consumer of a queue whose node cannot be reached, as if the queue had been deleted.
 
         Raises:
             NotFound: the client waits for an answer to its basic.consume.
@@ -214,7 +209,7 @@ class Subscribing:
         self._tell_cancelled(consumer, f"consumer cancelled: {reason}")
 
     def _tell_cancelled(self, consumer: Consumer, event: str) -> None:
-        """Tell of a consumer that is there no more: the client, if it wants to know, and the log."""
+        # Notifies the client, if it supports that, and the log.
         told = CANCEL_NOTIFY in self._context.capabilities
         if told:
             self._channel.write(methods.BasicCancel(consumer.terms.tag, True))
@@ -226,17 +221,16 @@ class Subscribing:
         )
 
     def check_access(self) -> None:
-        """Ask for each consumer whether the user may still read its queue.
+        """Check for each consumer whether the user may still read its queue.
 
         Raises:
-            PermissionDenied: of one of them it may not.
+            PermissionDenied: it may not read one of them.
         """
         for consumer in self._channel.consuming.lasting:
             if not consumer.queue.kind.volatile:
                 self._context.access.read("queue", consumer.queue.name)
 
     def close(self) -> None:
-        """The channel is over. May be called twice."""
         self._asked.clear()
         self._close_reply_queue()
 
@@ -248,4 +242,4 @@ def _in_exclusive_use(queue: DeclaredQueue) -> AccessRefused:
 
 
 def _any_name(name: str) -> None:
-    """For the name of a queue of direct reply-to nobody needs a permission in AMQP 0-9-1."""
+    """Permit any name: a queue of direct reply-to needs no permission in AMQP 0-9-1."""

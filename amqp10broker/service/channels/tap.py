@@ -1,4 +1,4 @@
-"""What listens to one channel, if anything does."""
+"""The interface of observers of one channel."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from amqp10broker.service.channels.consumer import Consumer
 
 
 class ChannelTap(Protocol):
-    """Told of frames in the order in which they count; must not raise."""
+    """Called for frames in the order in which they take effect; must not raise."""
 
     def received(self, item: object) -> None:
-        """An item of the frame reader is handled next."""
+        """Handle an item of the frame reader, before the channel does."""
 
     def sent(self, method: Method) -> None:
-        """A method was written: of a confirm, what it did is done, and of all that are written with it."""
+        """Handle a method that was written. Its effect is complete; of confirms, that of all written
+        together.
+        """
 
     def sent_content(self, frames: bytes) -> None:
-        """A method was written with its content: what it did is done."""
+        """Handle a method that was written with its content. Its effect is complete."""
 
     def delivered(self, consumer: Consumer, first_tag: int, deliveries: int) -> None:
-        """Deliveries of a consumer are written next, with tags that follow the first."""
+        """Handle deliveries of a consumer before they are written, with tags that follow the first."""

@@ -1,6 +1,6 @@
-"""When what happened last at a consumer of AMQP 0-9-1: what tells since when it waits.
+"""The times of the last events at a consumer of AMQP 0-9-1, from which its waits are derived.
 
-Noted once a batch, never once a message. All times are of `Moment`, in ms.
+Noted once per batch, never per message. All times are of `Moment`, in ms.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from amqp10broker.service.moment import Moment
 
 
 class ConsumerTimes:
-    """Of one consumer.
+    """The times of one consumer.
 
     Attributes:
-        moved_ms: deliveries were written last; before the first, when it began.
-        asked_ms: the queue was asked for some last.
-        settled_ms: the client decided on some last; None: it never did.
+        moved_ms: deliveries were last written; before the first, when it began.
+        asked_ms: the last request to the queue.
+        settled_ms: the client's last decision; None: there was none.
     """
 
     __slots__ = ("_moment", "_room_ms", "asked_ms", "moved_ms", "settled_ms")
@@ -25,18 +25,16 @@ class ConsumerTimes:
         self.settled_ms: int | None = None
 
     def asked(self) -> None:
-        """The queue was asked for messages."""
         self.asked_ms = self._moment.ms
 
     def moved(self) -> None:
-        """Deliveries were written."""
         self.moved_ms = self._moment.ms
 
     def settled(self, *, was_full: bool) -> None:
-        """The client decided on deliveries.
+        """Note decisions of the client.
 
         Args:
-            was_full: it held as many as it may until then.
+            was_full: it held as many deliveries as it may until then.
         """
         self.settled_ms = self._moment.ms
         if was_full:
@@ -44,5 +42,5 @@ class ConsumerTimes:
 
     @property
     def idle_ms(self) -> int:
-        """Since when it could have had the next delivery, if its queue had any."""
+        """The earliest time from which it could have got the next delivery, if its queue had any."""
         return max(self.moved_ms, self._room_ms)

@@ -1,4 +1,4 @@
-"""Why a channel, or one of its consumers, waits, and what shows it.
+"""Why a channel, or one of its consumers, waits, with the evidence.
 
 The nearest cause first: a consumer that may hold no more does not wait for its queue, whatever that has.
 """
@@ -15,17 +15,17 @@ from amqp10broker.service.idle import idle_wait, storage_text, why_idle
 from amqp10broker.service.waits import NO_WAIT, Wait, Waiting, count, seconds
 
 _ENDED_BY_THE_CLIENT: Final = frozenset({Wait.PREFETCH_FULL, Wait.CHANNEL_PREFETCH_FULL, Wait.UNSETTLED_HERE})
-"""What an acknowledgement ends: perhaps the client has sent it, and it waits somewhere."""
+# Waits that an acknowledgement ends; it may have been sent and be waiting on its way.
 
 QUEUES_SHOWN: Final = 3
-"""Queues that are named in one sentence; of more only the number is told."""
+"""The most queues that are named in one sentence; of more only the number is given."""
 
 
 # --- channels -------------------------------------------------------------------------------------
 
 
 def channel_wait(channel: BrokerChannel, around: Circumstances) -> Wait | None:
-    """Why what the client sends on a channel does not get on."""
+    """Return why frames that the client sends on a channel are not handled."""
     if around.blocked_ms is not None:
         return Wait.BLOCKED_BY_ALARM
     if around.holds_reader and (channel.publishing.blocked or not channel.busy):
@@ -38,7 +38,7 @@ def channel_wait(channel: BrokerChannel, around: Circumstances) -> Wait | None:
 
 
 def why_channel_waits(channel: BrokerChannel, around: Circumstances) -> Waiting:
-    """The same with what shows it, and since when."""
+    """Return why a channel waits, with the evidence and since when."""
     wait = channel_wait(channel, around)
     match wait:
         case None:
@@ -112,7 +112,6 @@ def _writer(around: Circumstances) -> str:
 
 
 def _turn(channel: BrokerChannel, around: Circumstances) -> str:
-    """What is to be said of a client that could publish, if it ever did."""
     publishing = channel.publishing
     if not publishing.published:
         return ""
@@ -126,7 +125,7 @@ def _turn(channel: BrokerChannel, around: Circumstances) -> str:
 
 
 def consumer_wait(channel: BrokerChannel, consumer: Consumer, around: Circumstances) -> Wait | None:
-    """Why a consumer gets nothing."""
+    """Return why a consumer gets no deliveries."""
     wait = _near_wait(channel, consumer, around)
     if wait is None and not consumer.unsent:
         wait = idle_wait(consumer.queue, consumer.ref)
@@ -136,7 +135,7 @@ def consumer_wait(channel: BrokerChannel, consumer: Consumer, around: Circumstan
 
 
 def _near_wait(channel: BrokerChannel, consumer: Consumer, around: Circumstances) -> Wait | None:
-    """What the queue has no part in."""
+    # Causes that do not involve the queue.
     if around.stuck or (consumer.unsent and around.writer_blocked):
         return Wait.WRITER_BLOCKED
     if consumer.full:
@@ -150,15 +149,15 @@ def _near_wait(channel: BrokerChannel, consumer: Consumer, around: Circumstances
 
 
 def _unheard(channel: BrokerChannel, around: Circumstances) -> Wait | None:
-    """Why acknowledgements of the client do not get on."""
+    # Why acknowledgements of the client are not handled.
     wait = channel_wait(channel, around)
     if wait is Wait.WRITER_BLOCKED or (wait is Wait.METHOD_IN_FLIGHT and not channel.backlog):
-        return None  # that stops no frame of the client, or none has come
+        return None  # this stops no frame of the client, or none has come
     return wait
 
 
 def why_consumer_waits(channel: BrokerChannel, consumer: Consumer, around: Circumstances) -> Waiting:
-    """The same with what shows it, and since when."""
+    """Return why a consumer waits, with the evidence and since when."""
     wait = consumer_wait(channel, consumer, around)
     now_ms = around.now_ms
     queue = f"queue '{consumer.queue.name}'"

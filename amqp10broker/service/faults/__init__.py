@@ -1,1 +1,1 @@
-"""Faults on request, for tests of clients: `table` has those that are on, `parts` who commits them."""
+"""Fault injection for tests of clients: `table` has the active faults, `parts` the sessions and channels."""

@@ -1,7 +1,7 @@
-"""Sessions and channels that commit the faults of a `Faults`, and are like others otherwise.
+"""Sessions and channels that inject the faults of a `Faults`, and otherwise behave as usual.
 
-Which kind a connection has is chosen when the broker starts. Letters from queues are looked at in `handle`,
-those to queues in `take_mail`, frames to the client in `take_output`: the engines know nothing of it.
+The broker chooses the classes when it starts. Letters from queues are changed in `handle`, commands to queues
+in `take_mail`, frames to the client in `take_output`; the engines are not involved.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _MODIFIED: Final = Modified(delivery_failed=True)
 
 
 class FaultySession(BrokerSession):
-    """A session that commits faults."""
+    """A session that injects faults."""
 
     def __init__(
         self, faults: Faults, channel: int, begin: Any, context: SessionContext, **rest: Any
@@ -110,7 +110,7 @@ class FaultySession(BrokerSession):
         return None if end is None else end.link.name
 
     def _note_window_of_ours(self) -> None:
-        """The window is held closed as long as a fault says so, or an alarm is on."""
+        # The window is held closed as long as a fault requires it, or an alarm is on.
         shut = bool(self._faults.on(_WINDOWS, *self._whose))
         if shut is self._shut:
             return
@@ -121,7 +121,6 @@ class FaultySession(BrokerSession):
             (self.session.incoming.close if shut else self.session.incoming.reopen)()
 
     def _note_echoes(self, items: Sequence[object]) -> None:
-        """Flows of the client that ask for one in return."""
         for fault in self._faults.on(_ECHOES, *self._whose):
             for flow in [each for each in items if isinstance(each, Flow) and each.echo]:
                 link = None if flow.handle is None else self.session.links.by_remote.get(flow.handle)
@@ -138,11 +137,7 @@ class FaultySession(BrokerSession):
                 yield end
 
     def _act(self, fault: Fault) -> None:
-        """Commit one that is committed at once.
-
-        Raises:
-            AmqpConnectionError: it is to close the connection.
-        """
+        # Raises if the fault is to close the connection.
         ends = list(self._ends(fault))
         if (fault.queue is not None or fault.link is not None) and not ends:
             return
@@ -155,7 +150,7 @@ class FaultySession(BrokerSession):
             self._fail(AmqpSessionError(fault.condition, fault.text))
 
     def _sent(self, faults: list[Fault], frame: bytes) -> bytes:
-        """A frame as it goes to the client; empty: it does not."""
+        # Empty: the frame is not sent.
         if frame[_DESCRIPTOR_AT] != Flow.DESCRIPTOR:
             return frame
         flow, _ = decode_composite(frame[FRAME_HEADER_BYTES:])
@@ -184,7 +179,7 @@ class FaultySession(BrokerSession):
         return frame if flow == meant else encode_frame(self.session.channel, flow.encode())
 
     def _changed(self, fault: Fault, link: SenderLink | ReceiverLink, flow: Flow) -> bool:
-        """Change a link's flow as a fault says; whether it is sent at all."""
+        # Returns whether the flow is sent at all.
         if fault.kind is FaultKind.IGNORE_DRAINS:
             return not (flow.drain and isinstance(link, SenderLink))
         if fault.kind is FaultKind.WRONG_DELIVERY_COUNT and flow.delivery_count is not None:
@@ -194,14 +189,14 @@ class FaultySession(BrokerSession):
         return True
 
     def _limited(self, fault: Fault, link: ReceiverLink, flow: Flow) -> int:
-        """The credit that a fault leaves of a grant."""
+        # The credit that a fault leaves of a grant.
         given = flow.delivery_count or 0
         limit = fault.limits.setdefault(link, given + (fault.most or 0))
         return max(0, min(flow.link_credit or 0, diff(limit, given)))
 
 
 class FaultyPublishing(Publishing):
-    """Publishing on a channel, where a fault has queues not found."""
+    """Publishing on a channel, where a fault makes queues appear missing."""
 
     def __init__(self, faults: Faults, whose: tuple[str, str], *parts: Any) -> None:
         super().__init__(*parts)
@@ -224,7 +219,7 @@ class FaultyPublishing(Publishing):
 
 
 class FaultyChannel(BrokerChannel):
-    """A channel that commits faults; those of links are not for it."""
+    """A channel that injects faults; those of links do not apply to it."""
 
     def __init__(self, faults: Faults, number: int, context: ChannelContext) -> None:
         self._faults = faults
@@ -266,7 +261,7 @@ class FaultyChannel(BrokerChannel):
         super().release()
 
     def _note_flow(self) -> None:
-        """The client hears when it is to stop publishing, and when it may go on."""
+        # The client is notified when it is to stop publishing, and when it may continue.
         if self.state is not ChannelState.OPEN:
             self._flow_stopped = False
             return
@@ -278,12 +273,7 @@ class FaultyChannel(BrokerChannel):
             self.write(methods.ChannelFlow(not stopped))
 
     def _act(self, fault: Fault) -> None:
-        """Commit one that is committed at once.
-
-        Raises:
-            AmqpChannelError: it is to close the channel.
-            AmqpHardError: it is to close the connection.
-        """
+        # Raises if the fault is to close the channel or the connection.
         lasting = self.consuming.lasting
         consumers = [each for each in lasting if fault.link is None and fault.matches(None, each.queue.name)]
         if fault.link is not None or (fault.queue is not None and not consumers):
@@ -297,7 +287,6 @@ class FaultyChannel(BrokerChannel):
 
 
 def _frames(data: bytes) -> Iterator[bytes]:
-    """Whole frames of AMQP 1.0, one by one."""
     at = 0
     while at < len(data):
         size = int.from_bytes(data[at : at + 4], "big")

@@ -1,8 +1,8 @@
-"""Faults that a broker commits on request: which are on, whom they concern, and what they keep back.
+"""The faults that a broker injects on request: the active ones, their targets, and what they hold back.
 
-Sessions and channels that commit them (`parts`) ask here when letters cross between them and queues, or
-frames leave them. A broker makes such parts in test mode only, so that one which serves has no branch for any
-of it (docs/adr/0093).
+Sessions and channels that inject them (`parts`) call this module when letters cross between them and queues,
+or frames leave them. A broker makes such parts in test mode only, so that in production no branch depends on
+it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FAULTS_MAX: Final = 64
 
 
 class FaultKind(StrEnum):
-    """What the broker does wrong."""
+    """The kinds of faults."""
 
     REJECT_PUBLISHES = "reject-publishes"
     RELEASE_PUBLISHES = "release-publishes"
@@ -77,7 +77,7 @@ OF_MAIL: Final = frozenset(
         FaultKind.PAUSE_QUEUE,
     }
 )
-"""Of letters to queues."""
+"""Faults of commands to queues."""
 OF_FLOWS: Final = frozenset(
     {
         FaultKind.LIMIT_CREDIT,
@@ -87,7 +87,7 @@ OF_FLOWS: Final = frozenset(
     }
 )
 OF_STATES: Final = frozenset({FaultKind.CLOSE_WINDOW, FaultKind.STOP_PUBLISHERS})
-"""Of what a session or channel is told when they begin, and again when they are lifted."""
+"""Faults that change the state of sessions or channels when they begin and when they are lifted."""
 OF_BYTES: Final = frozenset(
     {
         FaultKind.HOLD_BYTES,
@@ -97,9 +97,9 @@ OF_BYTES: Final = frozenset(
         FaultKind.STOP_HEARTBEATS,
     }
 )
-"""Below sessions and channels: committed by the connection's stream (`tasks.faults`)."""
+"""Faults below sessions and channels: injected by the connection's stream (`tasks.faults`)."""
 OF_CLIENTS: Final = OF_STATES | OF_BYTES | {FaultKind.FRAME_SIZE}
-"""Of no queue or link: whole sessions, channels or connections."""
+"""Faults of whole sessions, channels or connections, which do not name a queue or link."""
 FRAME_BYTES_MIN: Final = 512
 LEAST: Final = {
     FaultKind.FRAME_SIZE: FRAME_BYTES_MIN,
@@ -107,9 +107,9 @@ LEAST: Final = {
     FaultKind.CUT_FRAMES: 1,
     FaultKind.RESET_AFTER: 1,
 }
-"""What their count is at least, and if there is none."""
+"""The least count of each kind, which is also the default."""
 AT_ONCE: Final = frozenset({FaultKind.DETACH, FaultKind.END, FaultKind.CLOSE})
-"""Committed once, on what is there."""
+"""Faults that are injected once, on what is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,32 +119,29 @@ class Unwanted(Unconfirmed):
 
 @dataclass(eq=False, slots=True)
 class Fault:
-    """One that is on.
+    """An active fault.
 
     Attributes:
-        number: of the fault.
-        kind: what is done.
-        vhost: where.
         queue: a shell pattern for the queue, or the address of a link; None: any.
         client: a shell pattern for the client's container-id or connection name; None: any.
         link: a shell pattern for the link's name; None: any.
         most: how many messages or attaches it concerns, how much credit it leaves, by how much a
             delivery-count is wrong, or one of `LEAST`; None: all, none, one, or the least.
-        condition: that a client of AMQP 1.0 is told.
-        code: that a client of AMQP 0-9-1 is told.
-        text: that both are told.
-        hits: how often it was committed: messages, letters, flows, attaches, links, sessions, connections,
+        condition: for a client of AMQP 1.0.
+        code: for a client of AMQP 0-9-1.
+        text: for both.
+        hits: how often it was injected: messages, letters, flows, attaches, links, sessions, connections,
             frames, reads and writes.
-        mail: publishes and other letters that are held, for their queues.
-        effects: confirms that are held, for those that published.
-        watched: what was published since, whose confirms are held.
-        flows: the last flow of each link that was held or changed, as the broker meant it.
+        mail: publishes and other commands that are held, for their queues.
+        effects: confirms that are held, for their publishers.
+        watched: messages published since, whose confirms are held.
+        flows: the last flow of each link that was held or changed, as the broker made it.
         limits: up to which delivery-count each link was given credit.
-        echoes: whose flow is to be answered: sessions, and their links or None for their own; whether the
-            answer was held.
+        echoes: flows that are to be answered, as sessions, and their links or None for the session; whether
+            the answer was held.
         frames: sent to each connection that is to be reset, by its number.
         bytes: of streams that are held.
-        ahead: sessions and channels that one at once has not reached yet.
+        ahead: sessions and channels that a fault at once has not reached yet.
     """
 
     number: int
@@ -169,31 +166,32 @@ class Fault:
     ahead: set[PeerId] = field(default_factory=set)
 
     def concerns(self, client: str) -> bool:
-        """Whether it is about a client."""
+        """Return whether it applies to a client."""
         return self.client is None or fnmatchcase(client, self.client)
 
     def matches(self, link: str | None, *queues: str | None) -> bool:
-        """Whether it is about a link, None: a channel; to a queue by any of these names."""
+        """Return whether it applies to a link (None: a channel) and a queue that has any of these names."""
         if self.link is not None and (link is None or not fnmatchcase(link, self.link)):
             return False
         return self.queue is None or any(fnmatchcase(each, self.queue) for each in queues if each)
 
     def take(self, wanted: int) -> int:
-        """So many of these are its own: as far as it has not had as many as it is for."""
+        """Reserve up to `wanted` messages of those that it still applies to; return how many."""
         taken = wanted if self.most is None else min(wanted, max(0, self.most - self.hits))
         self.hits += taken
         return taken
 
     @property
     def held(self) -> int:
-        """Messages, letters, confirms, flows and bytes that are kept back, sessions and channels to come."""
+        """The number of messages, letters, confirms, flows and bytes held back, and of sessions and channels
+        to come.
+        """
         mail = sum(len(each.ids) if isinstance(each, Publish) else 1 for _, each in self.mail)
         flows = len(self.flows) + sum(self.echoes.values())
         effects = sum(len(each.ids) for each in self.effects)
         return mail + effects + flows + self.bytes + len(self.ahead)
 
     def view(self) -> FaultView:
-        """What doors show of it."""
         whom = self.vhost, self.queue, self.client, self.link
         return FaultView(self.number, str(self.kind), *whom, self.most, self.hits, self.held)
 
@@ -208,11 +206,11 @@ class Faults:
     def __init__(
         self, post: Callable[[Mapping[PeerId, list[Effect]]], None], client_of: Callable[[object], str]
     ) -> None:
-        """Commit none yet.
+        """Begin without faults.
 
         Args:
-            post: puts effects into the mailboxes of those that they concern.
-            client_of: tells what the client of a connection calls itself.
+            post: puts effects into the mailboxes of sessions and channels.
+            client_of: returns the container-id or name of a connection's client.
         """
         self._post = post
         self.client_of = client_of
@@ -223,7 +221,7 @@ class Faults:
         self._due: defaultdict[PeerId, list[tuple[SenderLink | ReceiverLink, bytes]]] = defaultdict(list)
         self._owed: defaultdict[PeerId, list[SenderLink | ReceiverLink | None]] = defaultdict(list)
 
-    # --- who asks for them ------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     def inject(
         self,
@@ -237,11 +235,11 @@ class Faults:
         code: int,
         text: str,
     ) -> FaultView:
-        """Commit a fault from now on, until `lift`.
+        """Inject a fault until `lift`.
 
         Raises:
-            BadRequest: the code is none of AMQP 0-9-1, the fault is for no queue or link, the count is too
-                small, or there are too many faults.
+            BadRequest: the code is not one of AMQP 0-9-1, the fault does not take a queue or link, the count
+                is too small, or there are too many faults.
         """
         if len(self._on) >= FAULTS_MAX:
             raise BadRequest("fault", f"{FAULTS_MAX} faults are on already: lift one with lift-fault")
@@ -270,13 +268,13 @@ class Faults:
         return fault.view()
 
     def lift(self, number: int) -> FaultView:
-        """Commit it no more: what it has kept back goes on its way.
+        """End a fault, and release what it has held back.
 
         Returns:
-            What it was when it was lifted.
+            The fault as it was when it was lifted.
 
         Raises:
-            NotFound: it is not on.
+            NotFound: it is not active.
         """
         fault = self._on.pop(number, None)
         if fault is None:
@@ -302,31 +300,30 @@ class Faults:
         return view
 
     def views(self) -> list[FaultView]:
-        """Those that are on."""
+        """Return the active faults."""
         return [fault.view() for fault in self._on.values()]
 
     def _parts_of(self, vhost: str) -> set[PeerId]:
         return {peer for peer, its_vhost in self._parts.items() if its_vhost == vhost}
 
     def _wake(self, peers: set[PeerId]) -> None:
-        """Have sessions and channels take a turn: nothing is told."""
+        # Sessions and channels run a step without a letter.
         self._post({peer: [] for peer in peers})
 
-    # --- who commits them -------------------------------------------------------------------------
+    # --- injection --------------------------------------------------------------------------------
 
     def join(self, peer: PeerId, vhost: str) -> None:
-        """A session or channel begins: faults at once that are on are for others."""
+        """Register a session or channel; active faults at once do not apply to it."""
         self._parts[peer] = vhost
 
     def at_once(self, peer: PeerId, client: str) -> list[Fault]:
-        """What is to be committed in this turn of a session or channel."""
+        """Return the faults to inject in this step of a session or channel."""
         reached = [fault for fault in self._on.values() if peer in fault.ahead]
         for fault in reached:
             fault.ahead.discard(peer)
         return [fault for fault in reached if fault.concerns(client)]
 
     def leave(self, peer: PeerId) -> None:
-        """It is over."""
         for fault in self._on.values():
             fault.ahead.discard(peer)
             fault.echoes = {key: held for key, held in fault.echoes.items() if key[0] != peer}
@@ -335,12 +332,11 @@ class Faults:
         self._owed.pop(peer, None)
 
     def end(self, connection: int) -> None:
-        """A connection is over."""
         for fault in self._on.values():
             fault.frames.pop(connection, None)
 
     def on(self, kinds: frozenset[FaultKind], vhost: str, client: str) -> list[Fault]:
-        """Those of some kinds that concern a client."""
+        """Return the faults of some kinds that apply to a client."""
         return [
             fault
             for fault in self._on.values()
@@ -349,14 +345,14 @@ class Faults:
 
     @property
     def any(self) -> bool:
-        """Whether there is one at all."""
+        """Whether any fault is active."""
         return bool(self._on)
 
     def begins(self, kind: FaultKind, vhost: str, client: str) -> int | None:
-        """A session or channel is under a fault of this kind from now on, if one is for its client.
+        """Note that a session or channel begins, which a fault of this kind may apply to.
 
         Returns:
-            How large its frames may be, if it is that: the least of several; None: there is none.
+            The count of the fault, the least of several; None if none applies.
         """
         faults = self.on(frozenset({kind}), vhost, client)
         for fault in faults:
@@ -364,11 +360,11 @@ class Faults:
         return min((each.most or 0 for each in faults), default=None)
 
     def take_due(self, peer: PeerId) -> list[bytes]:
-        """Flows that were kept back, and are to be sent now."""
+        """Return flows that were held back, and are to be sent now."""
         return [frame for link, frame in self._due.pop(peer, ()) if link.attached]
 
     def take_owed(self, peer: PeerId) -> list[SenderLink | ReceiverLink | None]:
-        """Links whose echo was kept back and is to be sent now; None: the session's own."""
+        """Return links whose echo was held back and is to be sent now; None stands for the session."""
         return [link for link in self._owed.pop(peer, ()) if link is None or link.attached]
 
     def posted(
@@ -378,7 +374,7 @@ class Faults:
         link_of: Callable[[PublisherRef | ConsumerRef], str | None],
         mail: Sequence[tuple[QueueHandle, Command]],
     ) -> list[tuple[QueueHandle, Command]]:
-        """What is left of a part's letters to queues."""
+        """Return what faults leave of a part's commands to queues."""
         left: list[tuple[QueueHandle, Command]] = []
         for handle, command in mail:
             queue = next((each.name for each in vhost if each.handle is handle), "")
@@ -398,7 +394,7 @@ class Faults:
     def _posted(
         self, fault: Fault, queue: str, handle: QueueHandle, command: Command, *, of_channel: bool
     ) -> Sequence[Command]:
-        """What a fault leaves of a letter."""
+        # Returns what a fault leaves of a command.
         if fault.kind is FaultKind.PAUSE_QUEUE:
             if not queue:  # it answers by itself (direct reply-to), or was deleted meanwhile
                 return (command,)
@@ -410,18 +406,18 @@ class Faults:
         if not isinstance(command, Publish):
             return (command,)
         if fault.kind is FaultKind.RETURN_PUBLISHES and of_channel:
-            return (command,)  # by its own `Publishing`, which knows what is mandatory
+            return (command,)  # by its own `Publishing`, which has the mandatory flag
         rest = self._published(fault, queue, handle, command, of_channel=of_channel)
         return (rest,) if rest.ids else ()
 
     def _settled(self, fault: Fault, settle: Settle) -> Sequence[Command]:
-        """What the client has accepted goes back, as if the word had been lost."""
+        # Accepted deliveries go back, as if the settlement had been lost.
         if settle.verdict is not Verdict.ACCEPT or not (taken := fault.take(len(settle.keys))):
             return (settle,)
         back, rest = settle.keys[:taken], settle.keys[taken:]
         if not rest:
             return (replace(settle, keys=back, verdict=Verdict.REQUEUE_FAILED),)
-        # One answer, if one is asked for.
+        # One answer, if one is requested.
         return (
             replace(settle, keys=back, verdict=Verdict.REQUEUE_FAILED, answer=False),
             replace(settle, keys=rest),
@@ -430,7 +426,7 @@ class Faults:
     def _published(
         self, fault: Fault, queue: str, handle: QueueHandle, publish: Publish, *, of_channel: bool
     ) -> Publish:
-        """What a fault leaves of a publish."""
+        # Returns what a fault leaves of a publish.
         taken = fault.take(len(publish.ids))
         ids, publisher, settled = publish.ids[:taken], publish.publisher, publish.settled
         if not taken:
@@ -447,13 +443,13 @@ class Faults:
                 unwanted = Unwanted(publisher, ids, settled, failed=True, queue=queue)
                 self._post({publisher.reply_to: [unwanted]})
             case _:
-                # A session releases what a queue does not take; to a channel the queue must have failed.
+                # A session releases what a queue does not take; for a channel the queue must have failed.
                 released = Unconfirmed(publisher, ids, settled, failed=of_channel, queue=queue)
                 self._post({publisher.reply_to: [released]})
         return Publish(publisher, publish.ids[taken:], publish.messages[taken:], settled)
 
     def confirmed(self, effects: Sequence[Effect]) -> list[Effect]:
-        """What is left of effects for a part, when held confirms are taken out."""
+        """Return effects for a part without those confirms that are held."""
         holding = [fault for fault in self._on.values() if fault.watched]
         if not holding:
             return list(effects)

@@ -1,7 +1,7 @@
-"""How long the deliveries of one link wait, by counting: so many came in then, so many are done now.
+"""The latency of one link's deliveries, by counting those that came and those that are done.
 
 Deliveries are taken to be done in the order in which they came, which is how queues confirm, and how most
-clients settle. So nobody has to remember a delivery; what came in one wake is one entry here.
+clients settle. So single deliveries need not be remembered; those of one step are one entry here.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Final
 from amqp10broker.service.observing.trail import UINT_MAX, Emit
 
 _UNKNOWN: Final = -1
-"""In place of a time: these came before anybody looked."""
+# In place of a time: these came before the first observation.
 
 
 class Latency:
-    """One link's deliveries under way."""
+    """The deliveries under way of one link."""
 
     __slots__ = ("_came", "_done", "_entries", "_kind", "_where")
 
     def __init__(self, kind: int, where: tuple[int, int, int], came: int, done: int) -> None:
-        """Begin; what is under way now is not timed.
+        """Begin; deliveries under way now are not timed.
 
         Args:
             kind: of the events.
@@ -45,13 +45,13 @@ class Latency:
 
         Args:
             emit: takes events.
-            now_ns: the present, by a clock that never goes back.
+            now_ns: the present, by a monotonic clock.
             ts_ns: the same by the wall clock.
             came, done: as in the constructor.
-            taking: what has come is timed.
+            taking: time the new deliveries.
 
         Returns:
-            Whether something has come.
+            Whether there were new deliveries.
         """
         new = (came - self._came) & UINT_MAX
         gone = (done - self._done) & UINT_MAX

@@ -1,4 +1,6 @@
-"""Observes one session or channel: compares samples of its parts, and times some of their deliveries."""
+"""The observer of one session or channel: compares samples of its parts, and times some of their
+deliveries.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,15 @@ from amqp10broker.service.observing.samples import LATER, Sample, first_count, i
 from amqp10broker.service.observing.trail import NOTHING, Emit, OnLink, Trail
 
 PROBE_WAKES_MAX: Final = 4
-"""Wakes with deliveries whose times one probe takes."""
+"""The most steps with deliveries that one probe times."""
 PROBE_PARTS_MAX: Final = 4
-"""Links or consumers of one session or channel that are probed at a time; all of them in turn."""
+"""The most links or consumers of one session or channel that are probed at a time; all of them in
+rotation.
+"""
 
 
 class Observer:
-    """Sees one session or channel."""
+    """Observes one session or channel."""
 
     __slots__ = (
         "_channel",
@@ -40,14 +44,14 @@ class Observer:
         emit: Emit,
         on_link: OnLink,
     ) -> None:
-        """See it for the first time.
+        """Begin with the first observation.
 
         Args:
-            samples: of all its parts, in the circumstances given.
+            samples: returns those of all its parts, for the state of the connection.
             connection: number of its connection.
-            channel: its own.
+            channel: its number.
             emit: takes events.
-            on_link: told of each part when it is seen first.
+            on_link: called for each part when it is observed first.
         """
         self._samples = samples
         self._connection = connection
@@ -61,23 +65,23 @@ class Observer:
         self._probed: list[tuple[Any, Latency]] = []
 
     def begin(self, now_ns: int, around: Any) -> None:
-        """What is there counts from now on; what comes later counts whole.
+        """Count from the present state on; parts that come later count whole.
 
         Args:
-            now_ns: the present, by a clock that never goes back.
-            around: what the connection does for it.
+            now_ns: the present, by a monotonic clock.
+            around: the state of the connection.
         """
         for sample in self._samples(around):
             self._see_first(sample, now_ns, progress(sample.part)[0])
 
     def observe(self, now_ns: int, ts_ns: int, around: Any, *, whole: bool = False) -> None:
-        """Emit what has happened since the last time.
+        """Emit the changes since the last observation.
 
         Args:
-            now_ns: the present, by a clock that never goes back.
+            now_ns: the present, by a monotonic clock.
             ts_ns: the same by the wall clock.
-            around: what the connection does for it.
-            whole: tell the elapsed time up to now although nothing has moved.
+            around: the state of the connection.
+            whole: emit the elapsed time up to now even without changes.
         """
         emit, parts = self._emit, self._parts
         self._turn = turn = self._turn + 1
@@ -95,7 +99,7 @@ class Observer:
             self._forget_gone(now_ns, ts_ns)
 
     def finish(self, now_ns: int, ts_ns: int) -> None:
-        """It is over: emit what its parts have done since the last time."""
+        """Emit the last changes of its parts, at its end."""
         self._turn += 1
         self._forget_gone(now_ns, ts_ns)
 
@@ -119,7 +123,7 @@ class Observer:
     # --- probes -----------------------------------------------------------------------------------
 
     def begin_probe(self) -> None:
-        """Time the deliveries of the next wakes, by `probe`, until their times are known."""
+        """Time the deliveries of the next steps, by `probe`, until their latencies are complete."""
         parts = [each for each in self._parts.items() if is_answered(each[0])]
         if len(parts) > PROBE_PARTS_MAX:
             first = self._turn * PROBE_PARTS_MAX % len(parts)
@@ -130,10 +134,10 @@ class Observer:
         ]
 
     def probe(self, now_ns: int, ts_ns: int) -> bool:
-        """After a wake: time deliveries and nothing else.
+        """Time deliveries, after a step.
 
         Returns:
-            Whether to go on; when not, `begin_probe` begins the next one.
+            Whether to continue; when not, `begin_probe` begins the next one.
         """
         taking = self._probe_left > 0
         came = waits = False

@@ -1,4 +1,8 @@
-"""Observes what has no credit: a connection's bytes, a queue's depth, the broker's process."""
+"""Observers of what has no credit: a connection's bytes, a queue's depth, the broker's process.
+
+In all of them `now_ns` is the present by a monotonic clock, `ts_ns` the same by the wall clock, and `whole`
+emits the elapsed time up to now even without changes.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from amqp10broker.service.observing.trail import QUIET_NS, UINT_MAX, Emit
 
 
 class ConnectionObserver:
-    """Sees the bytes of one connection."""
+    """Observes the bytes of one connection."""
 
     __slots__ = ("_connection", "_emit", "_in", "_out", "_reason", "_since_ns", "_waiting")
 
@@ -17,8 +21,7 @@ class ConnectionObserver:
         Args:
             connection: its number.
             emit: takes events.
-            now_ns: the present, by a clock that never goes back.
-            bytes_in, bytes_out: of its socket so far that are not to be told.
+            bytes_in, bytes_out: of its socket so far, which are not counted.
         """
         self._connection = connection
         self._emit = emit
@@ -39,15 +42,12 @@ class ConnectionObserver:
         reason: int,
         whole: bool = False,
     ) -> None:
-        """Emit what has happened since the last time.
+        """Emit the changes since the last observation.
 
         Args:
-            now_ns: the present, by a clock that never goes back.
-            ts_ns: the same by the wall clock.
             bytes_in, bytes_out: of its socket so far.
             waiting: bytes that wait to be written.
             reason: why it is not read.
-            whole: tell the elapsed time up to now although nothing has moved.
         """
         elapsed = now_ns - self._since_ns
         came, went = bytes_in - self._in, bytes_out - self._out
@@ -62,7 +62,7 @@ class ConnectionObserver:
 
 
 class QueueObserver:
-    """Sees the depth of one queue."""
+    """Observes the depth of one queue."""
 
     __slots__ = ("_depth", "_emit", "_number", "_since_ns", "_unsettled", "turn")
 
@@ -72,7 +72,6 @@ class QueueObserver:
         Args:
             number: of the queue in this run.
             emit: takes events.
-            now_ns: the present, by a clock that never goes back.
         """
         self._number = number
         self._emit = emit
@@ -82,14 +81,11 @@ class QueueObserver:
         self.turn = 0
 
     def observe(self, now_ns: int, ts_ns: int, *, depth: int, unsettled: int, whole: bool = False) -> None:
-        """Emit what held since the last time, if it does no more, or has held long.
+        """Emit the state since the last observation, if it has changed, or has held long.
 
         Args:
-            now_ns: the present, by a clock that never goes back.
-            ts_ns: the same by the wall clock.
             depth: ready messages.
-            unsettled: those with consumers.
-            whole: tell the elapsed time up to now although nothing has moved.
+            unsettled: delivered and not settled messages.
         """
         elapsed = now_ns - self._since_ns
         quiet = depth == self._depth and unsettled == self._unsettled
@@ -102,7 +98,7 @@ class QueueObserver:
 
 
 class ProcessObserver:
-    """Sees memory and processor time of the broker."""
+    """Observes memory and processor time of the broker."""
 
     __slots__ = ("_emit", "_processor_ns", "_since_ns")
 
@@ -111,7 +107,6 @@ class ProcessObserver:
 
         Args:
             emit: takes events.
-            now_ns: the present, by a clock that never goes back.
             processor_ns: of the process so far.
         """
         self._emit = emit
@@ -119,11 +114,9 @@ class ProcessObserver:
         self._processor_ns = processor_ns
 
     def observe(self, now_ns: int, ts_ns: int, *, rss_bytes: int, processor_ns: int) -> None:
-        """Emit what it has used since the last time.
+        """Emit the use since the last observation.
 
         Args:
-            now_ns: the present, by a clock that never goes back.
-            ts_ns: the same by the wall clock.
             rss_bytes: its resident memory.
             processor_ns: as in the constructor.
         """

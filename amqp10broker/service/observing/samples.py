@@ -1,8 +1,7 @@
-"""What a look at a session or a channel finds: one sample of each link, and of each consumer.
+"""Samples of a session or a channel: one of each link, and of each consumer.
 
 The same state that `status` shows, read by the same rules (`why_publisher`, `why_consumer`, `channels.why`),
-without the sentences: a look comes twenty times a second, and what is shown costs many times as much
-(docs/adr/0045).
+without the sentences: samples are taken twenty times a second, and the sentences cost many times as much.
 """
 
 from __future__ import annotations
@@ -31,35 +30,34 @@ NUMBERS: Final[dict[Wait | None, int]] = {
     None: int(Reason.NONE),
     **{wait: int(Reason[wait.name]) for wait in Wait},
 }
-"""The numbers that flow events have for why something waits."""
+"""The numbers of waits in flow events."""
 
 LIMIT_NUMBERS: Final[dict[Why, int]] = {why: int(LimitReason[why.name]) for why in Why}
-"""Likewise for why an automatic limit is what it is."""
+"""The numbers of the reasons of automatic limits in flow events."""
 
 LATER: Final[dict[int, int]] = {Kind.LINK_IN: Kind.CONFIRM, Kind.LINK_OUT: Kind.SETTLE}
-"""What the latencies of a kind of link are."""
+"""The kind of the latency events of each kind of link."""
 
 
 class Sample(NamedTuple):
-    """A link, or what stands for one in AMQP 0-9-1: what is published on a channel, or a consumer."""
+    """A sample of a link, or of its counterpart in AMQP 0-9-1: publishing on a channel, or a consumer."""
 
     part: Any
-    """What it is of; see `progress`."""
+    """The sampled object; see `progress`."""
     kind: Kind
-    """`LINK_IN` or `LINK_OUT`."""
     handle: int | None
-    """None: its observer gives it the next one."""
+    """None: its observer assigns the next one."""
     name: str
     address: str
     deliveries: int
-    """So far, modulo 2**32."""
+    """The number so far, modulo 2**32."""
     state: State
     limit: tuple[int, int] | None = None
-    """Of its credit, and the number of the `LimitReason`; None: it is fixed."""
+    """The limit of its credit, and the number of the `LimitReason`; None: it is fixed."""
 
 
 def session_samples(session: BrokerSession, around: Circumstances) -> Iterator[Sample]:
-    """The links of a session of AMQP 1.0."""
+    """Return samples of the links of a session of AMQP 1.0."""
     window = session.session.incoming.advertised
     for publisher in session.publishers:
         link, credit = publisher.link, publisher.link.credit
@@ -96,12 +94,14 @@ def _limit(end: Publisher | Consumer) -> tuple[int, int] | None:
 
 
 def _handle(handle: int | None) -> int:
-    """Nobody allows a session 2**31 links; if somebody does, their handles must not look like AMQP 0-9-1."""
+    # Handles of 2**31 and above would be mistaken for AMQP 0-9-1; no session has so many links.
     return (handle or 0) % CHANNEL_HANDLE
 
 
 def channel_samples(channel: BrokerChannel, around: Circumstances) -> Iterator[Sample]:
-    """What is published on a channel, if anything was or seems to come, and its consumers."""
+    """Return samples of publishing on a channel, if anything was or seems about to be published, and of its
+    consumers.
+    """
     publishing = channel.publishing
     published = publishing.published
     if published or publishing.confirming or around.holds_reader or around.blocked_ms is not None:
@@ -118,16 +118,16 @@ def channel_samples(channel: BrokerChannel, around: Circumstances) -> Iterator[S
         yield Sample(consumer, Kind.LINK_OUT, None, terms.tag, queue.name, credit.written, state)
 
 
-# --- what is known of parts, also when they are gone ----------------------------------------------
+# --- properties of parts, also of those that are gone ---------------------------------------------
 
 
 def progress(part: object) -> tuple[int, int]:
-    """Deliveries that have come (or went), and those that are done: both modulo 2**32."""
+    """Return the numbers of deliveries that have come (or went), and of those that are done, modulo 2**32."""
     return _PROGRESS[type(part)](part)
 
 
 def first_count(part: object) -> int:
-    """The count of a part without deliveries."""
+    """Return the count of a part without deliveries."""
     if not isinstance(part, Publisher):
         return 0
     attach = part.link.remote_attach
@@ -136,7 +136,7 @@ def first_count(part: object) -> int:
 
 
 def is_answered(part: object) -> bool:
-    """Whether there is something to time: what is sent settled is done at once."""
+    """Return whether there is a latency: deliveries that are sent settled are done at once."""
     return _IS_ANSWERED[type(part)](part)
 
 

@@ -1,4 +1,4 @@
-"""What was seen last of one link, and the event that follows from what is seen now."""
+"""The last observation of one link, and the events that follow from the next one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from amqp10broker.flowevents.schema import Kind
 
 UINT_MAX: Final = 0xFFFF_FFFF
 QUIET_NS: Final = 1_000_000_000
-"""A link of which nothing changes has an event of its own so often, not at each observation."""
+"""An unchanged link has an event of its own so often, not at each observation."""
 
 State = tuple[int, int, int, int, int]
 """Number of the `Reason` why a link waits; link_credit, incoming_window, queue_credit, queue_depth."""
@@ -17,7 +17,7 @@ NOTHING: Final[State] = (0, 0, 0, 0, 0)
 
 
 class Emit(Protocol):
-    """Takes one event, never waiting: `flowevents.ring.Ring.add`."""
+    """Takes one event, without waiting: `flowevents.ring.Ring.add`."""
 
     def __call__(
         self,
@@ -36,25 +36,32 @@ class Emit(Protocol):
         queue_depth: int,
         /,
     ) -> None:
-        """The columns of an event, see `flowevents.schema.FIELDS`."""
+        """Take the columns of an event, see `flowevents.schema.FIELDS`."""
 
 
 class OnLink(Protocol):
-    """Is told who a link is when it is seen first; once a link, and never for an event."""
+    """Called with the identity of a link when it is observed first, once per link."""
 
     def __call__(self, now_ns: int, kind: int, channel: int, handle: int, link: str, address: str, /) -> None:
-        """When, by a clock that never goes back; `LINK_IN` or `LINK_OUT`; the numbers that its events have;
-        its name; where it publishes to or consumes from."""
+        """Take the identity of a link.
+
+        Args:
+            now_ns: the present, by a monotonic clock.
+            kind: `LINK_IN` or `LINK_OUT`.
+            channel, handle: the numbers that its events have.
+            link: its name.
+            address: where it publishes to or consumes from.
+        """
 
 
 class Trail:
-    """One link (AMQP 0-9-1: channel or consumer) as it was seen last.
+    """The last observation of one link (AMQP 0-9-1: channel or consumer).
 
     Attributes:
         kind: of its events.
         where: its connection, channel and handle.
-        limit: automatic, of its credit, and the number of its reason; None: there is none.
-        turn: of the observation that saw it last; its observer tells by it which are gone.
+        limit: of its credit if that is automatic, and the number of its reason; else None.
+        turn: of the observation that found it last, so that the observer can find links that are gone.
     """
 
     __slots__ = ("_count", "_since_ns", "_state", "kind", "limit", "turn", "where")
@@ -63,10 +70,8 @@ class Trail:
         """Begin.
 
         Args:
-            kind: see the attribute.
-            where: see the attribute.
-            now_ns: the present, by a clock that never goes back.
-            count: deliveries so far that are not to be told.
+            now_ns: the present, by a monotonic clock.
+            count: deliveries so far, which are not counted.
         """
         self.kind = kind
         self.where = where
@@ -77,7 +82,7 @@ class Trail:
         self._state = NOTHING
 
     def see_limit(self, emit: Emit, ts_ns: int, limit: tuple[int, int] | None) -> None:
-        """The limit of its credit is another from now on; None: it is fixed, and the run says what."""
+        """Record a new limit of its credit; None: it is fixed, as the run's metadata state."""
         self.limit = limit
         if limit is not None:
             emit(ts_ns, Kind.LIMIT, limit[1], *self.where, limit[0], *[0] * 6)
@@ -85,15 +90,15 @@ class Trail:
     def see(
         self, emit: Emit, now_ns: int, ts_ns: int, count: int, state: State, *, whole: bool = False
     ) -> None:
-        """Compare, and emit an event if something moved: with the state that held until now.
+        """Compare with the last observation, and emit an event with the state that held until now.
 
         Args:
             emit: takes the event.
-            now_ns: the present, by a clock that never goes back.
+            now_ns: the present, by a monotonic clock.
             ts_ns: the same by the wall clock.
             count: deliveries so far, modulo 2**32.
-            state: what holds from now on.
-            whole: emit although nothing moved, so that the elapsed time is told up to now.
+            state: from now on.
+            whole: emit the elapsed time up to now even without changes.
         """
         n = (count - self._count) & UINT_MAX
         elapsed = now_ns - self._since_ns

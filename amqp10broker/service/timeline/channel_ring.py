@@ -1,10 +1,10 @@
-"""The frames of one channel of AMQP 0-9-1, in a ring, each with what the channel was before it.
+"""The frames of one channel of AMQP 0-9-1 in a ring, each with the state of the channel before it.
 
-A run of frames is one record, and no text is made of it before somebody asks. A channel handles its methods
-one after another, and what it counts moves with frames alone: what it counts before a frame is what the
-frame before that one has left, however long ago. So a few numbers are taken once a record.
-What moves without frames (the queue's credit, the reader's, the writer) is looked at when the channel's turn
-is over, and belongs to the turn's last frame. A content is one frame here, with its header and body.
+A run of frames is one record, and is formatted only on a query. A channel handles its methods one after
+another, and its counts change with frames only, so the counts before a frame are those after the one before
+it. So a few numbers are stored once per record. State that changes without frames (the queue's credit, the
+reader's, the writer) is read after the channel's step, and belongs to the step's last frame. A content is one
+frame here, with its header and body.
 """
 
 from __future__ import annotations
@@ -28,53 +28,57 @@ NAMES: Final = (
     *("global_prefetch", "channel_unacknowledged", "unconfirmed", "reader_credit"),
     *("writer_waiting_bytes", "writer_blocked"),
 )
-"""Of what is drawn: those of `ConsumerView`, `ChannelView` and `ConnectionView`."""
+"""The names of the values: those of `ConsumerView`, `ChannelView` and `ConnectionView`."""
 
 ChannelMark = tuple[int, int, bool, int, int, bool]
-"""What can be seen of a channel without a frame, when it has had its turn: reader_credit, the bytes that wait
-for the socket, and whether deliveries wait for it; of a consumer what its queue may still hand out, what it
-has handed out that is not written (`QueueCredit.granted`, `waiting`), and whether it gets no more."""
+"""The state of a channel that changes without frames, after a step: reader_credit, the bytes that wait for
+the socket, and whether deliveries wait for it; of a consumer the deliveries that its queue may still make,
+those that are not written (`QueueCredit.granted`, `waiting`), and whether it gets no more.
+"""
 _CLOSED: Final = 5
 Values = tuple[Any, ...]
 
 _LIGHT: Final = frozenset(
     {methods.BasicAck, methods.BasicNack, methods.BasicReject, methods.BasicQos, methods.BasicQosOk}
 )
-"""Methods without fields of any length; others are kept as their text."""
+# Methods without fields of any length; others are stored as text.
 _CONFIRMS: Final = frozenset({methods.BasicAck, methods.BasicNack})
 _METHOD_AT: Final = 7
-"""In a method's frame: behind type, channel and size."""
+# The offset in a method's frame, after type, channel and size.
 LOOK_AFTER: Final = 512
-"""Records after which it is asked whether anybody still looks, and the oldest go of a ring that is full."""
+"""The number of records after which the ring checks whether it is still observed, and drops the oldest if it
+is full.
+"""
 
 
 class Kind(IntEnum):
-    """Of a record, and what its three fields are."""
+    """The kind of a record, which determines its three fields."""
 
     MARK = auto()
-    """No frame, no fields: something moved in a turn without one."""
+    """No frame and no fields: state changed in a step without frames."""
     PUBLISHED = auto()
     """Exchange, routing key, the first body's beginning."""
     ACKED = auto()
     """The first and the last (delivery tag, multiple)."""
     RECEIVED = auto()
-    """A light method, or a text."""
+    """A method of bounded size, or text."""
     DELIVERED = auto()
     """The consumer's `Terms`, the first delivery tag."""
     SENT = auto()
-    """A light method, or a text."""
+    """A method of bounded size, or text."""
 
 
 ChannelRecord = tuple[Any, ...]
-"""Time, `Kind`, how many frames, three fields; then what was before it: deliveries that the client holds, and
-those of the consumer; number of the next message, whether it is to be confirmed, and how many are told; the
-channel's own prefetch; the `ChannelMark`. Plain, because there is one for every run of frames."""
+"""Time, `Kind`, how many frames, three fields; then the state before it: deliveries that the client holds,
+and those of the consumer; number of the next message, whether it is to be confirmed, and how many confirms
+are sent; the channel's own prefetch; the `ChannelMark`. A plain tuple, because there is one for every run of
+frames.
+"""
 _BEFORE: Final = 6
 
 
 class _Nobody:
-    """Stands for the consumer where a whole channel is watched."""
-
+    # Stands for the consumer where a whole channel is observed.
     unacked = 0
     terms = None
 
@@ -84,7 +88,7 @@ class ChannelRing:
 
     Attributes:
         link: the consumer, or the channel.
-        ended: why nothing more comes; None while it goes on.
+        ended: why it records nothing more; None while it does.
     """
 
     names = NAMES
@@ -98,15 +102,14 @@ class ChannelRing:
         tell: Tell,
         on_segment: Callable[[], None] = lambda: None,
     ) -> None:
-        """Begin between two turns of an open channel.
+        """Begin between two steps of an open channel.
 
         Args:
-            channel: which.
-            consumer: of it, whose prefetch and credit are shown; None: none in particular.
-            mark: looks at what is no frame.
-            now_ns: the time, by a clock that never goes back.
-            tell: makes a line of a method.
-            on_segment: told now and then while it records, and when it ends by itself.
+            consumer: of the channel, whose prefetch and credit are shown; None for the whole channel.
+            mark: returns state that changes without frames.
+            now_ns: returns the time of a monotonic clock.
+            tell: formats a method as one line.
+            on_segment: called from time to time while it records, and when it ends by itself.
         """
         self._channel = channel
         self._consumer: Consumer | _Nobody = _Nobody() if consumer is None else consumer
@@ -122,7 +125,8 @@ class ChannelRing:
         self._records: list[ChannelRecord] = []
         self._add = self._records.append
         self._gone = 0
-        # Records when the last turn was over; with how many the oldest go; from how many more is looked at.
+        # The number of records after the last step, the number from which the oldest are dropped, and the
+        # number at which the ring checks next.
         self._length = 0
         self._full = self._due = LOOK_AFTER
         self._told = channel.publishing.told
@@ -132,13 +136,13 @@ class ChannelRing:
         self._last: Values = ()
 
     def _now(self) -> Values:
-        """What a record begins with: see `ChannelRecord`."""
+        # The second part of a `ChannelRecord`.
         held, publishing = self._held.outstanding, self._publishing
         of_publishing = publishing.next_seq, publishing.confirming, self._told
         return (held, self._consumer.unacked, *of_publishing, self._global_prefetch, self._mark)
 
     def _drawn(self, before: Values) -> Values:
-        """What was seen, in the order of `NAMES`."""
+        # The values in the order of `NAMES`.
         held, unacked, next_seq, confirming, told, global_prefetch, mark = before
         untold = next_seq - 1 - told if confirming else None
         reader_credit, waiting_bytes, blocked, granted, waiting, _ = mark
@@ -149,10 +153,9 @@ class ChannelRing:
         return (terms.prefetch, unacked, max(0, granted + waiting), waiting, *of_channel)
 
     # --- the tap: all of it is paid for by the channel that is watched ----------------------------
-    # `_record` makes such tuples too, and takes twice as long: what comes often does without it.
+    # `_record` makes such tuples too, and takes twice as long, so frequent frames do not use it.
 
     def received(self, item: object) -> None:
-        """See `ChannelTap`."""
         if type(item) is PublishRun:
             bodies = item.bodies
             self._add(
@@ -192,14 +195,13 @@ class ChannelRing:
                 )
             )
         elif type(item) is ContentOpened:
-            # It comes again when it is whole, unless it is refused.
+            # It comes again when it is complete, unless it is refused.
             self._opened = item.method
         else:
             method = item.method if type(item) is MethodFrame else getattr(item, "method", None)
             self._record(Kind.RECEIVED, type(item).__name__ if method is None else self._kept(method))
 
     def delivered(self, consumer: Consumer, first_tag: int, deliveries: int) -> None:
-        """See `ChannelTap`."""
         self._add(
             (
                 self._now_ns(),
@@ -219,7 +221,6 @@ class ChannelRing:
         )
 
     def sent(self, method: methods.Method) -> None:
-        """See `ChannelTap`."""
         if type(method) in _CONFIRMS:
             self._add(
                 (
@@ -238,7 +239,7 @@ class ChannelRing:
                     self._mark,
                 )
             )
-            # Those of one write are told together: the first of them has them all.
+            # Confirms of one write are sent together: the first of them counts all.
             self._told = self._publishing.told
         else:
             self._global_prefetch = self._consuming.global_prefetch
@@ -248,9 +249,8 @@ class ChannelRing:
             self._record(Kind.SENT, self._kept(method))
 
     def sent_content(self, frames: bytes) -> None:
-        """See `ChannelTap`: basic.get-ok or basic.return."""
         method = decode_method(frames[_METHOD_AT : _METHOD_AT + int.from_bytes(frames[3:_METHOD_AT], "big")])
-        # What the client holds of a basic.get was counted before this: it is this frame's doing.
+        # The delivery of a basic.get was counted before this call, although it belongs to this frame.
         got = isinstance(method, methods.BasicGetOk) and method.delivery_tag in self._held
         self._record(Kind.SENT, self._kept(method), already_held=int(got))
 
@@ -265,7 +265,7 @@ class ChannelRing:
         self._add((self._now_ns(), kind, frames, what, None, None, held - already_held, *before))
 
     def turn_over(self) -> None:
-        """The channel has had its turn, or somebody asks: what is no frame is looked at, too."""
+        """Record state that has changed without a frame, after a step of the channel or before a query."""
         length = len(self._records)
         mark = self._look()
         if mark != self._mark:
@@ -280,7 +280,7 @@ class ChannelRing:
             self._seldom()
 
     def _seldom(self) -> None:
-        """What need not be looked at in every turn."""
+        # Checks that are not needed in every step.
         self._global_prefetch = self._consuming.global_prefetch
         if self._channel.state is not ChannelState.OPEN or self._consuming.held is not self._held:
             self.end("the channel is closed")
@@ -296,7 +296,7 @@ class ChannelRing:
         self._due = self._full
 
     def end(self, reason: str) -> None:
-        """Nothing more is to be recorded; what was stays."""
+        """End the recording; the records stay."""
         if self.ended is None:
             self.ended = reason
             self._last = self._now()
@@ -315,12 +315,14 @@ class ChannelRing:
         return self._gone + len(self._records)
 
     def before(self, number: int) -> Values:
-        """What the channel was before a record that is there, or before the next one."""
+        """Return the state of the channel before an existing record, or before the next one."""
         records = self._from(number, 1)
         return self._drawn(records[0][_BEFORE:] if records else self._behind_all())
 
     def steps(self, number: int, limit: int) -> Iterator[tuple[int, bool, Values, ChannelRecord]]:
-        """So many records from one on: time, whether it is about the consumer, values behind it, and it."""
+        """Iterate over records from a number on: time, whether it is about the consumer, values after it, and
+        the record.
+        """
         records = self._from(number, limit + 1)
         behind = [following[_BEFORE:] for following in records[1:]]
         if len(records) <= limit:
@@ -338,7 +340,6 @@ class ChannelRing:
         return self._now() if self.ended is None else self._last
 
     def shown(self, record: ChannelRecord) -> dict[str, Any]:
-        """What a step was: see `document`."""
         _, kind, frames, what, *more = record[:_BEFORE]
         direction: str | None = "in"
         head = b""

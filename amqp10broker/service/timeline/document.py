@@ -1,4 +1,4 @@
-"""A timeline as JSON carries it: steps, each of them a frame or a run of frames, with what it changed."""
+"""The JSON form of a timeline: steps, each of them a frame or a run of frames, with its changes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ class Recorded(Protocol[RecordT]):
     """A ring of either protocol: `ring.Ring`, `channel_ring.ChannelRing`.
 
     Attributes:
-        ended: why nothing more comes; None while it goes on.
+        ended: why it records nothing more; None while it does.
     """
 
     ended: str | None
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of values, in their order."""
+        """The names of the values, in their order."""
 
     @property
     def first(self) -> int:
@@ -31,31 +31,34 @@ class Recorded(Protocol[RecordT]):
         """The number that the next record will have."""
 
     def turn_over(self) -> None:
-        """What is no frame is looked at, too."""
+        """Record state that has changed without a frame."""
 
     def before(self, number: int) -> Values:
-        """Values before a record."""
+        """Return the values before a record."""
 
     def steps(self, number: int, limit: int) -> Iterator[tuple[int, bool, Values, RecordT]]:
-        """Time, whether it is about the link, values behind it, and it, of records from one on."""
+        """Iterate over records from a number on: time, whether it is about the link, values after it, and the
+        record.
+        """
 
     def shown(self, record: RecordT) -> dict[str, Any]:
-        """``direction``, ``frames``, ``frame``, ``bytes`` and ``marks`` of a step."""
+        """Return ``direction``, ``frames``, ``frame``, ``bytes`` and ``marks`` of a step."""
 
 
 def timeline(ring: Recorded[Any], since: int | None, limit: int, *, frames: bool = True) -> dict[str, Any]:
-    """Steps of a ring, from one on; who asks again gives ``next`` back as `since`.
+    """Return steps of a ring from a number on. A later call takes ``next`` as `since`.
 
     Args:
         ring: of the link, channel or consumer.
-        since: number of the first step; None, or one that is not there any more: the oldest that is.
+        since: number of the first step; None, or one that is not there any more: the oldest.
         limit: of steps.
-        frames: with the frame of each step; without, curves alone.
+        frames: include the frame of each step, not only the curves.
 
     Returns:
         ``{"since", "next": int, "lost": int, "more": bool, "ended": str | None, "start": {values}, "steps":
-        [{"number": int, "at_ns": int, "direction": "in" | "out" | None, "frames": int, "link": bool, "frame":
-        str, "bytes": hex, "marks": [...], "values": {those that changed}}]}``. Times are of the ring's clock.
+            [{"number": int, "at_ns": int, "direction": "in" | "out" | None, "frames": int, "link": bool,
+            "frame": str, "bytes": hex, "marks": [...], "values": {those that changed}}]}``. Times are of the
+            ring's clock.
     """
     if ring.ended is None:
         ring.turn_over()

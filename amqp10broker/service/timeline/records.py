@@ -1,6 +1,6 @@
-"""What a ring keeps of a frame: a plain tuple, because there is one for every run of frames while it is on.
+"""The records of a ring. They are plain tuples, because there is one for every run of frames while it is on.
 
-Each begins with the time in nanoseconds by a clock that never goes back, and its `Kind`.
+Each begins with the time in nanoseconds by a monotonic clock, and its `Kind`.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any, Final
 from amqp10broker.amqp10.serial import ranges
 
 HEAD_BYTES: Final = 64
-"""Of the first frame of a run, and of a payload, so many bytes are kept."""
+"""The number of bytes stored of the first frame of a run, and of a payload."""
 Span = tuple[int, int]
 _FIRST: Final = itemgetter(0)
 _LAST: Final = itemgetter(1)
 
 
 class Kind(IntEnum):
-    """Of a record, and what stands behind time and kind."""
+    """The kind of a record, which determines its fields after time and kind."""
 
     MARK = auto()
-    """A `Mark`: what is no frame."""
+    """A `Mark`: a state that changes without a frame."""
     TRANSFERS_IN = auto()
     """handle, spans of delivery-ids, how many, settled, first tag, first payload's beginning."""
     TRANSFER_IN = auto()
@@ -33,9 +33,7 @@ class Kind(IntEnum):
     FLOW_IN = auto()
     """The `Flow`, its text if that is already made, else None."""
     OTHER_IN = auto()
-    """Text."""
     SENT = auto()
-    """The frame."""
     TRANSFERS_OUT = auto()
     """handle, first delivery-id, how many, settled, beginning of the first frame."""
     TRANSFER_OUT = auto()
@@ -46,14 +44,15 @@ Record = tuple[Any, ...]
 
 
 Mark = tuple[int, int, int, bool, int, str | None]
-"""What can be seen of a link without a frame, when its session has had its turn: what its queue may still
-hand out and what it has handed out that is not written (`QueueCredit.granted`, `waiting`), bytes that the
-socket of the connection does not take, and whether transfers of the session wait for that; the limit of its
-credit, and why it is that if it finds its own size (`service.auto_limit`)."""
+"""The state of a link that changes without frames, after a step of its session: deliveries that its queue may
+still make and those that are not written (`QueueCredit.granted`, `waiting`); bytes that the socket of the
+connection does not take, and whether transfers of the session wait for that; the limit of its credit, and why
+it has this value if it is automatic (`service.auto_limit`).
+"""
 
 
 def spans_of(delivery_ids: Sequence[int]) -> tuple[Span, ...]:
-    """Delivery-ids as inclusive ranges."""
+    """Return delivery-ids as inclusive ranges."""
     first, last = delivery_ids[0], delivery_ids[-1]
     if len(delivery_ids) == 1:
         return ((first, first),)
@@ -63,7 +62,7 @@ def spans_of(delivery_ids: Sequence[int]) -> tuple[Span, ...]:
 
 
 def joined(spans: Sequence[Span]) -> tuple[Span, ...]:
-    """Spans as one, if they are of one delivery each and follow each other; else as they are."""
+    """Merge spans of one delivery each that follow each other; return others unchanged."""
     first, last = spans[0][0], spans[-1][1]
     if len(spans) > 1 and last - first == len(spans) - 1:
         ids = list(range(first, last + 1))

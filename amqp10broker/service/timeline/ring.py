@@ -1,8 +1,8 @@
-"""The frames of one link's session, in a ring: what is recorded while somebody looks at the link.
+"""The frames of one link's session in a ring, recorded while the link is observed.
 
-A run of frames is one record, and nothing is worked out when it is made: where the link stood behind each
-frame is replayed by who asks (`standing`). So that the oldest can go, the ring is cut into segments; each
-begins with where the link stood, taken from the engine between two turns of the session.
+A run of frames is one record, and nothing is computed when it is made: the state of the link after each frame
+is replayed on a query (`standing`). So that the oldest records can be dropped, the ring is cut into segments;
+each begins with the state of the link, taken from the engine between two steps of the session.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ from amqp10broker.service.timeline.shown import Tell, shown
 from amqp10broker.service.timeline.standing import NAMES, Standing
 
 RECORDS_MAX: Final = 32_768
-"""Of a ring; what comes beyond lets the oldest segment go. A record takes 300 bytes, or a little more."""
+"""The most records of a ring; beyond, the oldest segment is dropped. A record takes 300 bytes, or a little
+more.
+"""
 SEGMENT_RECORDS: Final = 512
 TEXT_CHARACTERS_MAX: Final = 400
-"""Of a frame with fields of any length, which is kept as its text."""
+"""The most characters of a frame with fields of any length, which is stored as text."""
 SPANS_A_RECORD: Final = 4
-"""Dispositions out of order count as more records: so many of their ranges as one."""
+"""Dispositions out of order have a weight: so many of their ranges count as one record."""
 
 _DESCRIPTOR_AT: Final = 10
 _OFTEN: Final = (Flow.DESCRIPTOR, Disposition.DESCRIPTOR)
@@ -37,13 +39,11 @@ _OFTEN: Final = (Flow.DESCRIPTOR, Disposition.DESCRIPTOR)
 
 @dataclass(slots=True)
 class Segment:
-    """Neighbouring records, and where the link stood before the first of them.
+    """Consecutive records, and the state of the link before the first of them.
 
     Attributes:
         first: number of the first record; they are counted from 0 in a ring's life.
-        standing: before it.
-        records: in order.
-        weight: what they count as.
+        weight: the number of records that they count as.
     """
 
     first: int
@@ -56,8 +56,7 @@ class Ring:
     """A tap of one session, for one link.
 
     Attributes:
-        link: whose it is.
-        ended: why nothing more comes; None while it goes on.
+        ended: why it records nothing more; None while it does.
     """
 
     names = NAMES
@@ -71,15 +70,14 @@ class Ring:
         tell: Tell,
         on_segment: Callable[[], None] = lambda: None,
     ) -> None:
-        """Begin between two turns of the session.
+        """Begin between two steps of the session.
 
         Args:
-            session: of the link.
             link: attached.
-            mark: looks at what is no frame.
-            now_ns: the time, by a clock that never goes back.
-            tell: makes a line of a performative.
-            on_segment: told now and then while it records, and when it ends by itself.
+            mark: returns state that changes without frames.
+            now_ns: returns the time of a monotonic clock.
+            tell: formats a performative as one line.
+            on_segment: called from time to time while it records, and when it ends by itself.
         """
         self._session = session
         self.link = link
@@ -98,7 +96,6 @@ class Ring:
     # --- the tap: all of it is paid for by the link that is watched ---------------------------------
 
     def received(self, item: object) -> None:
-        """See `FrameTap`."""
         kind = type(item)
         if kind is TransferRun:
             assert isinstance(item, TransferRun)
@@ -150,19 +147,16 @@ class Ring:
         return found
 
     def sent(self, frame: bytes) -> None:
-        """See `FrameTap`."""
         self._add((self._now_ns(), Kind.SENT, frame))
         if frame[_DESCRIPTOR_AT] not in _OFTEN:
             self._changes = True
             self._segments[-1].weight += len(frame) // TEXT_CHARACTERS_MAX
 
     def sent_run(self, link: SenderLink, first_id: int, deliveries: int, head: bytes) -> None:
-        """See `FrameTap`."""
         fields = (link.handle, first_id, deliveries, link.settled, head[:HEAD_BYTES])
         self._add((self._now_ns(), Kind.TRANSFERS_OUT, *fields))
 
     def sent_piece(self, link: SenderLink, delivery_id: int, head: bytes, *, first: bool, last: bool) -> None:
-        """See `FrameTap`."""
         fields = (link.handle, delivery_id, link.settled, head[:HEAD_BYTES], first, last)
         self._add((self._now_ns(), Kind.TRANSFER_OUT, *fields))
 
@@ -172,7 +166,7 @@ class Ring:
     # --- turns ------------------------------------------------------------------------------------
 
     def turn_over(self) -> None:
-        """The session has had its turn, or somebody asks: what is no frame is looked at, too."""
+        """Record state that has changed without a frame, after a step of the session or before a query."""
         if self._changes:
             self._changes = False
             if not self.link.attached or self._session.ended:
@@ -189,7 +183,7 @@ class Ring:
     def _end_of_segment(self) -> None:
         segment = self._segments[-1]
         if len(segment.records) + segment.weight >= SEGMENT_RECORDS:
-            # Taking up where the link stands looks at all that is unsettled in the session.
+            # Taking the state of the link visits all that is unsettled in the session.
             due = self._session.unsettled // 8
             if len(segment.records) + segment.weight >= due:
                 self._next_segment(segment)
@@ -208,7 +202,7 @@ class Ring:
             self._old_weight -= self._segments.popleft().weight
 
     def end(self, reason: str) -> None:
-        """Nothing more is to be recorded; what was stays."""
+        """End the recording; the records stay."""
         if self.ended is None:
             self.ended = reason
             self._on_segment()
@@ -226,18 +220,19 @@ class Ring:
         return self._segments[-1].first + len(self._segments[-1].records)
 
     def before(self, number: int) -> tuple[Any, ...]:
-        """Where the link stood before a record that is there, or before the next one."""
+        """Return the state of the link before an existing record, or before the next one."""
         return self._at(number).values()
 
     def steps(self, number: int, limit: int) -> Iterator[tuple[int, bool, tuple[Any, ...], Record]]:
-        """So many records from one on: time, whether it is about the link, values behind it, and it."""
+        """Iterate over records from a number on: time, whether it is about the link, values after it, and the
+        record.
+        """
         standing = self._at(number)
         for record in islice(self.records(number), limit):
             link = standing.apply(record)
             yield record[0], link, standing.values(), record
 
     def shown(self, record: Record) -> dict[str, Any]:
-        """What a step was: see `document`."""
         return shown(record, self._tell)
 
     def _at(self, number: int) -> Standing:
@@ -248,7 +243,7 @@ class Ring:
         return standing
 
     def records(self, number: int) -> Iterator[Record]:
-        """Records from one on, which is there."""
+        """Iterate over records from an existing one on."""
         for segment in self._segments:
             yield from segment.records[max(0, number - segment.first) :]
 

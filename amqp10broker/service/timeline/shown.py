@@ -1,4 +1,4 @@
-"""What a record was, for people: one frame of AMQP 1.0, several, or none."""
+"""The display form of a record: one frame of AMQP 1.0, several, or none."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from amqp10broker.service.timeline.records import Kind, Record
 from amqp10broker.service.timeline.standing import FRAME_HEAD_BYTES
 
 Tell = Callable[[Any], str]
-"""Makes a line of a performative or method."""
+"""Formats a performative or method as one line."""
 
 
 def shown(record: Record, tell: Tell) -> dict[str, Any]:
-    """``direction``, ``frames``, ``frame``, ``bytes`` and ``marks`` of a step; see `document`."""
+    """Return ``direction``, ``frames``, ``frame``, ``bytes`` and ``marks`` of a step; see `document`."""
     direction: str | None = "in"
     frames, marks, head = 1, [], b""
     match record[1]:
@@ -63,7 +63,6 @@ def shown(record: Record, tell: Tell) -> dict[str, Any]:
 
 
 def _marks(performative: Any) -> Iterator[str]:
-    """What is drawn of a flow beside the curves."""
     if isinstance(performative, Flow):
         yield "flow"
         if performative.drain:
@@ -73,5 +72,5 @@ def _marks(performative: Any) -> Iterator[str]:
 
 
 def _spans(spans: Any) -> str:
-    """``5..9, 12``."""
+    # For example ``5..9, 12``.
     return ", ".join(f"{first}..{last}" if last != first else f"{first}" for first, last in spans)

@@ -1,8 +1,8 @@
-"""Where a link stands, and how each frame moves it: the reducer of a timeline.
+"""The state of a link, and the change by each frame: the reducer of a timeline.
 
-It knows frames only. What it says after the last frame of a session's turn is what the engine says of the
-link then: the formulas are the engine's own where the specification has them (`amqp10.credit`,
-`amqp10.windows`), and tests hold both together over every frame script.
+Its only input is frames. Its values after the last frame of a session's step are those of the engine: the
+formulas are the engine's own where the specification has them (`amqp10.credit`, `amqp10.windows`), and tests
+compare both over every frame script.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ NAMES: Final = (
     *("incoming_window", "next_incoming_id", "remote_incoming_window", "next_outgoing_id"),
     *("writer_waiting_bytes", "writer_blocked", "credit_limit", "credit_limit_why"),
 )
-"""Of what is drawn: those of `LinkView`, `SessionView` and `ConnectionView`."""
+"""The names of the values: those of `LinkView`, `SessionView` and `ConnectionView`."""
 
 
 class Standing:
-    """One link and its session, as frames up to now leave them.
+    """The state of one link and its session after the frames up to now.
 
     Attributes:
         sends: the broker sends on the link: its client is the receiver.
         handle: ours.
         remote_handle: the client's.
         unsettled: delivery-ids.
-        mark: what was seen last that is no frame.
+        mark: the last observed state that changes without frames.
     """
 
     def __init__(self, session: Session, link: SenderLink | ReceiverLink, mark: Mark) -> None:
-        """Begin with what the engine says between two turns of the session."""
+        """Begin with the state of the engine between two steps of the session."""
         self.sends = isinstance(link, SenderLink)
         self.handle = link.handle
         self.remote_handle = link.remote_handle
@@ -60,7 +60,7 @@ class Standing:
             self.unsettled = {number for number, owner in session.inbound.unsettled.items() if owner is link}
 
     def copy(self) -> Self:
-        """One that goes on by itself."""
+        """Return an independent copy."""
         other = copy(self)
         other._credit = copy(self._credit)
         other._outgoing = copy(self._outgoing)
@@ -68,7 +68,7 @@ class Standing:
         return other
 
     def values(self) -> tuple[Any, ...]:
-        """What is drawn, in the order of `NAMES`."""
+        """Return the values in the order of `NAMES`."""
         credit, outgoing = self._credit, self._outgoing
         granted, pending, waiting_bytes, blocked, limit, why = self.mark
         of_link: tuple[Any, ...]
@@ -93,7 +93,9 @@ class Standing:
     # --- frames -----------------------------------------------------------------------------------
 
     def apply(self, record: Record) -> bool:
-        """Go on by one record; whether it is about the link itself, and not its session or other links."""
+        """Apply one record; return whether it is about the link itself, and not its session or other
+        links.
+        """
         match record[1]:
             case Kind.MARK:
                 self.mark = record[2]
@@ -175,7 +177,7 @@ class Standing:
         try:
             self._outgoing.update(flow)
         except AmqpSessionError:
-            return False  # the session ends with it, and nothing of it counts any more
+            return False  # the session ends with it, and its state does not matter any more
         self._next_incoming_id = flow.next_outgoing_id
         if flow.handle is None or flow.handle != self.remote_handle:
             return False
@@ -183,7 +185,7 @@ class Standing:
             if flow.link_credit is not None:
                 self._credit.set(flow.delivery_count, flow.link_credit, drain=flow.drain)
         elif flow.delivery_count is not None and diff(flow.delivery_count, self._delivery_count) > 0:
-            # A sender that drained: the credit is used up to there.
+            # A sender that drained: its credit is used up to this delivery-count.
             self._link_credit = limit_left(self._delivery_count, self._link_credit, flow.delivery_count)
             self._delivery_count = flow.delivery_count
         return True
@@ -214,7 +216,7 @@ class Standing:
         return True
 
     def _settle(self, role: bool, spans: tuple[Span, ...], *, came: bool, settled: bool) -> bool:
-        """A disposition; whether it names a delivery of the link."""
+        # Returns whether the disposition names a delivery of the link.
         if (role == Role.RECEIVER) is not (came is self.sends):
             return False
         mine = False
@@ -232,7 +234,6 @@ class Standing:
 
 
 def _ids(first: int, count: int) -> range | list[int]:
-    """So many delivery-ids from one on."""
     if first + count <= MASK + 1:
         return range(first, first + count)
     return [(first + offset) & MASK for offset in range(count)]

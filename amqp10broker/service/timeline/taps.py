@@ -9,32 +9,27 @@ from amqp10broker.service.timeline.ring import Ring
 
 
 class Taps:
-    """See the module; a `FrameTap`."""
+    """Forwards the events of one session to several rings (a `FrameTap`)."""
 
     def __init__(self, rings: Sequence[Ring]) -> None:
         self._rings = rings
 
     def received(self, item: object) -> None:
-        """See `FrameTap`."""
         for ring in self._rings:
             ring.received(item)
 
     def sent(self, frame: bytes) -> None:
-        """See `FrameTap`."""
         for ring in self._rings:
             ring.sent(frame)
 
     def sent_run(self, link: SenderLink, first_id: int, deliveries: int, head: bytes) -> None:
-        """See `FrameTap`."""
         for ring in self._rings:
             ring.sent_run(link, first_id, deliveries, head)
 
     def sent_piece(self, link: SenderLink, delivery_id: int, head: bytes, *, first: bool, last: bool) -> None:
-        """See `FrameTap`."""
         for ring in self._rings:
             ring.sent_piece(link, delivery_id, head, first=first, last=last)
 
     def turn_over(self) -> None:
-        """The session has had its turn."""
         for ring in self._rings:
             ring.turn_over()
