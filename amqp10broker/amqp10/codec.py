@@ -1,7 +1,7 @@
-"""Values from and to bytes: the AMQP 1.0 type system on the wire (part 1, section 1.6).
+"""Encoding and decoding of values: the AMQP 1.0 type system on the wire (part 1, section 1.6).
 
-The door to the codec: `decoder` reads, `skipper` walks, `encoder` writes, `types` holds the values.
-Composites with typed fields are in `performatives`.
+The API of the codec: `decoder` reads, `skipper` walks, `encoder` writes, `types` holds the values. Composites
+with typed fields are in `performatives`.
 """
 
 from __future__ import annotations

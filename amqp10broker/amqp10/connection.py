@@ -1,8 +1,8 @@
 """One AMQP 1.0 connection end: part 2, section 2.4, with the SASL layer of part 5, section 5.3.
 
-Bytes in (`receive`), events out; orders in, bytes out (`take_output`). It negotiates protocol
-headers, SASL and open, numbers channels, and hands the frames of each session on undecided. Either
-role may be played; `server` decides only who speaks first and who chooses the mechanism.
+Bytes go in (`receive`) and events come out; commands go in and bytes come out (`take_output`). It negotiates
+protocol headers, SASL and open, numbers channels, and passes on the frames of each session unchanged. It
+serves either role; `server` only decides which end speaks first and which chooses the mechanism.
 """
 
 from __future__ import annotations
@@ -48,17 +48,20 @@ from amqp10broker.amqp10.types import Symbol
 HEADER_AMQP: Final = b"AMQP\x00\x01\x00\x00"
 HEADER_SASL: Final = b"AMQP\x03\x01\x00\x00"
 ESTABLISHMENT_FAILED: Final = Symbol("amqp:connection-establishment-failed")
-"""Property of an open that a close with the reason will follow, as Apache's brokers say it and its clients
-look for it."""
+"""Property of an open which announces a close with the reason; Apache's brokers send it and Apache's clients
+look for it.
+"""
 
 IDLE_TIMEOUT_MS_MIN: Final = 1000
 """A server refuses shorter ones of a client: they cost more frames than they find dead peers. A client
-takes what its server says, which is half of 1000 for a broker that is set to the least."""
+accepts its server's value, which is half of 1000 for a broker with the least setting.
+"""
 
 
 class ConnectionState(Enum):
-    """Section 2.4.6, with the SASL layer's phases before it. Pipelined states are those of a client
-    that does not wait: it may be OPEN_PIPE or OPEN_SENT before our answers are known."""
+    """Section 2.4.6, with the SASL layer's phases before it. Pipelined states are those of a client that does
+    not wait: it may be OPEN_PIPE or OPEN_SENT before our answers have reached it.
+    """
 
     START = auto()
     SASL_HEADER_SENT = auto()
@@ -77,7 +80,7 @@ class ConnectionState(Enum):
 
 
 class ConnectionInput(Enum):
-    """What moves a connection end."""
+    """The inputs of a connection end's state machine."""
 
     RECEIVE_SASL_HEADER = auto()
     SEND_SASL_HEADER = auto()
@@ -95,8 +98,8 @@ class ConnectionInput(Enum):
 _S = ConnectionState
 _I = ConnectionInput
 
-# Section 2.4.6. A pair that is absent is refused: the connection is closed. The rows do not say which
-# role we play: a server is moved by RECEIVE_ before SEND_, a client the other way round.
+# Section 2.4.6. A pair that is absent is refused: the connection is closed. The rows are the same for both
+# roles: a server is moved by RECEIVE_ before SEND_, a client the other way round.
 CONNECTION_TRANSITIONS: Final[dict[tuple[ConnectionState, ConnectionInput], ConnectionState]] = {
     (_S.START, _I.SEND_SASL_HEADER): _S.SASL_HEADER_SENT,
     (_S.START, _I.RECEIVE_SASL_HEADER): _S.SASL_NEGOTIATING,
@@ -129,12 +132,11 @@ class Connection:
 
     Attributes:
         server: whether we are the listening side.
-        state: see `ConnectionState`.
         remote_open: the peer's open, None before it.
         channel_max: largest channel either side may use.
         frame_size_max: bytes, the largest frame that the peer takes; 4294967295 if it set no limit.
         frames: the frame reader; its counters are shown in the status.
-        fault: why we closed the connection, None while all is well.
+        fault: why we closed the connection, None before a fault.
     """
 
     def __init__(
@@ -172,7 +174,7 @@ class Connection:
         self._sasl_awaited: type[SaslInit | SaslResponse] | None = SaslInit
 
     def take_output(self) -> bytes:
-        """Bytes to write now."""
+        """Return the bytes to write now."""
         out = bytes(self._out)
         self._out.clear()
         return out
@@ -182,15 +184,15 @@ class Connection:
     def receive(self, data: bytes) -> list[ConnectionEvent]:
         """Take bytes from the socket.
 
-        A fault of the peer becomes a `ConnectionFailed` event, the last of its batch; bytes after it
-        are discarded. Bytes of a phase whose answer the owner has still to give (SASL outcome, open)
-        are kept, call `receive` with no bytes after giving it; and as long as there is `more`.
+        A fault of the peer becomes a `ConnectionFailed` event, the last of its batch; bytes after it are
+        discarded. Bytes of a phase that waits for an answer of the owner (SASL outcome, open) are retained:
+        call `receive` without bytes after the answer, and as long as there is `more`.
         """
         events: list[ConnectionEvent] = []
         if self.state is ConnectionState.END:
             return events
         if self.fault is not None and self.frames.fault is not None and not self.frames.recover():
-            return events  # all that can still come is the end of the bytes
+            return events  # only the end of the bytes can still come
         try:
             self._receive(data, events)
         except AmqpConnectionError as fault:
@@ -200,12 +202,12 @@ class Connection:
 
     @property
     def more(self) -> bool:
-        """Whether `receive` has kept frames for its next call, so that one call does not take long."""
+        """Whether `receive` has left frames for its next call, so that one call does not take long."""
         return self.frames.more and self.state is ConnectionState.OPENED
 
     @property
     def frames_read(self) -> int:
-        """How many frames were read."""
+        """The number of frames read."""
         return self.frames.frames
 
     @property
@@ -277,7 +279,7 @@ class Connection:
             self._out += HEADER_AMQP
 
     def _bad_header(self, header: bytes) -> None:
-        """ "the server MUST write a supported protocol header and close the socket" (2.2)."""
+        # "the server MUST write a supported protocol header and close the socket" (2.2).
         if self.server:
             self._out += HEADER_SASL if self.state is ConnectionState.START else HEADER_AMQP
         text = f"unsupported protocol header {header!r}"
@@ -287,7 +289,7 @@ class Connection:
         raise AmqpConnectionError(Condition.FRAMING_ERROR, text)
 
     def _on_early(self, channel: int, item: object, events: list[ConnectionEvent]) -> None:
-        """Handle a frame of the phases before the connection is open, or after close was sent."""
+        # For the phases before the connection is open, and after close was sent.
         match item:
             case Close() if self.state is not ConnectionState.SASL_NEGOTIATING:
                 self._on_close(item, events)
@@ -385,16 +387,16 @@ class Connection:
     # --- SASL -------------------------------------------------------------------------------------
 
     def sasl_challenge(self, challenge: bytes) -> None:
-        """Server: ask the client for another response."""
+        """Server: request another response of the client."""
         self._sasl_awaited = SaslResponse
         self._write_sasl(SaslChallenge(challenge=challenge))
 
     def sasl_outcome(self, code: int, additional_data: bytes | None = None) -> None:
-        """Server: tell the outcome; 0 lets the client go on, any other ends the connection.
+        """Server: send the outcome; 0 lets the client continue, any other ends the connection.
 
         Args:
             code: a `SaslCode`.
-            additional_data: the mechanism's last word, for the client to verify.
+            additional_data: the mechanism's last data, for the client to verify.
         """
         self._write_sasl(SaslOutcome(code=code, additional_data=additional_data))
         self._move(ConnectionInput.SASL_OK if code == 0 else ConnectionInput.SASL_FAILED)
@@ -435,8 +437,8 @@ class Connection:
         """Send open: as the answer to the peer's, or first.
 
         Args:
-            container_id: names our container.
-            hostname: client: the host, or virtual host, it wants.
+            container_id: ours.
+            hostname: client: the requested host, or virtual host.
             idle_time_out_ms: the peer must not be silent for longer; None for no limit.
             offered_capabilities: of our end.
             properties: of our end.
@@ -462,11 +464,11 @@ class Connection:
         self._write(Close(error=to_error(error)))
 
     def abandon(self) -> None:
-        """Nothing more is said, and nothing more is heard."""
+        """Stop: nothing more is sent or handled."""
         self.state = ConnectionState.END
 
     def fail(self, fault: AmqpError) -> None:
-        """Close because the peer, or we, broke: tell it as well as the phase allows."""
+        """Close because of a fault, and notify the peer as well as the phase allows."""
         self.fault = fault
         if self.state in (ConnectionState.OPENED, ConnectionState.CLOSE_RECEIVED):
             self.close(fault)

@@ -1,10 +1,10 @@
 """Link credit: part 2, section 2.6.7.
 
-Credit is what the receiver of a link says it can take: *set*, never added, and always counted from
-a delivery-count, so that grants and deliveries that cross on the wire cannot be counted twice. The
-sender computes ``link-credit(snd) := delivery-count(rcv) + link-credit(rcv) - delivery-count(snd)``.
+The receiver of a link *sets* the credit, never adds to it, and always counts it from a delivery-count, so
+that grants and deliveries that cross on the wire cannot be counted twice. The sender computes
+``link-credit(snd) := delivery-count(rcv) + link-credit(rcv) - delivery-count(snd)``.
 
-Two ends, two classes. Neither knows whether a broker or a client holds it.
+There is one class for each end, which a broker and a client can use alike.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ INITIAL_DELIVERY_COUNT: Final = 0
 _INT32_MAX: Final = 0x7FFF_FFFF
 _MODULUS: Final = 0x1_0000_0000
 _BELOW_ZERO_MAX: Final = 0x100_0000
-"""A client's buffer is smaller than this, and so is what it can be ahead of its own limit."""
+# A client's buffer is smaller than this, and so is the number by which it can be ahead of its own limit.
 
 
 class Spent(Enum):
-    """What ended a receiver's credit, or will when it is used."""
+    """The cause that ended a receiver's credit, or will when it is used."""
 
     NEVER_GRANTED = auto()
     USED_UP = auto()
@@ -36,16 +36,16 @@ class Spent(Enum):
     """By a flow that lowers it to less than was sent already, when some was left."""
     DRAINED = auto()
     STALE_FLOW = auto()
-    """It was ended before, and a flow meant to grant some; but nothing is left of what it grants."""
+    """It was ended before, and a flow meant to grant some; but nothing is left of its grant."""
 
 
 class Grant(NamedTuple):
-    """A flow of the receiver that names a credit, and what it did."""
+    """A flow of the receiver that sets a credit, and its effect."""
 
     delivery_count: int
-    """From which the flow counts."""
+    """The base of the flow's credit."""
     link_credit: int
-    """As the flow says."""
+    """The credit in the flow."""
     drain: bool
     before: int
     """Deliveries that might be started before it."""
@@ -54,12 +54,12 @@ class Grant(NamedTuple):
 
 
 class SenderCredit:
-    """The sending end: how many deliveries we may start.
+    """The sending end: how many deliveries may be started.
 
     Attributes:
         delivery_count: sequence number, +1 for each delivery started or given up by drain.
-        link_credit: deliveries we may start now.
-        drain: the receiver asked to use or forfeit the credit at once.
+        link_credit: deliveries that may be started now.
+        drain: the receiver requested to use or forfeit the credit at once.
         spent: why there is no credit, if there is none.
         last: the last flow, None before the first.
         granted: the last flow after which there was credit, None before the first.
@@ -93,11 +93,11 @@ class SenderCredit:
         self.forfeited = 0
 
     def set(self, delivery_count: int | None, link_credit: int, *, drain: bool) -> None:
-        """Take over what a flow says.
+        """Apply the credit of a flow.
 
         Args:
-            delivery_count: the receiver's; None when it has not seen our attach yet, which stands
-                for our initial value (2.7.4).
+            delivery_count: the receiver's; None when it has not received our attach yet, which stands for our
+                initial value (2.7.4).
             link_credit: 0 .. 2**32 - 1, counted from `delivery_count`.
             drain: as in the flow.
         """
@@ -126,14 +126,12 @@ class SenderCredit:
             self.spent = Spent.STALE_FLOW
 
     def _is_large_grant(self, base: int, link_credit: int, limit: int) -> bool:
-        """Whether a credit of 2**31 and more is one, and not a negative number of a signed 32-bit client.
-
-        Every uint is a legal grant. But proton counts credit in a signed integer that goes below 0
-        when its user takes back more than is left (stop while deliveries are under way), and writes -n
-        as 2**32 - n. Then n is at most what it has received; a limit that was in its flow before says
-        nothing new; and 2**32 - 1 is the one large number that people write, read as what it says.
-        Who has once made a large grant beyond doubt is taken at his word from then on.
-        """
+        # Whether a credit of 2**31 and more is one, and not a negative number of a signed 32-bit client.
+        # Every uint is a legal grant. But proton counts credit in a signed integer that goes below 0 when its
+        # user takes back more than is left (stop while deliveries are under way), and writes -n as 2**32 - n.
+        # Then n is at most the number that it has received; a limit that was in its flow before is not a new
+        # grant; and 2**32 - 1 is the one large number that people write, and is taken literally. A client
+        # that has once made a large grant beyond doubt is taken literally from then on.
         if not self._large:
             below_zero = _MODULUS - link_credit
             received = diff(base, INITIAL_DELIVERY_COUNT)
@@ -141,7 +139,7 @@ class SenderCredit:
         return self._large
 
     def spend(self, deliveries: int) -> None:
-        """Count deliveries started; the caller has kept within `link_credit`."""
+        """Count deliveries started, which must be within `link_credit`."""
         assert deliveries <= self.link_credit, "a delivery without credit must never be started"
         self.delivery_count = (self.delivery_count + deliveries) & MASK
         self.link_credit -= deliveries
@@ -157,22 +155,21 @@ class SenderCredit:
 
 
 class ReceiverCredit:
-    """The receiving end: what we granted, and when to grant more.
+    """The receiving end: the credit granted, and when to grant more.
 
-    The top-up rule is the broker's (and a good one for clients): grant again up to `limit` when no
-    more than half of it is left and fewer than `limit` deliveries are outstanding, that is received
-    and not finished with. A target that does not finish deliveries so withholds credit from the
-    links that feed it, and from no others.
+    The top-up rule grants again up to `limit` when no more than half of it is left and fewer than `limit`
+    deliveries are outstanding, that is received and not finished. So a target that does not finish deliveries
+    withholds credit from the links that feed it, and from no others.
 
     Attributes:
-        delivery_count: as far as we have received.
-        link_credit: what the peer may still send, as of the last grant.
+        delivery_count: of the last delivery received.
+        link_credit: the number that the peer may still send, as of the last grant.
         limit: grants are topped up to this; 0 leaves granting to the application.
         outstanding: deliveries received and not finished.
-        granted: ``(delivery_count, link_credit)`` of a grant not yet told to the peer, or None.
-        last_granted: likewise the last grant, told or not.
-        jumped: credits that the sender has given up since then, by a flow with a higher delivery-count
-            than it has sent.
+        granted: ``(delivery_count, link_credit)`` of a grant not yet sent to the peer, or None.
+        last_granted: likewise the last grant, sent or not.
+        jumped: credits that the sender has given up since then, by a flow with a higher delivery-count than
+            it has sent.
     """
 
     __slots__ = (
@@ -209,19 +206,18 @@ class ReceiverCredit:
     def grant(self, link_credit: int) -> None:
         """Set the credit, counted from the present delivery-count.
 
-        What a smaller credit takes back may be on the wire already, and is tolerated.
+        Deliveries that a smaller credit no longer covers may be on the wire already, and are tolerated.
         """
         self._tolerated = max(0, self._tolerated + self.link_credit - link_credit)
         self.link_credit = link_credit
         self._note(self.delivery_count)
 
     def _note(self, delivery_count: int) -> None:
-        """A grant was made, counted from here."""
         self.granted = self.last_granted = (delivery_count, self.link_credit)
         self.jumped = 0
 
     def follow(self, delivery_count: int) -> None:
-        """The sender's flow says that its delivery-count is higher than what has come."""
+        """Follow a flow of the sender with a higher delivery-count than has come."""
         left = limit_left(self.delivery_count, self.link_credit, delivery_count)
         self.jumped += self.link_credit - left
         self.link_credit = left
@@ -229,15 +225,15 @@ class ReceiverCredit:
         self.top_up()
 
     def receive(self, deliveries: int) -> int:
-        """Count deliveries in, topping up on the way as if they came one by one.
+        """Count deliveries in, with top-ups as if they came one by one.
 
-        Batches must not change what is granted: the rule is looked at after each delivery, so a
-        batch that crosses the half-way mark is granted at the mark, and the rest counts against the
-        new grant. Where no grant can follow, whole stretches are counted at once.
+        Batches must not change the grants: the rule is checked after each delivery, so a batch that crosses
+        the half-way mark is granted at the mark, and the rest counts against the new grant. Where no grant
+        can follow, whole stretches are counted at once.
 
         Returns:
-            How many deliveries the credit covered. Fewer than given means that the peer has sent
-            without credit.
+            How many deliveries the credit covered. Fewer than given means that the peer has sent without
+                credit.
         """
         left = deliveries
         limit = self.limit
@@ -272,6 +268,6 @@ class ReceiverCredit:
         self.top_up()
 
     def top_up(self) -> None:
-        """Grant if the rule allows it now; called after the limit was changed, too."""
+        """Grant if the rule allows it now; also called after a change of the limit."""
         if self.link_credit <= self.limit // 2 and self.outstanding < self.limit:
             self.grant(self.limit)

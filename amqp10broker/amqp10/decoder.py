@@ -1,12 +1,12 @@
 """Bytes to values: the reading half of the AMQP 1.0 codec (part 1, section 1.6). Import it from `codec`.
 
-Reading is strict, since the bytes come from strangers: whatever is not exactly an encoding of the
-specification raises `DecodeError`, and nothing is allocated by a count that the bytes at hand do not
-bear out. Messages of errors name the byte offset in the buffer given.
+Reading is strict, since the bytes are untrusted: anything that is not exactly an encoding of the
+specification raises `DecodeError`, and no allocation depends on a count that the bytes at hand do not
+support. Messages of errors contain the byte offset in the buffer given.
 
-A reader is found by the constructor byte in a table. It takes the buffer, the position after the
-constructor, the end of what encloses the value, and the number of enclosing values; it returns the
-value and the position after it.
+A reader is found by the constructor byte in a table. It takes the buffer, the position after the constructor,
+the end of the enclosing value, and the number of enclosing values; it returns the value and the position
+after it.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ def decode(data: bytes, pos: int = 0, end: int | None = None) -> tuple[Any, int]
     """Read one value.
 
     Args:
-        data: the buffer; bytes, so that what is cut out of it is bytes.
-        pos: where the constructor of the value stands.
-        end: where the enclosing frame or value ends, at most ``len(data)``, which is also the default.
+        data: the buffer; bytes, so that slices of it are bytes.
+        pos: of the constructor of the value.
+        end: of the enclosing frame or value, at most ``len(data)``, which is also the default.
 
     Returns:
         The value, as described in `types`, and the position after it.
 
     Raises:
-        DecodeError: the bytes are no encoding of a value, or it is nested deeper than `DEPTH_MAX`.
-        Close the connection.
+        DecodeError: the bytes do not encode a value, or it is nested deeper than `DEPTH_MAX`. Close the
+            connection.
     """
     if end is None:
         end = len(data)
@@ -71,8 +71,9 @@ def decode(data: bytes, pos: int = 0, end: int | None = None) -> tuple[Any, int]
 
 
 def type_name(data: bytes, pos: int, end: int) -> str:
-    """The name of the type of the value at `pos`, for a message: ``uint``, or ``described value
-    amqp:open:list``."""
+    """Return the name of the type of the value at `pos`, for a message: ``uint``, or ``described value
+    amqp:open:list``.
+    """
     if pos >= end:
         return "nothing"
     code = data[pos]
@@ -97,8 +98,7 @@ def _read_unknown(data: bytes, pos: int, end: int, depth: int) -> tuple[Any, int
 
 
 def _constant(value: Any) -> Reader:
-    """A reader for width 0, where the constructor says it all."""
-
+    # For width 0, where the constructor is the whole value.
     def read(data: bytes, pos: int, end: int, depth: int) -> tuple[Any, int]:
         return value, pos
 
@@ -106,7 +106,6 @@ def _constant(value: Any) -> Reader:
 
 
 def _integer(kind: type[int], layout: str) -> Reader:
-    """A reader of integers of several bytes."""
     fields = struct.Struct(layout)
     unpack, width, name, new = fields.unpack_from, fields.size, kind.__name__.lower(), int.__new__
 
@@ -120,7 +119,7 @@ def _integer(kind: type[int], layout: str) -> Reader:
 
 
 def _one_byte(kind: type[int], *, signed: bool) -> Reader:
-    """A reader of integers of one byte: all 256 are made in advance."""
+    # All 256 values are made in advance.
     name = kind.__name__.lower()
     values = tuple(kind(n - 256 if signed and n > 127 else n) for n in range(256))
 
@@ -133,8 +132,6 @@ def _one_byte(kind: type[int], *, signed: bool) -> Reader:
 
 
 def _bytes_of(kind: Callable[[bytes], Any], name: str, width: int) -> Reader:
-    """A reader of what is made from a fixed number of bytes."""
-
     def read(data: bytes, pos: int, end: int, depth: int) -> tuple[Any, int]:
         stop = pos + width
         if stop > end:
@@ -145,7 +142,7 @@ def _bytes_of(kind: Callable[[bytes], Any], name: str, width: int) -> Reader:
 
 
 def read_boolean(data: bytes, pos: int, end: int, depth: int) -> tuple[bool, int]:
-    """The boolean of constructor 0x56, which has a byte of its own."""
+    """Read the boolean of constructor 0x56, which has a byte of its own."""
     if pos >= end:
         raise truncated("boolean", pos)
     octet = data[pos]
@@ -184,7 +181,7 @@ _BINARY64: Final = struct.Struct(">d").unpack_from
 
 
 def extent8(data: bytes, pos: int, end: int, what: str) -> tuple[int, int]:
-    """Where the content of a variable-width value with a one-byte size starts and stops."""
+    """Return start and stop of the content of a variable-width value with a one-byte size."""
     if pos >= end:
         raise truncated(what, pos)
     stop = pos + 1 + data[pos]
@@ -194,7 +191,7 @@ def extent8(data: bytes, pos: int, end: int, what: str) -> tuple[int, int]:
 
 
 def extent32(data: bytes, pos: int, end: int, what: str) -> tuple[int, int]:
-    """The same for a size of four bytes."""
+    """Return the same for a size of four bytes."""
     start = pos + 4
     if start > end:
         raise truncated(what, pos)
@@ -205,13 +202,11 @@ def extent32(data: bytes, pos: int, end: int, what: str) -> tuple[int, int]:
 
 
 def read_binary8(data: bytes, pos: int, end: int, depth: int) -> tuple[bytes, int]:
-    """Binary with a size of one byte."""
     start, stop = extent8(data, pos, end, "binary")
     return data[start:stop], stop
 
 
 def read_binary32(data: bytes, pos: int, end: int, depth: int) -> tuple[bytes, int]:
-    """Binary with a size of four bytes."""
     start, stop = extent32(data, pos, end, "binary")
     return data[start:stop], stop
 
@@ -221,8 +216,7 @@ def _not_utf8(pos: int, error: UnicodeDecodeError) -> DecodeError:
 
 
 def read_string8(data: bytes, pos: int, end: int, depth: int) -> tuple[str, int]:
-    """A string with a size of one byte. The bounds stand inline: strings are the most frequent values
-    of all."""
+    # The bounds are checked inline: strings are the most frequent values of all.
     if pos >= end:
         raise truncated("string", pos)
     start = pos + 1
@@ -236,7 +230,6 @@ def read_string8(data: bytes, pos: int, end: int, depth: int) -> tuple[str, int]
 
 
 def read_string32(data: bytes, pos: int, end: int, depth: int) -> tuple[str, int]:
-    """A string with a size of four bytes."""
     start, stop = extent32(data, pos, end, "string")
     try:
         return data[start:stop].decode(), stop
@@ -244,14 +237,14 @@ def read_string32(data: bytes, pos: int, end: int, depth: int) -> tuple[str, int
         raise _not_utf8(pos, error) from None
 
 
-# Symbols come from small sets (capabilities, annotation keys, outcomes); 1024 of at most 255 bytes are kept.
+# Symbols come from small sets (capabilities, annotation keys, outcomes); 1024 of at most 255 bytes are
+# cached.
 @lru_cache(maxsize=1024)
 def _symbol(content: bytes) -> Symbol:
     return str.__new__(Symbol, content, "ascii")
 
 
 def read_symbol8(data: bytes, pos: int, end: int, depth: int) -> tuple[Symbol, int]:
-    """A symbol with a size of one byte."""
     if pos >= end:
         raise truncated("symbol", pos)
     start = pos + 1
@@ -265,7 +258,6 @@ def read_symbol8(data: bytes, pos: int, end: int, depth: int) -> tuple[Symbol, i
 
 
 def read_symbol32(data: bytes, pos: int, end: int, depth: int) -> tuple[Symbol, int]:
-    """A symbol with a size of four bytes."""
     start, stop = extent32(data, pos, end, "symbol")
     try:
         return str.__new__(Symbol, data[start:stop], "ascii"), stop
@@ -277,8 +269,9 @@ def read_symbol32(data: bytes, pos: int, end: int, depth: int) -> tuple[Symbol, 
 
 
 def open8(data: bytes, pos: int, end: int, what: str) -> tuple[int, int, int]:
-    """Where the items of a compound with one-byte size and count start and stop, and how many there are
-    said to be."""
+    """Return start and stop of the items of a compound with one-byte size and count, and the encoded
+    count.
+    """
     if pos + 2 > end:
         raise truncated(what, pos)
     stop = pos + 1 + data[pos]
@@ -288,7 +281,7 @@ def open8(data: bytes, pos: int, end: int, what: str) -> tuple[int, int, int]:
 
 
 def open32(data: bytes, pos: int, end: int, what: str) -> tuple[int, int, int]:
-    """The same for size and count of four bytes."""
+    """Return the same for size and count of four bytes."""
     start = pos + 8
     if start > end:
         raise truncated(what, pos)
@@ -300,7 +293,7 @@ def open32(data: bytes, pos: int, end: int, what: str) -> tuple[int, int, int]:
 
 
 def check_room(what: str, pos: int, stop: int, count: int, depth: int) -> None:
-    """Refuse a compound that cannot hold its items, at one byte each at least, or lies too deep."""
+    """Refuse a compound that cannot hold its items, at one byte each at least, or is nested too deeply."""
     if count > stop - pos:
         raise DecodeError(f"{what} of {count} items at offset {pos} has only {stop - pos} bytes")
     if depth >= DEPTH_MAX:
@@ -341,13 +334,11 @@ def _items(data: bytes, pos: int, stop: int, count: int, depth: int, what: str) 
 
 
 def read_map8(data: bytes, pos: int, end: int, depth: int) -> tuple[dict[Any, Any] | Map, int]:
-    """A map with a size of one byte."""
     pos, stop, count = open8(data, pos, end, "map")
     return _pairs(data, pos, stop, count, depth), stop
 
 
 def read_map32(data: bytes, pos: int, end: int, depth: int) -> tuple[dict[Any, Any] | Map, int]:
-    """A map with a size of four bytes."""
     pos, stop, count = open32(data, pos, end, "map")
     return _pairs(data, pos, stop, count, depth), stop
 
@@ -363,7 +354,7 @@ def _pairs(data: bytes, pos: int, stop: int, count: int, depth: int) -> dict[Any
 
 
 def distinct(keys: list[Any], pos: int) -> bool:
-    """Whether a dict can hold the keys apart. Refuses keys that are the same in AMQP too."""
+    """Return whether a dict can distinguish the keys. Refuses keys that are the same in AMQP too."""
     try:
         if len(set(keys)) == len(keys):
             return True
@@ -392,13 +383,11 @@ def _read_described(data: bytes, pos: int, end: int, depth: int) -> tuple[Descri
 
 
 def read_array8(data: bytes, pos: int, end: int, depth: int) -> tuple[Array, int]:
-    """An array with a size of one byte."""
     pos, stop, count = open8(data, pos, end, "array")
     return _array(data, pos, stop, count, depth), stop
 
 
 def read_array32(data: bytes, pos: int, end: int, depth: int) -> tuple[Array, int]:
-    """An array with a size of four bytes."""
     pos, stop, count = open32(data, pos, end, "array")
     return _array(data, pos, stop, count, depth), stop
 
@@ -415,7 +404,7 @@ def _array(data: bytes, pos: int, stop: int, count: int, depth: int) -> Array:
 
 
 def array_head(data: bytes, pos: int, stop: int, count: int, depth: int) -> tuple[tuple[Any, ...], int, int]:
-    """Descriptors and constructor of an array, and where its items start; the count has been checked then."""
+    """Return descriptors and constructor of an array, and where its items start, after checking the count."""
     check_room("array", pos, stop, 0, depth)
     descriptors = []
     while pos < stop and data[pos] == 0:
@@ -484,7 +473,7 @@ _TABLE: Final[dict[int, tuple[str, int, Reader]]] = {
 }
 
 READERS: Final[list[Reader]] = [_TABLE[code][2] if code in _TABLE else _read_unknown for code in range(256)]
-"""A reader for every constructor byte; it is given the position after that byte."""
+"""A reader for every constructor byte; it takes the position after that byte."""
 
 TYPE_NAMES: Final = {code: row[0] for code, row in _TABLE.items()}
 WIDTHS_MIN: Final = [_TABLE[code][1] if code in _TABLE else -1 for code in range(256)]

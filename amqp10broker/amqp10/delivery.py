@@ -1,7 +1,7 @@
-"""Deliveries: part 2, sections 2.6.12 to 2.6.14. Assembling and cutting multi-frame messages.
+"""Deliveries: part 2, sections 2.6.12 to 2.6.14. Assembly and fragmentation of multi-frame messages.
 
-A message larger than a frame travels as several transfers: all but the last have `more`, the first
-names delivery-id and tag, and nothing else of the same link comes between them.
+A message larger than a frame is sent as several transfers: all but the last have `more`, the first has
+delivery-id and tag, and no other transfer of the same link comes between them.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ DELIVERY_TAG_BYTES_MAX: Final = 32
 """Section 2.8.7: "a delivery-tag can be up to 32 octets of binary data"."""
 
 Parts = tuple[bytes, bytes]
-"""A message on its way out: what the sender writes anew (header, annotations), what it must not touch."""
+"""A message to send: the part that the sender writes anew (header, annotations), and the part that it must
+not change.
+"""
 
 
 class PartialDelivery:
     """A multi-frame delivery of the peer that has begun and not ended.
 
     Attributes:
-        held_bytes: of it, as `Unfinished` counts.
-        resumed: its first transfer says that it is a delivery of before; later ones may leave it out.
-        txn_id: the transaction to which it belongs; None: it belongs to none.
+        held_bytes: its bytes, as `Unfinished` counts.
+        resumed: its first transfer has the resume flag; later ones may omit it.
+        txn_id: the transaction to which it belongs; None: it does not belong to one.
     """
 
     __slots__ = (
@@ -91,13 +93,12 @@ class PartialDelivery:
             )
 
     def add(self, payload: bytes) -> None:
-        """Append one frame's payload."""
         self.chunks.append(payload)
         self.size_bytes += len(payload)
 
 
 def check_first(transfer: Transfer) -> None:
-    """Refuse a delivery whose first transfer lacks what only the first can say.
+    """Refuse a delivery if its first transfer lacks a field that only the first can have.
 
     Raises:
         AmqpSessionError: delivery-id is absent; without it the session cannot account for the rest.
@@ -122,7 +123,7 @@ class DeliveryBatch:
     """Deliveries handed to a sender link that were not sent yet.
 
     Attributes:
-        keys: one number for each, by which the application knows it; ascending is not required.
+        keys: the application's number for each; ascending is not required.
         messages: the parts of each.
         position: how many were sent.
     """
@@ -135,18 +136,18 @@ class DeliveryBatch:
         self.position = 0
 
     def left(self) -> int:
-        """Deliveries not sent."""
+        """Return the number of deliveries not sent."""
         return len(self.messages) - self.position
 
     def cut(self, keep: int) -> tuple[Sequence[int], Sequence[Parts]]:
-        """Keep the next `keep` deliveries, give back the keys and messages behind them."""
+        """Retain the next `keep` deliveries, return the keys and messages behind them."""
         at = self.position + keep
         keys, messages = self.keys[at:], self.messages[at:]
         self.keys, self.messages = self.keys[:at], self.messages[:at]
         return keys, messages
 
     def discard(self, keys: Collection[int]) -> int:
-        """Forget those of the deliveries not sent that have these keys; returns how many."""
+        """Remove deliveries not sent that have these keys; return how many."""
         before = self.left()
         left = [
             (key, message)
@@ -161,14 +162,13 @@ class DeliveryBatch:
 
 
 class ResumedDelivery:
-    """A delivery of before the link was attached that is to be resumed (2.6.13).
+    """A delivery from before the link was attached that is to be resumed (2.6.13).
 
     Attributes:
-        key: its number, of which its tag is made.
-        message: its parts; empty: both ends know its outcome, or it is aborted.
-        state: the outcome, or from where its content is sent.
-        settled: nothing is to be heard of it any more.
-        aborted: it is given up.
+        key: its number, from which its tag is made.
+        message: its parts; empty: both ends have its outcome, or it is aborted.
+        state: the outcome, or the position from which its content is sent.
+        settled: no further disposition is expected.
     """
 
     __slots__ = ("aborted", "key", "message", "settled", "state")
@@ -183,7 +183,6 @@ class ResumedDelivery:
         self.aborted = aborted
 
     def abort(self) -> None:
-        """It is given up."""
         self.message, self.state, self.settled, self.aborted = (b"", b""), None, True, True
 
 
@@ -193,9 +192,8 @@ class OutgoingDelivery:
     Attributes:
         position: bytes of it that were taken.
         size_bytes: of all of it.
-        resumed: says more of one that is resumed; None: it is new.
+        resumed: the parameters of one that is resumed; None: it is new.
         txn_id: the transaction in which it is acquired; None: in none.
-        aborted: it is given up.
     """
 
     __slots__ = (
@@ -226,17 +224,17 @@ class OutgoingDelivery:
         self.message = message
         self.position = 0
         self.size_bytes = sum(map(len, message))
-        # What is left of both parts; the message may be large, and is not copied.
+        # The rest of both parts; the message may be large, and is not copied.
         self._left = [memoryview(part) for part in message if part]
 
     def abort(self) -> None:
-        """It is given up: nothing more of it is sent but that."""
+        """Give the delivery up: only the abort is still sent."""
         self.aborted = True
         self._left.clear()
         self.size_bytes = self.position
 
     def take(self, room: int) -> list[memoryview]:
-        """The next bytes, as many as there is room for, in pieces."""
+        """Return the next bytes, as many as there is room for, in pieces."""
         pieces = []
         while room and self._left:
             piece = self._left[0][:room]
@@ -251,5 +249,6 @@ class OutgoingDelivery:
 
 
 Pending = deque[object]
-"""What waits on a sender link, in order: `ResumedDelivery` and `DeliveryBatch` objects, and markers of the
-application."""
+"""The queue of a sender link, in order: `ResumedDelivery` and `DeliveryBatch` objects, and markers of the
+application.
+"""

@@ -1,8 +1,8 @@
 """Dispositions: part 2, section 2.7.6. Settlement of many deliveries in few frames, both ways.
 
-Clients that settle message by message send the same frame again and again with another delivery-id;
-it is read by a learned layout as transfers are (`transfer.py`). Outcomes we decide are collected
-while a batch is worked on and written once, as ranges.
+Clients that settle message by message send the same frame again and again with another delivery-id; it is
+read by a learned layout as transfers are (`transfer.py`). Outcomes that we decide are collected during a
+batch and written once, as ranges.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from amqp10broker.amqp10.transfer import KEY8_BYTES, KEY32_BYTES, LIST32, Transf
 Outcome = Accepted | Rejected | Released | Modified
 
 State = Outcome | Declared | TransactionalState
-"""What the broker may say of a delivery that it received."""
+"""The states that the broker may send for a delivery that it received."""
 
 ACCEPTED: Final = Accepted()
 RELEASED: Final = Released()
@@ -37,10 +37,10 @@ _UINT: Final = 0x70
 
 
 class DispositionRun:
-    """Neighbouring dispositions that differ in their delivery-ids only.
+    """Adjacent dispositions that differ in their delivery-ids only.
 
     Attributes:
-        role: as in the frame: True when the receiver of the deliveries speaks.
+        role: as in the frame: True when it comes from the receiver of the deliveries.
         settled: as in the frame.
         state: delivery state, or None.
         spans: inclusive ``(first, last)`` ranges in the order of arrival.
@@ -56,10 +56,10 @@ class DispositionRun:
 
 
 class DispositionLayout:
-    """What the dispositions of one client share: all but `first` and `last`.
+    """The common part of the dispositions of one client: all but `first` and `last`.
 
     Attributes:
-        unpack_from: gives size, first, [constructor of last, last,] suffix.
+        unpack_from: returns size, first, [constructor of last, last,] suffix.
         suffix: expected bytes after the delivery-ids.
         frame_bytes: the frame's size.
         last_code: expected constructor of `last`, or None where it is absent or null.
@@ -97,7 +97,7 @@ class DispositionLayout:
         self.state = disposition.state
 
     def read(self, buf: bytes, pos: int) -> tuple[int, int] | None:
-        """The inclusive id range of the frame at `pos`, or None when it is of another layout."""
+        """Return the inclusive id range of the frame at `pos`, or None when it is of another layout."""
         last_code = self.last_code
         if last_code is None:
             size, first, suffix = self.unpack_from(buf, pos)
@@ -114,7 +114,7 @@ class DispositionLayout:
 def learn(
     buf: bytes, pos: int, disposition: Disposition, stop: int
 ) -> dict[bytes, TransferLayout | DispositionLayout] | None:
-    """The layout of a disposition frame just decoded, under the keys by which the reader finds it.
+    """Return the layout of a disposition frame just decoded, under the keys by which the reader finds it.
 
     Args:
         buf: the bytes that hold the frame.
@@ -158,10 +158,10 @@ def learn(
 
 
 class Settlements:
-    """Outcomes decided while a batch is worked on, to be written as few dispositions.
+    """Outcomes decided during a batch, to be written as few dispositions.
 
-    Rejected goes first, then released, then accepted and the rest, as RabbitMQ writes them. Ids of
-    all links of the session are combined.
+    Rejected goes first, then released, then accepted and the rest, as RabbitMQ writes them. Ids of all links
+    of the session are combined.
     """
 
     __slots__ = ("_channel", "_order", "_role", "_waiting")
@@ -176,7 +176,7 @@ class Settlements:
         return bool(self._waiting)
 
     def add(self, delivery_ids: Sequence[int], state: State | None, *, settled: bool) -> None:
-        """Note that these deliveries reached `state`; `settled` tells the peer to forget them."""
+        """Add deliveries that reached `state`; `settled` settles them for the peer."""
         if not delivery_ids:
             return
         key = (_rank(state), settled, b"\x40" if state is None else _encode_state(state))
@@ -187,15 +187,16 @@ class Settlements:
             ids.extend(delivery_ids)
 
     def clear(self) -> None:
-        """Forget what was collected."""
+        """Drop the collected outcomes."""
         self._waiting.clear()
 
     def take(self) -> list[bytes]:
-        """Encode and forget what was collected: one frame for each contiguous range."""
+        """Encode and remove the collected outcomes: one frame for each contiguous range."""
         frames: list[bytes] = []
         for (_, settled, state), ids in sorted(self._waiting.items(), key=lambda entry: entry[0][0]):
             first, last = ids[0], ids[-1]
-            # The usual case, told apart cheaply. A client may have used an id again whose outcome waits here.
+            # The usual case, with a cheap test. A client may have used an id again before its outcome was
+            # written.
             in_order = last - first == len(ids) - 1 and ids == list(range(first, last + 1))
             spans = [(first, last)] if in_order else ranges(ids)
             frames.extend(self._frame(first, last, settled, state) for first, last in spans)

@@ -1,8 +1,7 @@
 """Values to bytes: the writing half of the AMQP 1.0 codec (part 1, section 1.6).
 
 Every writer returns the whole encoding, constructor first, in the fewest bytes the type allows.
-`codec.encode` is the door for values of any type; the named writers serve fields of which the type is
-known (`performatives`).
+`codec.encode` encodes values of any type; the named writers serve fields of a fixed type (`performatives`).
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ _SMALL_UINTS: Final = (b"\x43", *(bytes((0x52, n)) for n in range(1, 256)))
 _SMALL_ULONGS: Final = (b"\x44", *(bytes((0x53, n)) for n in range(1, 256)))
 
 _BAD: Final = (struct.error, TypeError, OverflowError)
-"""What struct and comparison raise for a value of a wrong type or range."""
+# The exceptions of struct and of comparison for a value of a wrong type or range.
 
 
 def misfit(value: object, name: str) -> EncodeError:
@@ -70,22 +69,21 @@ def misfit(value: object, name: str) -> EncodeError:
 
 
 def encode(value: Any) -> bytes:
-    """The encoding of one value, in the fewest bytes its type allows.
+    """Encode one value in the fewest bytes its type allows.
 
     Args:
-        value: any value that `decode` yields, or one of: int (travels as long), bytearray or memoryview
-        (binary), tuple
-            (list), a composite of `performatives`. Subclasses travel as the nearest base class.
+        value: any value that `decode` yields, or one of: int (as long), bytearray or memoryview (binary),
+            tuple (list), a composite of `performatives`. Subclasses are encoded as the nearest base class.
 
     Raises:
-        EncodeError: the type has no AMQP equivalent, the value does not fit its type, or it is nested
-        too deeply.
+        EncodeError: the type has no AMQP equivalent, the value does not fit its type, or it is nested too
+            deeply.
     """
     return write_any(value, 0)
 
 
 def write_any(value: Any, depth: int = 0) -> bytes:
-    """`encode`, for a value inside `depth` others."""
+    """Encode a value inside `depth` others, as `encode`."""
     writer = _WRITERS.get(type(value))
     if writer is None:
         writer = _writer_for(value)
@@ -93,7 +91,7 @@ def write_any(value: Any, depth: int = 0) -> bytes:
 
 
 def _writer_for(value: Any) -> Writer:
-    """The writer of a subclass (an IntEnum, a named tuple) or of a composite."""
+    # For a subclass (an IntEnum, a named tuple) or a composite.
     for base in type(value).__mro__:
         writer = _WRITERS.get(base)
         if writer is not None:
@@ -109,12 +107,10 @@ def _write_composite(value: Any, depth: int = 0) -> bytes:
 
 
 def write_null(value: None, depth: int = 0) -> bytes:
-    """Null."""
     return NULL
 
 
 def write_boolean(value: bool, depth: int = 0) -> bytes:
-    """True or false, in one byte."""
     if value is True:
         return TRUE
     if value is False:
@@ -123,7 +119,6 @@ def write_boolean(value: bool, depth: int = 0) -> bytes:
 
 
 def write_ubyte(value: int, depth: int = 0) -> bytes:
-    """An int of 0 .. 2**8 - 1 as ubyte."""
     try:
         return _UBYTE(0x50, value)
     except _BAD:
@@ -131,7 +126,6 @@ def write_ubyte(value: int, depth: int = 0) -> bytes:
 
 
 def write_ushort(value: int, depth: int = 0) -> bytes:
-    """An int of 0 .. 2**16 - 1 as ushort."""
     try:
         return _USHORT(0x60, value)
     except _BAD:
@@ -139,7 +133,6 @@ def write_ushort(value: int, depth: int = 0) -> bytes:
 
 
 def write_uint(value: int, depth: int = 0) -> bytes:
-    """An int of 0 .. 2**32 - 1 as uint."""
     try:
         return _SMALL_UINTS[value] if 0 <= value <= 255 else _UINT(0x70, value)
     except _BAD:
@@ -147,7 +140,6 @@ def write_uint(value: int, depth: int = 0) -> bytes:
 
 
 def write_ulong(value: int, depth: int = 0) -> bytes:
-    """An int of 0 .. 2**64 - 1 as ulong."""
     try:
         return _SMALL_ULONGS[value] if 0 <= value <= 255 else _ULONG(0x80, value)
     except (*_BAD, ValueError):  # PyPy's struct raises ValueError below 0, for 64 bits only
@@ -155,7 +147,6 @@ def write_ulong(value: int, depth: int = 0) -> bytes:
 
 
 def write_byte(value: int, depth: int = 0) -> bytes:
-    """An int of -2**7 .. 2**7 - 1 as byte."""
     try:
         return _BYTE(0x51, value)
     except _BAD:
@@ -163,7 +154,6 @@ def write_byte(value: int, depth: int = 0) -> bytes:
 
 
 def write_short(value: int, depth: int = 0) -> bytes:
-    """An int of -2**15 .. 2**15 - 1 as short."""
     try:
         return _SHORT(0x61, value)
     except _BAD:
@@ -171,7 +161,6 @@ def write_short(value: int, depth: int = 0) -> bytes:
 
 
 def write_int(value: int, depth: int = 0) -> bytes:
-    """An int of -2**31 .. 2**31 - 1 as int."""
     try:
         return _BYTE(0x54, value) if -128 <= value <= 127 else _INT(0x71, value)
     except _BAD:
@@ -179,7 +168,6 @@ def write_int(value: int, depth: int = 0) -> bytes:
 
 
 def write_long(value: int, depth: int = 0) -> bytes:
-    """An int of -2**63 .. 2**63 - 1 as long."""
     try:
         return _BYTE(0x55, value) if -128 <= value <= 127 else _LONG(0x81, value)
     except _BAD:
@@ -187,7 +175,7 @@ def write_long(value: int, depth: int = 0) -> bytes:
 
 
 def write_timestamp(value: int, depth: int = 0) -> bytes:
-    """Milliseconds since 1970 as timestamp."""
+    """Encode milliseconds since 1970 as timestamp."""
     try:
         return _LONG(0x83, value)
     except _BAD:
@@ -195,7 +183,6 @@ def write_timestamp(value: int, depth: int = 0) -> bytes:
 
 
 def write_float(value: float, depth: int = 0) -> bytes:
-    """A float as 32 bits."""
     try:
         return _FLOAT(0x72, value)
     except _BAD:
@@ -203,7 +190,6 @@ def write_float(value: float, depth: int = 0) -> bytes:
 
 
 def write_double(value: float, depth: int = 0) -> bytes:
-    """A float as 64 bits."""
     try:
         return _DOUBLE(0x82, value)
     except _BAD:
@@ -227,12 +213,11 @@ def _write_char(value: str, depth: int = 0) -> bytes:
 
 
 def write_uuid(value: UUID, depth: int = 0) -> bytes:
-    """A UUID in network byte order."""
+    """Encode a UUID in network byte order."""
     return b"\x98" + value.bytes
 
 
 def write_binary(value: bytes | bytearray | memoryview, depth: int = 0) -> bytes:
-    """Bytes as binary."""
     if type(value) is not bytes:
         if not isinstance(value, (bytes, bytearray, memoryview)):
             raise misfit(value, "binary")
@@ -242,7 +227,6 @@ def write_binary(value: bytes | bytearray | memoryview, depth: int = 0) -> bytes
 
 
 def write_string(value: str, depth: int = 0) -> bytes:
-    """Text as string."""
     try:
         content = value.encode()
     except (AttributeError, UnicodeEncodeError):
@@ -252,7 +236,7 @@ def write_string(value: str, depth: int = 0) -> bytes:
 
 
 def write_symbol(value: str, depth: int = 0) -> bytes:
-    """A `Symbol`, or any ASCII text, as symbol."""
+    """Encode a `Symbol`, or any ASCII text, as symbol."""
     try:
         content = value.encode("ascii")
     except (AttributeError, UnicodeEncodeError):
@@ -274,7 +258,6 @@ def write_compound(code8: int, code32: int, count: int, body: bytes) -> bytes:
 
 
 def write_list(value: list[Any] | tuple[Any, ...], depth: int = 0) -> bytes:
-    """A list or tuple as list."""
     if not value:
         return b"\x45"
     check_depth(depth)
@@ -282,7 +265,7 @@ def write_list(value: list[Any] | tuple[Any, ...], depth: int = 0) -> bytes:
 
 
 def write_map(value: Mapping[Any, Any] | Map, depth: int = 0) -> bytes:
-    """A mapping as map, keys typed by their Python class."""
+    """Encode a mapping as map, with keys typed by their Python class."""
     check_depth(depth)
     if not isinstance(value, (dict, Map, Mapping)):
         raise misfit(value, "map")
@@ -302,7 +285,7 @@ def _write_described(value: Described, depth: int = 0) -> bytes:
     return b"\x00" + write_any(value.descriptor, depth + 1) + write_any(value.value, depth + 1)
 
 
-# Arrays: the constructor stands once, so the items are written without theirs.
+# Arrays have one constructor, so the items are written without theirs.
 
 
 def write_array(value: Array, depth: int = 0) -> bytes:
@@ -310,7 +293,7 @@ def write_array(value: Array, depth: int = 0) -> bytes:
 
 
 def _array_body(value: Array, depth: int) -> bytes:
-    """Constructor and items, that is what follows size and count."""
+    # Constructor and items, that is everything after size and count.
     check_depth(depth)
     write_item = _ITEM_WRITERS.get(value.constructor)
     if write_item is None:
@@ -328,13 +311,13 @@ def _array_body(value: Array, depth: int) -> bytes:
 
 
 def array_of(items: Iterable[Any]) -> Array:
-    """An array of values of one AMQP type, with the narrowest constructor that holds them all.
+    """Make an array of values of one AMQP type, with the narrowest constructor that holds them all.
 
     Args:
         items: at least one value; all of one type. Described ones must have equal descriptors.
 
     Raises:
-        EncodeError: no items (say ``Array(code)`` then), or items of different types.
+        EncodeError: no items (use ``Array(code)`` then), or items of different types.
     """
     values = tuple(items)
     descriptors: list[Any] = []
@@ -347,14 +330,14 @@ def array_of(items: Iterable[Any]) -> Array:
     for family in _FAMILIES:
         if codes and codes <= set(family):
             widest = max(family.index(code) for code in codes)
-            # A constructor of width 0 says the value itself; take the next one, which all items fit.
+            # A constructor of width 0 stands for one value only; take the next one, which all items fit.
             while family[widest] in _CONSTANTS and family[-1] not in _CONSTANTS:
                 widest += 1
             return Array(family[widest], values, tuple(descriptors))
     raise EncodeError("the items of an array are of one AMQP type, and at least one")
 
 
-# The constructors of each type that has several, narrow to wide: each holds whatever those before it hold.
+# The constructors of each type that has several, narrow to wide: each holds all values of those before it.
 _FAMILIES: Final = (
     (0x40,),
     (0x41, 0x42, 0x56),
@@ -372,7 +355,7 @@ _FAMILIES: Final = (
 )
 
 _CONSTANTS: Final[dict[int, Any]] = {0x40: None, 0x41: True, 0x42: False, 0x43: 0, 0x44: 0, 0x45: []}
-"""Constructors of width 0 with the value each stands for."""
+# Constructors of width 0 with the value that each stands for.
 
 
 def _constant(expected: Any) -> Writer:
@@ -390,8 +373,7 @@ def _packed(layout: str) -> Writer:
 
 
 def _tail(writer: Writer, kind: type) -> Writer:
-    """The writer without the constructor, for types of which every value has the same one."""
-
+    # For types with the same constructor for every value.
     def write(value: Any, depth: int) -> bytes:
         if not isinstance(value, kind):
             raise TypeError
@@ -401,8 +383,7 @@ def _tail(writer: Writer, kind: type) -> Writer:
 
 
 def _narrow(writer: Writer, code: int) -> Writer:
-    """The writer without the constructor, for items that must be short enough for `code`."""
-
+    # For items that must be short enough for `code`.
     def write(value: Any, depth: int) -> bytes:
         encoded = writer(value, depth)
         if encoded[0] == 0x45:
@@ -428,8 +409,7 @@ def _wide_binary(value: Any, depth: int) -> bytes:
 
 
 def _wide(writer: Writer, code: int) -> Writer:
-    """Items with size and count of four bytes each, whatever the writer found sufficient."""
-
+    # Items with size and count of four bytes each, even where the writer used one.
     def write(value: Any, depth: int) -> bytes:
         encoded = writer(value, depth)
         if encoded[0] == 0x45:

@@ -1,16 +1,16 @@
 """Error conditions of AMQP 1.0 and the exceptions that carry them (part 2, section 2.8.14-18).
 
-The class of an exception says what ends; the fields say what the peer is told::
+The class of an exception determines its scope; the fields are sent to the peer::
 
     AmqpError
     |-- AmqpConnectionError        the connection is closed with the condition (close.error)
-    |   `-- DecodeError            bytes that are no AMQP 1.0
+    |   `-- DecodeError            bytes that are not AMQP 1.0
     |-- AmqpSessionError           one session is ended (end.error)
     |-- AmqpLinkError              one link is detached (detach.error)
     `-- AmqpDeliveryError          one delivery is rejected (rejected.error)
-    EncodeError                    our own fault: a value that the wire cannot carry
+    EncodeError                    a fault of ours: a value that the wire cannot carry
 
-Raise the narrowest one; the engine translates each at the one door where frames come in.
+Raise the narrowest one; the engine handles each where frames come in.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, Final
 
 
 class Condition:
-    """Names of the error conditions, spelled as they travel."""
+    """Names of the error conditions, in their encoded form."""
 
     INTERNAL_ERROR: Final = "amqp:internal-error"
     NOT_FOUND: Final = "amqp:not-found"
@@ -57,7 +57,7 @@ class AmqpError(Exception):
 
     Args:
         condition: one of `Condition`.
-        description: a sentence for the person who reads the peer's log.
+        description: a sentence for the reader of the peer's log.
         info: further fields for the peer's program, symbol -> value.
     """
 
@@ -69,7 +69,7 @@ class AmqpError(Exception):
 
 
 class AmqpConnectionError(AmqpError):
-    """Ends the connection."""
+    """A fault that ends the connection."""
 
 
 class DecodeError(AmqpConnectionError):
@@ -80,16 +80,16 @@ class DecodeError(AmqpConnectionError):
 
 
 class AmqpSessionError(AmqpError):
-    """Ends the session."""
+    """A fault that ends the session."""
 
 
 class AmqpLinkError(AmqpError):
-    """Detaches (closes) the link."""
+    """A fault that detaches (closes) the link."""
 
 
 class AmqpDeliveryError(AmqpError):
-    """Rejects one delivery; the link stays."""
+    """A fault that rejects one delivery; the link stays."""
 
 
 class EncodeError(ValueError):
-    """A Python value has no AMQP 1.0 encoding, or does not fit the type asked for."""
+    """A Python value has no AMQP 1.0 encoding, or does not fit the requested type."""

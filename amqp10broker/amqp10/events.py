@@ -1,8 +1,8 @@
-"""Everything the engine reports to its owner.
+"""The events that the engine reports to its owner.
 
-Session events come from `session.Session.receive` and `session.Session.pump`, connection events
-from `connection.Connection.receive`. All of them are made once per batch or more rarely, except that
-a message of many frames makes one `DeliveriesReceived` of its own.
+Session events come from `session.Session.receive` and `session.Session.pump`, connection events from
+`connection.Connection.receive`. All of them are made once per batch or more rarely, except that a message of
+many frames makes one `DeliveriesReceived` of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from amqp10broker.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LinkAttaching:
-    """The peer wants a link: answer with `Session.links.accept` or `Session.links.refuse` (2.6.3)."""
+    """The peer requests a link: answer with `Session.links.accept` or `Session.links.refuse` (2.6.3)."""
 
     link: SenderLink | ReceiverLink
     attach: Attach
@@ -29,7 +29,7 @@ class LinkAttaching:
 
 @dataclass(frozen=True, slots=True)
 class LinkAttached:
-    """The peer answered our attach."""
+    """The peer has answered our attach."""
 
     link: SenderLink | ReceiverLink
     attach: Attach
@@ -37,10 +37,10 @@ class LinkAttached:
 
 @dataclass(frozen=True, slots=True)
 class LinkDetached:
-    """A link has ended: by the peer, or by ourselves because the peer broke a rule of the link.
+    """A link has ended: by the peer, or by the engine because the peer broke a rule of the link.
 
-    When the peer detached, answer with `Session.detach`. When `fault` is set the engine has sent
-    the detach already, and `unsent` has key and message of each delivery that was never begun.
+    When the peer detached, answer with `Session.detach`. When `fault` is set the engine has sent the detach
+    already, and `unsent` has key and message of each delivery that was never begun.
     """
 
     link: SenderLink | ReceiverLink
@@ -52,10 +52,10 @@ class LinkDetached:
 
 @dataclass(frozen=True, slots=True)
 class LinkFlowed:
-    """The peer sent its link state. Session fields and credit have been taken over already.
+    """The peer sent its link state. Session fields and credit have been applied already.
 
-    On a sender link the owner answers `echo` and `drain` (`Session.send_flow`, `Session.drained`),
-    since only it knows what is available; on a receiver link the engine has answered.
+    On a sender link the owner answers `echo` and `drain` (`Session.send_flow`, `Session.drained`), since only
+    it has the number of available deliveries; on a receiver link the engine has answered.
     """
 
     link: SenderLink | ReceiverLink
@@ -63,9 +63,9 @@ class LinkFlowed:
 
 
 class DeliveriesReceived:
-    """Whole deliveries on a receiver link, in order. One per run: a plain slotted class.
+    """Complete deliveries on a receiver link, in order. One per run: a plain slotted class.
 
-    `txn_id` names the transaction to which they belong; None: they belong to none.
+    `txn_id` identifies the transaction to which they belong; None: they do not belong to one.
     """
 
     __slots__ = ("delivery_ids", "link", "message_format", "payloads", "settled", "tags", "txn_id")
@@ -93,7 +93,7 @@ class DeliveriesReceived:
 class DeliveryBegun:
     """The first of several transfers of a delivery has come, with this payload, on a link that `looks_ahead`.
 
-    Refuse the delivery now if the sender may not send it: the rest is not kept.
+    Refuse the delivery now if the sender may not send it: the rest is not stored then.
     """
 
     link: ReceiverLink
@@ -102,9 +102,9 @@ class DeliveryBegun:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryResumed:
-    """The peer has resumed a delivery on a receiver link that `resumes`; what it has of it is not taken.
+    """The peer has resumed a delivery on a receiver link that `resumes`; its content is not taken.
 
-    It has used its credit. Give its delivery-id to `receiving.Inbound.note_unsettled` if it is to be settled.
+    It has used its credit. Pass its delivery-id to `receiving.Inbound.note_unsettled` if it is to be settled.
     """
 
     link: ReceiverLink
@@ -118,7 +118,6 @@ class DeliveriesUpdated:
     """The peer's disposition reached deliveries that we sent.
 
     Attributes:
-        link: the sender link they went out on.
         keys: the application's numbers, ascending by delivery-id.
         delivery_ids: for the answer when `settled` is false.
         state: the delivery state; None for none.
@@ -141,8 +140,6 @@ class DeliveriesSettled:
     """The peer's disposition reached deliveries that we received.
 
     Attributes:
-        link: the receiver link they came in on.
-        delivery_ids: which of them.
         state: the delivery state; None for none.
         settled: the peer has settled them.
     """
@@ -158,7 +155,7 @@ class DeliveriesSettled:
 
 @dataclass(frozen=True, slots=True)
 class SessionEnded:
-    """The session is over: by the peer's end, or by ourselves because the peer broke a rule.
+    """The session is over: by the peer's end, or by the engine because the peer broke a rule.
 
     When the peer ended, answer with `Session.end`. When `fault` is set the engine has sent the end.
     """
@@ -169,7 +166,7 @@ class SessionEnded:
 
 @dataclass(slots=True, eq=False)
 class DeliveriesSent:
-    """Deliveries of a sender link have been written whole, or begun if they take several frames."""
+    """Deliveries of a sender link have been written, or begun if they take several frames."""
 
     link: SenderLink
     deliveries: int
@@ -211,14 +208,14 @@ class SaslInitReceived:
 
 @dataclass(frozen=True, slots=True)
 class SaslResponseReceived:
-    """The client answered a challenge."""
+    """The client has answered a challenge."""
 
     response: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class SaslFinished:
-    """The server told the outcome of SASL to us, the client. `code` 0 is success."""
+    """The server sent the outcome of SASL to us, the client. `code` 0 is success."""
 
     code: int
 
@@ -232,7 +229,7 @@ class OpenReceived:
 
 @dataclass(frozen=True, slots=True)
 class BeginReceived:
-    """The peer begins a session on its channel; `remote_channel` in it names ours if it answers."""
+    """The peer begins a session on its channel; `remote_channel` is ours if it answers."""
 
     channel: int
     performative: Begin
@@ -258,9 +255,9 @@ class CloseReceived:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionFailed:
-    """The peer broke a rule of the connection; the engine has written what can still be told.
+    """The peer broke a rule of the connection; the engine has written an error as far as possible.
 
-    Write what `take_output` gives, then close the socket.
+    Write the result of `take_output`, then close the socket.
     """
 
     fault: AmqpError

@@ -1,4 +1,4 @@
-"""Errors that several parts of the engine raise, in one wording; and how any of them travels."""
+"""Errors that several parts of the engine raise, and their conversion to the error type of the wire."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from amqp10broker.amqp10.performatives import Error
 from amqp10broker.amqp10.types import Symbol
 
 DESCRIPTION_BYTES_MAX: Final = 1024
-"""Longer descriptions are cut: they repeat what the peer sent, and an error has to fit a frame."""
+"""Longer descriptions are cut: they repeat data of the peer, and an error has to fit a frame."""
 
 
 def message_too_large(size: int, limit: int) -> AmqpLinkError:
-    """The error for a message over a link's max-message-size (2.7.3)."""
+    """Return the error for a message over a link's max-message-size (2.7.3)."""
     return AmqpLinkError(
         Condition.MESSAGE_SIZE_EXCEEDED, f"message size ({size} bytes) > maximum message size ({limit} bytes)"
     )
 
 
 def over_limit() -> AmqpLinkError:
-    """The error for a transfer without credit (2.6.7)."""
+    """Return the error for a transfer without credit (2.6.7)."""
     return AmqpLinkError(Condition.TRANSFER_LIMIT_EXCEEDED, "transfer without link credit")
 
 
 def unknown_transaction(txn_id: bytes) -> AmqpLinkError:
-    """The error for work in a transaction that the session does not have (part 4, 4.3)."""
+    """Return the error for work in a transaction that the session does not have (part 4, 4.3)."""
     return AmqpLinkError(
         Condition.UNKNOWN_TRANSACTION,
         f"no transaction of this session has the id 0x{txn_id.hex()}: declare one",
@@ -33,7 +33,7 @@ def unknown_transaction(txn_id: bytes) -> AmqpLinkError:
 
 
 def to_error(error: AmqpError | None) -> Error | None:
-    """An exception as it travels."""
+    """Convert an exception to an error performative field."""
     if error is None:
         return None
     return Error(

@@ -1,11 +1,11 @@
-"""Typed fields of composites: the run time of the generated module `performatives` (part 1, section 1.4).
+"""Typed fields of composites: the runtime of the generated module `performatives` (part 1, section 1.4).
 
-A field has a table with a reader per constructor byte, as the codec has for all values. A table accepts
-the constructors of one AMQP type and null, so that checking the type of a field costs nothing beyond
-reading it. Numbers come out as plain int, since the field says their width.
+A field has a table with a reader per constructor byte, as the codec has for all values. A table accepts the
+constructors of one AMQP type and null, so that checking the type of a field costs nothing beyond reading it.
+Numbers are returned as plain int, since the field determines their width.
 
-Readers of fields trust the list around them: one that runs over its end is found when the whole list
-has been read.
+Readers of fields trust the list around them: one that runs over its end is found when the whole list has been
+read.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ from amqp10broker.amqp10.skipper import skip
 from amqp10broker.amqp10.types import Array, Byte, Int, Long, Map, Short, Symbol, ULong
 
 Decoder = Callable[[bytes, int, int, int], tuple[Any, int]]
-"""Reads the list of a composite: buffer, position of the list's constructor, end, number of values
-around the fields."""
+"""Reads the list of a composite: buffer, position of the list's constructor, end, number of values around the
+fields.
+"""
 
 Spec = tuple[tuple[str, str], ...]
-"""Name and type, in words, of every field of a composite."""
+"""Name and type, as text, of every field of a composite."""
 
 _USHORT: Final = struct.Struct(">H").unpack_from
 _UINT: Final = struct.Struct(">I").unpack_from
@@ -47,13 +48,12 @@ _LONG: Final = struct.Struct(">q").unpack_from
 
 
 class WrongType(Exception):
-    """A field has a constructor of another type. Only the composite knows the field's name, so it says
-    the rest."""
+    """A field has a constructor of another type. The composite adds the field's name."""
 
     def __init__(self, pos: int) -> None:
         super().__init__(pos)
         self.pos = pos
-        """Where the constructor stands."""
+        """The position of the constructor."""
 
 
 def _wrong_type(data: bytes, pos: int, end: int, depth: int) -> tuple[Any, int]:
@@ -65,7 +65,7 @@ def _null(data: bytes, pos: int, end: int, depth: int) -> tuple[None, int]:
 
 
 def table(readers: Mapping[int, Reader]) -> list[Reader]:
-    """A table that accepts these constructors and null."""
+    """Return a table that accepts these constructors and null."""
     full: list[Reader] = [_wrong_type] * 256
     full[0x40] = _null
     for code, reader in readers.items():
@@ -89,8 +89,7 @@ def _integer(unpack: Callable[[bytes, int], tuple[Any, ...]], width: int) -> Rea
 
 
 def _read_map(reader: Reader) -> Reader:
-    """Fields of type map come out as dict: their keys are symbols or binaries, which a dict can hold."""
-
+    # As dict: the keys are symbols or binaries, which a dict can hold.
     def read(data: bytes, pos: int, end: int, depth: int) -> tuple[Any, int]:
         value, stop = reader(data, pos, end, depth)
         if type(value) is Map:
@@ -141,7 +140,7 @@ ANY: Final = READERS
 
 
 def composites(decoders: Mapping[int | str, Decoder]) -> list[Reader]:
-    """A table that accepts null and the composites with these descriptors (keys: codes and names)."""
+    """Return a table that accepts null and the composites with these descriptors (keys: codes and names)."""
 
     def read(data: bytes, pos: int, end: int, depth: int) -> tuple[Any, int]:
         descriptor, start = read_descriptor(data, pos, end)
@@ -154,7 +153,7 @@ def composites(decoders: Mapping[int | str, Decoder]) -> list[Reader]:
 
 
 def read_descriptor(data: bytes, pos: int, end: int) -> tuple[int | str, int]:
-    """The descriptor at `pos` as code or name, and the position after it."""
+    """Return the descriptor at `pos` as code or name, and the position after it."""
     if pos + 1 < end and data[pos] == 0x53:
         return data[pos + 1], pos + 2
     descriptor, after = decode(data, pos, end)
@@ -165,7 +164,7 @@ def read_descriptor(data: bytes, pos: int, end: int) -> tuple[int | str, int]:
 
 
 def open_fields(data: bytes, pos: int, end: int, name: str, limit: int) -> tuple[int, int, int]:
-    """Where the fields of a composite start and stop and how many there are, at most `limit`."""
+    """Return start, stop and number of the fields of a composite, at most `limit`."""
     if pos >= end:
         raise DecodeError(f"truncated {name} at offset {pos}")
     code = data[pos]
@@ -183,26 +182,25 @@ def open_fields(data: bytes, pos: int, end: int, name: str, limit: int) -> tuple
 
 
 def missing(field: str, name: str) -> DecodeError:
-    """The error for a mandatory field that is null or left out."""
+    """Return the error for a mandatory field that is null or omitted."""
     return DecodeError(f"mandatory field {field!r} of {name} is missing")
 
 
 def overrun(name: str, pos: int, stop: int) -> DecodeError:
-    """The error for a list of which the fields do not end where it does."""
+    """Return the error for a list with fields that do not end where it does."""
     return DecodeError(f"the fields of {name} end at offset {pos} and were to end at {stop}")
 
 
 FAULTS: Final = (WrongType, IndexError, struct.error)
-"""What readers of fields raise, besides `DecodeError`; pass it to `fault`."""
+"""The exceptions of readers of fields, besides `DecodeError`; pass them to `fault`."""
 
 
 def fault(error: Exception, data: bytes, start: int, stop: int, name: str, spec: Spec) -> DecodeError:
-    """The error to raise for one of `FAULTS` in the fields of a composite.
+    """Return the error to raise for one of `FAULTS` in the fields of a composite.
 
     Args:
         error: what was raised.
-        data: the buffer.
-        start: where the first field stands; the offending one is found by walking from there.
+        start: of the first field; the offending one is found by walking from there.
         stop: where the list ends.
         name: the composite.
         spec: its fields.
@@ -218,8 +216,9 @@ def fault(error: Exception, data: bytes, start: int, stop: int, name: str, spec:
 
 
 def compose(prefix: bytes, parts: list[bytes]) -> bytes:
-    """A composite: `prefix` (0x00 and the descriptor), then a list of encoded fields without its
-    trailing nulls."""
+    """Encode a composite: `prefix` (0x00 and the descriptor), then a list of encoded fields without its
+    trailing nulls.
+    """
     while parts and parts[-1] == NULL:
         parts.pop()
     if not parts:
@@ -228,7 +227,7 @@ def compose(prefix: bytes, parts: list[bytes]) -> bytes:
 
 
 def write_symbols(value: Iterable[str], depth: int = 0) -> bytes:
-    """The value of a field with multiple="true" (section 1.4): one symbol as itself, otherwise an array."""
+    """Encode a field with multiple="true" (section 1.4): one symbol as itself, otherwise an array."""
     if isinstance(value, str):
         return write_symbol(value)
     symbols = tuple(value)
@@ -239,8 +238,9 @@ def write_symbols(value: Iterable[str], depth: int = 0) -> bytes:
 
 
 def write_fields(value: Mapping[Any, Any], depth: int = 0) -> bytes:
-    """A mapping as map of which the keys are symbols (part 2, section 2.8.13): keys of type str become
-    symbols."""
+    """Encode a mapping as map with symbols as keys (part 2, section 2.8.13): keys of type str become
+    symbols.
+    """
     check_depth(depth)
     if not isinstance(value, (dict, Mapping)):
         raise misfit(value, "map")
@@ -252,8 +252,9 @@ def write_fields(value: Mapping[Any, Any], depth: int = 0) -> bytes:
 
 
 def write_composite(value: Any) -> bytes:
-    """A composite in a field. Anything else is refused, a str above all, which has a method `encode` of
-    its own."""
+    """Encode a composite in a field. Anything else is refused, especially a str, which has a method `encode`
+    of its own.
+    """
     if not hasattr(value, "DESCRIPTOR"):
         raise EncodeError(f"{value!r} is no composite")
     encoded: bytes = value.encode()
@@ -261,8 +262,11 @@ def write_composite(value: Any) -> bytes:
 
 
 def write_message_id(value: Any) -> bytes:
-    """A message-id or correlation-id (part 3, section 3.2.11-14): int as ulong, UUID, bytes as binary,
-    str as string; and signed integers as what they are, to give back what was taken."""
+    """Encode a message-id or correlation-id (part 3, section 3.2.11-14).
+
+    int as ulong, UUID, bytes as binary, str as string; signed integers with their own type, so that ids are
+    returned as they came.
+    """
     if isinstance(value, str):
         return write_string(value)
     if isinstance(value, (bytes, bytearray, memoryview)):

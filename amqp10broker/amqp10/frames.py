@@ -1,10 +1,10 @@
 """Frames: part 2, section 2.3. Bytes from a socket become frame bodies, grouped by channel.
 
-`FrameReader` is the first half of the hot path. A publisher repeats one transfer layout over and
-over: same channel, handle, settled flag and tag length; only delivery-id and tag change. The reader
-learns each layout (see `transfer.TransferLayout`) and reads later frames of it with one struct, and
-it joins neighbours of one layout into a `TransferRun`, so that what follows works on batches.
-Everything that is not such a transfer is decoded by the generated tables.
+`FrameReader` is the first half of the hot path. A publisher repeats one transfer layout over and over: same
+channel, handle, settled flag and tag length; only delivery-id and tag change. The reader learns each layout
+(see `transfer.TransferLayout`) and reads later frames of it with one struct, and it joins adjacent ones into
+a `TransferRun`, so that the code behind it works on batches. Everything that is not such a transfer is
+decoded by the generated tables.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ TYPE_AMQP: Final = 0
 TYPE_SASL: Final = 1
 
 PRE_OPEN_FRAME_SIZE_MAX: Final = 8192
-"""Largest frame before open is exchanged. Section 2.4.1 asks that open itself fits 512 bytes; real
-clients put more properties into it, and RabbitMQ reads 8192."""
+"""Largest frame before open is exchanged. Section 2.4.1 requires that open itself fits 512 bytes; real
+clients put more properties into it, and RabbitMQ reads 8192.
+"""
 
 _LAYOUTS_MAX: Final = 4096
-"""Layouts kept per connection; a client with more layouts than this is not repeating itself."""
+# Per connection; a client with more layouts than this does not repeat itself.
 
 HEARTBEAT: Final = FRAME_HEADER.pack(FRAME_HEADER_BYTES, 2, TYPE_AMQP, 0)
 
@@ -40,7 +41,7 @@ _STRUCTURAL: Final = (Open, Begin, End, Close)
 
 
 def encode_frame(channel: int, body: bytes, frame_type: int = TYPE_AMQP) -> bytes:
-    """One whole frame without extended header."""
+    """Encode one whole frame without extended header."""
     return FRAME_HEADER.pack(FRAME_HEADER_BYTES + len(body), 2, frame_type, channel) + body
 
 
@@ -51,7 +52,7 @@ class FrameReader:
         frame_size_max: bytes; a longer frame is a framing error.
         frame_type: the type expected now, `TYPE_SASL` or `TYPE_AMQP`.
         frames: how many frames were read, heartbeats included.
-        singly_max: of frames that are of no learned layout, so many are read in one call.
+        singly_max: the most frames of no learned layout that are read in one call.
         more: whether the last call left whole frames for the next one, because of `singly_max`.
         fault: why no more can be read; the connection must be closed with its condition.
     """
@@ -77,26 +78,25 @@ class FrameReader:
         self.fault: DecodeError | None = None
         self._rest = b""
         self._layouts: dict[bytes, TransferLayout | DispositionLayout] = {}
-        # The run that the last frame of no layout known before has begun.
+        # The run that the last frame of a new layout has begun.
         self._begun: tuple[TransferLayout, TransferRun] | None = None
 
     def read(self, data: bytes, *, stop_after_first: bool = False) -> list[tuple[int, list[object]]]:
-        """Take bytes in, give the bodies of all frames that are now whole, within `singly_max`.
+        """Take bytes in, return the bodies of all frames that are now complete, within `singly_max`.
 
         Args:
-            data: what the socket gave, any cut.
-            stop_after_first: return after one frame and keep the rest unread; for the phases in
-                which the meaning of the next byte depends on this frame (SASL outcome, open).
+            data: bytes of the socket, cut anywhere.
+            stop_after_first: return after one frame and leave the rest unread; for the phases in which the
+                meaning of the next byte depends on this frame (SASL outcome, open).
 
         Returns:
-            ``(channel, items)`` groups. Items of one channel are in order; frames of different
-            channels may be regrouped, but never across open, begin, end or close, each of which
-            stands in a group of its own.
+            ``(channel, items)`` groups. Items of one channel are in order; frames of different channels may
+                be regrouped, but never across open, begin, end or close, each of which is in a group of its
+                own.
 
         Raises:
-            DecodeError: the bytes are no frames; the connection must be closed with its condition.
-                If good frames stand in front of them, those are returned, `fault` is set, and the
-                next call raises.
+            DecodeError: the bytes are not frames; the connection must be closed with its condition. If good
+                frames come before them, those are returned, `fault` is set, and the next call raises.
         """
         if self.fault is not None:
             raise self.fault
@@ -171,7 +171,7 @@ class FrameReader:
                 if not groups:
                     self._rest = buf[pos:]
                     raise
-                break  # what stands in front of it must not depend on how the socket cut the bytes
+                break  # the frames before it must not depend on how the socket cut the bytes
             if stop is None:
                 break
             frames += 1
@@ -200,14 +200,14 @@ class FrameReader:
         groups: list[tuple[int, list[object]]],
         open_groups: dict[int, list[object]],
     ) -> int | None:
-        """One frame that is of no learned layout: where it ends, None when it is not whole."""
+        # Returns where the frame ends, None when it is not complete.
         size, doff, frame_type, channel = FRAME_HEADER.unpack_from(buf, pos)
         self._check_header(size, doff, frame_type)
         stop: int = pos + size
         if stop > end:
             return None
         body = pos + doff * 4
-        if body == stop:  # an empty frame only says that the peer is alive (section 2.4.5)
+        if body == stop:  # an empty frame only shows that the peer is alive (section 2.4.5)
             if frame_type == TYPE_SASL:
                 raise DecodeError("a SASL frame has no body", Condition.FRAMING_ERROR)
             return stop
@@ -231,10 +231,7 @@ class FrameReader:
     def _transfer(
         self, item: Transfer, payload: bytes, learned: Mapping[bytes, TransferLayout] | None
     ) -> TransferRun | TransferFrame:
-        """A transfer that is of no layout known before.
-
-        Each transaction has a layout of its own: its first transfer begins the run of those behind it.
-        """
+        # Each transaction has a layout of its own: its first transfer begins the run of those behind it.
         layout = None if learned is None else next(iter(learned.values()))
         if layout is None or layout.txn_id is None:
             return TransferFrame(item, payload)
@@ -254,7 +251,7 @@ class FrameReader:
             self._layouts.update(layouts)
 
     def recover(self) -> bool:
-        """Go on behind a frame whose body was at fault; False if where frames begin is not known."""
+        """Skip a frame with a faulty body; return False if the beginning of the next one is unknown."""
         if self.fault is None or self.fault.condition == Condition.FRAMING_ERROR:
             return False
         size = FRAME_HEADER.unpack_from(self._rest)[0]
@@ -268,7 +265,7 @@ class FrameReader:
         return self._rest
 
     def take_rest(self) -> bytes:
-        """Hand over the bytes not read yet, for a phase that does not speak in frames."""
+        """Return the bytes not read yet, for a phase without frames."""
         rest, self._rest = self._rest, b""
         return rest
 

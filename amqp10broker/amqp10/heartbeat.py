@@ -1,11 +1,11 @@
 """Idle time-outs both ways: part 2, section 2.4.5.
 
-Each peer names in its open the time after which it gives a silent connection up; the other must
-send something, if only an empty frame, before that. Time is looked at from outside at intervals, so
-that a busy connection pays nothing per frame.
+Each peer states in its open the time after which it gives a silent connection up; the other must send
+something, if only an empty frame, before that. The caller checks the time at intervals, so that a busy
+connection has no cost per frame.
 
-A process can be held up, by a debugger or by the machine. What the peer sent meanwhile waits to be read, so
-the time between two looks counts as silence for no longer than a quarter of the time-out.
+A process can be held up, by a debugger or by the machine. Data that the peer sent meanwhile waits to be read,
+so the time between two checks counts as silence for no longer than a quarter of the time-out.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from __future__ import annotations
 from typing import Final
 
 _ROUNDING_S: Final = 1e-6
-"""So little may be missing from a sum of parts."""
+# The tolerance for a sum of parts, in seconds.
 
 
 class IdleTimer:
-    """Says when to send an empty frame and when the peer has been silent for too long.
+    """Determines when to send an empty frame and when the peer has been silent for too long.
 
     Attributes:
         interval: seconds between two calls of `tick`; None when neither side has a time-out.
@@ -29,7 +29,7 @@ class IdleTimer:
         """Start both clocks.
 
         Args:
-            local_ms: silence of the peer that we bear, milliseconds; 0 for any.
+            local_ms: the longest accepted silence of the peer, milliseconds; 0 for any.
             remote_ms: idle-time-out of the peer's open; None or 0 for none.
             now: seconds, any origin.
         """
@@ -40,19 +40,19 @@ class IdleTimer:
         self._looked_at = now
         self._silence = 0.0
         self._sent_at = now
-        # A quarter of the peer's time-out: something is sent when nothing was for a quarter, seen
-        # at most a quarter late, so that no silence of ours lasts longer than half of it.
+        # A quarter of the peer's time-out: something is sent when nothing was for a quarter, noticed at most
+        # a quarter late, so that no silence of ours lasts longer than half of it.
         choices = [part for part in (self._local / 4, self._remote / 4) if part > 0]
         self.interval = min(choices) if choices else None
 
     def tick(self, now: float, received: int, sent: int, *, listening: bool = True) -> tuple[bool, bool]:
-        """Look at the traffic.
+        """Check the traffic.
 
         Args:
             now: seconds, same origin as at construction.
             received: bytes received so far.
             sent: bytes sent so far.
-            listening: we read what comes; while we do not, the silence is ours.
+            listening: we read from the socket; while we do not, the silence is ours.
 
         Returns:
             Whether to send an empty frame now, and whether the peer's silence has lasted too long.

@@ -1,13 +1,13 @@
-"""Frames for links whose owners cannot answer yet: kept in order, until they can.
+"""Frames for links that their owners cannot accept yet, held in order.
 
-An owner that must wait before it accepts a link holds the link (`hold`). Everything for its handle is kept
-then, also an attach that takes the handle or the name of the link again: it means something else before the
-link is attached than behind. A link that is attached may be held as well, by an owner that still waits with
-deliveries of it: these go on, and so do flows, but its detach, and what is behind that, is kept.
+An owner that must wait before it accepts a link holds the link (`hold`). Everything for its handle is held
+then, also an attach that takes the handle or the name of the link again: it has another meaning before the
+link is attached than after. A link that is attached may be held as well, by an owner that still waits with
+deliveries of it: these pass, and so do flows, but its detach, and frames behind that, are held.
 
-A frame is held when it has been counted against the session's window. What is held is bounded with what the
-connection has of deliveries that are not whole (`unfinished.py`): a peer needs to send nothing on a link
-before that is attached, and has no credit to.
+A frame is held after it has been counted against the session's window. The size of held frames is bounded
+together with the connection's incomplete deliveries (`unfinished.py`): a peer need not send anything on a
+link before that is attached, and has no credit to.
 """
 
 from __future__ import annotations
@@ -23,43 +23,44 @@ from amqp10broker.amqp10.unfinished import FRAME_BYTES, Unfinished
 LinkFrame = TransferRun | TransferFrame | Flow | Attach | Detach
 
 FIELDS_BYTES: Final = 65_536
-"""What a held frame counts as that has fields of any length."""
+"""The size counted for a held frame with fields of any length."""
 
 PLAIN_BYTES: Final = 448
-"""What a flow or a detach without such fields counts as: of a connection that attaches thousands of links
-together, each may have one."""
+"""The size counted for a flow or a detach without such fields: on a connection that attaches thousands of
+links together, each may have one.
+"""
 
 
 class HeldFrames:
-    """Of all links of a session.
+    """The held frames of all links of a session.
 
     Attributes:
-        by_remote: the peer's handle -> what is held for it. An attach that waits for another link of its name
-            shares that link's.
+        by_remote: the peer's handle -> its held frames. An attach that waits for another link of its name
+            shares those of that link.
     """
 
     __slots__ = ("_unfinished", "by_remote")
 
     def __init__(self, unfinished: Unfinished) -> None:
-        """Hold nothing.
+        """Begin without frames.
 
         Args:
-            unfinished: bounds what is held, with all else of the connection.
+            unfinished: bounds their size, together with the rest of the connection.
         """
         self._unfinished = unfinished
         self.by_remote: dict[int, Held] = {}
 
     def __iter__(self) -> Iterator[SenderLink | ReceiverLink]:
-        """The links that are held, in the order in which they came."""
+        """Iterate over the held links, in the order in which they came."""
         return iter(dict.fromkeys(held.link for held in self.by_remote.values()))
 
     def hold(self, link: SenderLink | ReceiverLink) -> None:
-        """Keep frames for a link from now on; or go on, if it has to wait for something else now."""
+        """Hold frames for a link from now on; or continue, if it now waits for something else."""
         assert link.remote_handle is not None
         self.by_remote.setdefault(link.remote_handle, Held(link))
 
     def take(self, frame: LinkFrame) -> bool:
-        """Keep a frame, if its link is held.
+        """Hold a frame, if its link is held; return whether it is.
 
         Raises:
             AmqpSessionError: too much is held; the session must be ended.
@@ -81,7 +82,7 @@ class HeldFrames:
         return True
 
     def release(self, link: SenderLink | ReceiverLink) -> Sequence[LinkFrame]:
-        """The frames that were kept for a link, which is not held any more."""
+        """Return the frames of a link, which is not held any more."""
         frames: Sequence[LinkFrame] = ()
         for handle, held in list(self.by_remote.items()):
             if held.link is link:
@@ -92,18 +93,15 @@ class HeldFrames:
         return frames
 
     def clear(self) -> None:
-        """The session has ended."""
         for link in list(self):
             self.release(link)
 
 
 class Held:
-    """Of one link.
+    """The held frames of one link.
 
     Attributes:
-        link: the one that is held.
-        frames: in order.
-        held_bytes: what they count as.
+        held_bytes: their counted size.
     """
 
     __slots__ = ("frames", "held_bytes", "link")
@@ -114,18 +112,18 @@ class Held:
         self.held_bytes = 0
 
     def is_named_in(self, attach: Attach) -> bool:
-        """Whether an attach is of a link of the same name and direction."""
+        """Return whether an attach is of a link of the same name and direction."""
         return attach.name == self.link.name and attach.role == (type(self.link) is SenderLink)
 
     def lets_pass(self, frame: LinkFrame) -> bool:
-        """Whether a frame is to be handled now."""
+        """Return whether a frame is to be handled now."""
         if self.frames or self.link.state is LinkState.ATTACH_RECEIVED:
             return False
         return type(frame) is not Detach and type(frame) is not Attach
 
 
 def _size(frame: LinkFrame) -> int:
-    """Bytes that count for a frame, beside those that each counts."""
+    # In addition to the fixed size of each frame.
     if type(frame) is TransferRun:
         return sum(map(len, frame.payloads)) + FRAME_BYTES * (len(frame.payloads) - 1)
     if type(frame) is TransferFrame:

@@ -1,8 +1,8 @@
-"""Links: part 2, section 2.6. The state of one link end, and the table by which it moves.
+"""Links: part 2, section 2.6. The state of one link end, and its transition table.
 
-A link is a one-way route between two nodes; each peer holds one end. `SenderLink` is the end from
-which deliveries leave, `ReceiverLink` the end at which they arrive; which of the two the broker
-holds depends on what the client asked for. Conducted by `session.Session`.
+A link is a one-way route between two nodes; each peer holds one end. `SenderLink` is the end from which
+deliveries leave, `ReceiverLink` the end at which they arrive; the broker's end depends on the client's role.
+Driven by `session.Session`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from amqp10broker.amqp10.transfer import TransferHead
 
 
 class LinkState(Enum):
-    """Where one link end stands."""
+    """The state of one link end."""
 
     DETACHED = auto()
     ATTACH_SENT = auto()
@@ -39,7 +39,7 @@ class LinkState(Enum):
 
 
 class LinkInput(Enum):
-    """What moves a link end."""
+    """The inputs of a link end's state machine."""
 
     SEND_ATTACH = auto()
     RECEIVE_ATTACH = auto()
@@ -47,9 +47,9 @@ class LinkInput(Enum):
     RECEIVE_DETACH = auto()
 
 
-# Sections 2.6.3 to 2.6.6. A pair that is absent is refused: from the peer it is an error of the
-# session (a handle used as it must not be), from ourselves a broken invariant. The table does not
-# know which role this end plays, and does not say what happens to deliveries: that is the session's.
+# Sections 2.6.3 to 2.6.6. A pair that is absent is refused: from the peer it is an error of the session (a
+# handle used as it must not be), from ourselves a broken invariant. The table is the same for both roles, and
+# does not cover deliveries, which the session handles.
 LINK_TRANSITIONS: Final[dict[tuple[LinkState, LinkInput], LinkState]] = {
     (LinkState.DETACHED, LinkInput.SEND_ATTACH): LinkState.ATTACH_SENT,
     (LinkState.DETACHED, LinkInput.RECEIVE_ATTACH): LinkState.ATTACH_RECEIVED,
@@ -59,25 +59,24 @@ LINK_TRANSITIONS: Final[dict[tuple[LinkState, LinkInput], LinkState]] = {
     (LinkState.ATTACHED, LinkInput.RECEIVE_DETACH): LinkState.DETACH_RECEIVED,
     (LinkState.DETACH_SENT, LinkInput.RECEIVE_DETACH): LinkState.DETACHED,
     (LinkState.DETACH_RECEIVED, LinkInput.SEND_DETACH): LinkState.DETACHED,
-    # A pipelined detach crosses the peer's attach, which then changes nothing.
+    # A pipelined detach crosses the peer's attach, which then has no effect.
     (LinkState.ATTACH_SENT, LinkInput.SEND_DETACH): LinkState.DETACH_SENT,
     (LinkState.DETACH_SENT, LinkInput.RECEIVE_ATTACH): LinkState.DETACH_SENT,
 }
 
 
 class Link:
-    """What both kinds of end have.
+    """The state common to both kinds of end.
 
     Attributes:
         name: chosen by the end that attached first.
         handle: our number for the link in frames we send.
         remote_handle: the peer's number in frames it sends; None until its attach arrived.
-        state: see `LinkState`.
-        snd_settle_mode: what the two ends agreed on.
-        rcv_settle_mode: what the two ends agreed on.
+        snd_settle_mode: negotiated.
+        rcv_settle_mode: negotiated.
         remote_attach: the peer's attach as received, None before it.
         peer_max_message_size: bytes the peer takes; 0 for no limit.
-        peer_available: `available` of the peer's last flow, None if it never said.
+        peer_available: `available` of the peer's last flow, None if it never set it.
         peer_properties: `properties` of the peer's last flow that had any.
         address: of the node at our end; None for an anonymous terminus, and for a coordinator.
     """
@@ -110,7 +109,7 @@ class Link:
         self.address: Any = None
 
     def move(self, step: LinkInput) -> None:
-        """Follow the table; the caller has made sure that the step is in it."""
+        """Apply a transition; the caller has checked that it is in the table."""
         self.state = LINK_TRANSITIONS[self.state, step]
 
     @property
@@ -123,7 +122,6 @@ class SenderLink(Link):
     """The end from which deliveries leave.
 
     Attributes:
-        credit: see `credit.SenderCredit`.
         pending: deliveries and markers not sent yet, in order.
         resuming: of those, deliveries that are resumed.
         partial: a multi-frame delivery under way.
@@ -149,7 +147,7 @@ class SenderLink(Link):
         self.txn_id: bytes | None = None
 
     def pending_deliveries(self) -> int:
-        """Deliveries handed over and not begun."""
+        """Return the number of deliveries handed over and not begun."""
         return sum(entry.left() for entry in self.pending if type(entry) is DeliveryBatch)
 
     def withdraw(self, keep: int) -> list[tuple[int, Parts]]:
@@ -168,7 +166,7 @@ class SenderLink(Link):
         return taken
 
     def discard(self, keys: Collection[int]) -> int:
-        """Forget deliveries that have not begun, wherever they stand; returns how many.
+        """Remove deliveries that have not begun, wherever they are; return how many.
 
         One that is to be resumed is aborted.
         """
@@ -185,14 +183,14 @@ class ReceiverLink(Link):
     """The end at which deliveries arrive.
 
     Attributes:
-        credit: see `credit.ReceiverCredit`; replaced when the sender's attach tells its count.
+        credit: replaced when the sender's attach contains its delivery-count.
         max_message_size: bytes we take; 0 for no limit.
         partial: a multi-frame delivery under way.
-        drain: we asked the peer to drain.
+        drain: we requested a drain.
         whole_frames_only: a delivery of several frames is a fault of the link.
-        escalate: makes of a fault of this link one of the session; None: it stays the link's.
-        looks_ahead: its owner wants to see the first transfer of a delivery of several.
-        resumes: its owner wants to hear of deliveries that the peer resumes; else they are ignored.
+        escalate: converts a fault of this link to one of the session; None: it stays the link's.
+        looks_ahead: its owner needs the first transfer of a delivery of several.
+        resumes: its owner handles deliveries that the peer resumes; else they are ignored.
     """
 
     __slots__ = (

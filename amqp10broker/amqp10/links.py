@@ -34,7 +34,7 @@ from amqp10broker.amqp10.types import Symbol
 
 
 class Links:
-    """The handle tables of a session, and what moves a link.
+    """The handle tables of a session, and the transitions of its links.
 
     Attributes:
         handle_max: largest handle that either side may use.
@@ -69,12 +69,12 @@ class Links:
         Args:
             channel: our channel.
             handle_max: largest handle we accept.
-            output: where frames go.
+            output: takes frames.
             inbound: the receiving half of the session.
             outbound: the sending half.
-            settling: whose outcomes decided so far must stand before a detach.
-            told: called with each error that goes to the peer with a detach, and whether its attach was
-                refused with it.
+            settling: its outcomes decided so far must be written before a detach.
+            told: called with each error sent to the peer with a detach, and whether its attach was refused
+                with it.
         """
         self._channel = channel
         self._output = output
@@ -87,7 +87,7 @@ class Links:
         self.by_remote: dict[int, SenderLink | ReceiverLink] = {}
 
     def __iter__(self) -> Iterator[SenderLink | ReceiverLink]:
-        """All links with a handle of ours."""
+        """Iterate over all links with a handle of ours."""
         return iter(self.by_handle.values())
 
     def attach(
@@ -104,18 +104,16 @@ class Links:
         desired_capabilities: tuple[Symbol, ...] | None = None,
         properties: Any = None,
     ) -> SenderLink | ReceiverLink:
-        """Attach a link of our own wish; `LinkAttached` or `LinkDetached` follows.
+        """Attach a link on our initiative; `LinkAttached` or `LinkDetached` follows.
 
         Args:
             name: unique for the pair of containers and the direction.
             role: ours, `Role.SENDER` or `Role.RECEIVER`.
-            source: source terminus.
-            target: target terminus.
-            snd_settle_mode: wished.
-            rcv_settle_mode: wished.
-            credit_limit: receiver only; credit is kept topped up to it, 0 leaves it to `grant`.
+            snd_settle_mode: requested.
+            rcv_settle_mode: requested.
+            credit_limit: receiver only; credit is topped up to it, 0 leaves it to `grant`.
             max_message_size: receiver only; bytes, 0 for no limit.
-            desired_capabilities: that the peer's end may offer.
+            desired_capabilities: of the peer's end.
             properties: of the attach.
         """
         handle = next(number for number in range(self.handle_max + 2) if number not in self.by_handle)
@@ -146,7 +144,7 @@ class Links:
         return link
 
     def on_attach(self, attach: Attach, events: list[SessionEvent]) -> None:
-        """The peer's attach: of a link it wants, or the answer to ours.
+        """Handle the peer's attach, which requests a link or answers ours.
 
         Raises:
             AmqpConnectionError: the handle is larger than we allowed.
@@ -164,7 +162,7 @@ class Links:
                     Condition.HANDLE_IN_USE, f"handle {attach.handle} is already associated with a link"
                 )
             # We refused or detached that link, and the peer owes us its detach. RabbitMQ forgets such a link
-            # at once, so that there are clients which do not answer and use the number again.
+            # at once, so there are clients which do not answer and use the number again.
             held.move(LinkInput.RECEIVE_DETACH)
             self._forget(held)
         for link in self.by_handle.values():
@@ -178,8 +176,8 @@ class Links:
         self._new_link(attach, events)
 
     def _new_link(self, attach: Attach, events: list[SessionEvent]) -> None:
-        # The peer's own number is free on our side as long as only the peer attaches; using it makes
-        # traces readable.
+        # The peer's own number is free on our side as long as only the peer attaches; using it makes traces
+        # readable.
         handle = attach.handle
         while handle in self.by_handle:
             handle += 1
@@ -243,19 +241,19 @@ class Links:
 
         Args:
             link: from `LinkAttaching`.
-            source: terminus as it really is.
-            target: terminus as it really is.
-            snd_settle_mode: as it will be.
-            rcv_settle_mode: as it will be.
-            credit_limit: receiver links: credit is kept topped up to it, 0 leaves it to `grant`.
-            max_message_size: bytes, told to the peer; 0 for no limit.
+            source: the actual terminus.
+            target: the actual terminus.
+            snd_settle_mode: the actual mode.
+            rcv_settle_mode: the actual mode.
+            credit_limit: receiver links: credit is topped up to it, 0 leaves it to `grant`.
+            max_message_size: bytes, sent to the peer; 0 for no limit.
             offered_capabilities: of our end.
             properties: of our end.
-            unsettled: our map; of one that does not fit a frame of the peer the first entries are told. None:
-                nothing of before is known here, which an empty map says if the peer has sent one.
+            unsettled: our map; if it does not fit a frame of the peer only its first entries are sent. None:
+                there is no earlier state here, which is sent as an empty map if the peer has sent a map.
 
         Returns:
-            Whether the peer has been told of all in the map.
+            Whether the whole map was sent.
         """
         link.move(LinkInput.SEND_ATTACH)
         link.snd_settle_mode = snd_settle_mode
@@ -264,7 +262,7 @@ class Links:
         asked = link.remote_attach
         assert asked is not None
         resuming = bool(asked.unsettled) or asked.incomplete_unsettled
-        # Read and answered: it is not to fill our memory as long as the link lives.
+        # It is answered, and must not use memory as long as the link lives.
         asked.unsettled = None
         if type(link) is ReceiverLink:
             link.address = getattr(target, "address", None)
@@ -295,7 +293,7 @@ class Links:
         return not answer.incomplete_unsettled
 
     def _cut(self, answer: Attach) -> None:
-        """Tell less in an unsettled map, if the whole does not fit a frame: 2.6.13."""
+        # Sends fewer entries of an unsettled map if the whole does not fit a frame: 2.6.13.
         entries = list((answer.unsettled or {}).items())
         count = len(entries)
         while count and len(answer.encode()) > self._output.frame_size_max - FRAME_HEADER_BYTES:
@@ -303,7 +301,7 @@ class Links:
             answer.unsettled, answer.incomplete_unsettled = dict(entries[:count]), True
 
     def refuse(self, link: SenderLink | ReceiverLink, error: AmqpError) -> None:
-        """Answer the peer's attach with an attach whose terminus is null, then detach (2.6.3)."""
+        """Answer the peer's attach with an attach without a terminus, then detach (2.6.3)."""
         link.move(LinkInput.SEND_ATTACH)
         attach = link.remote_attach
         assert attach is not None
@@ -328,7 +326,7 @@ class Links:
     def detach(
         self, link: SenderLink | ReceiverLink, error: AmqpError | None = None, *, closed: bool = True
     ) -> list[tuple[int, Parts]]:
-        """Send detach: of our own accord, or as the answer to the peer's.
+        """Send detach, on our initiative or as the answer to the peer's.
 
         Returns:
             Key and message of each delivery that was handed over and not begun.
@@ -350,14 +348,14 @@ class Links:
         return unsent
 
     def on_detach(self, detach: Detach, events: list[SessionEvent]) -> None:
-        """The peer's detach: of its own accord, or the answer to ours.
+        """Handle the peer's detach, on its initiative or as the answer to ours.
 
         Raises:
-            AmqpSessionError: the link is in no state for it.
+            AmqpSessionError: the state of the link does not permit it.
         """
         link = self.by_remote.get(detach.handle)
         if link is None:
-            # A peer that detaches twice does no harm, and RabbitMQ lets it pass.
+            # A second detach of the peer is harmless, and RabbitMQ accepts it.
             return
         if (link.state, LinkInput.RECEIVE_DETACH) not in LINK_TRANSITIONS:
             raise AmqpSessionError(
@@ -375,11 +373,11 @@ class Links:
             self.by_remote.pop(link.remote_handle, None)
 
     def drop(self, link: SenderLink | ReceiverLink) -> list[tuple[int, Parts]]:
-        """Take a link out of sending and settling, without a frame; its deliveries are no longer known.
+        """Remove a link and its deliveries from sending and settling, without a frame.
 
         Returns:
-            Key and message of each delivery that was handed over and not begun, and of one that was
-            begun settled and not finished: its receiver discards it, and no outcome will come.
+            Key and message of each delivery that was handed over and not begun, and of one that was begun
+                settled and not finished: its receiver discards it, and no outcome will come.
         """
         if type(link) is ReceiverLink:
             self._in.drop(link)
@@ -388,7 +386,6 @@ class Links:
         return self._out.drop(link)
 
     def forget_all(self) -> None:
-        """The session has ended, and its links with it."""
         for link in list(self.by_handle.values()):
             link.state = LinkState.DETACHED
             if type(link) is ReceiverLink:
@@ -402,7 +399,7 @@ _RCV_MODES: Final = frozenset(ReceiverSettleMode)
 
 
 def _bad_attach(attach: Attach) -> AmqpLinkError | None:
-    """Why no link can come of an attach, whatever it asks for; None if one can."""
+    # Why an attach is invalid whatever it requests; None if it is valid.
     if not attach.role and attach.initial_delivery_count is None:
         return AmqpLinkError(
             Condition.INVALID_FIELD, "initial-delivery-count must be set when the role of attach is sender"

@@ -1,4 +1,4 @@
-"""Frames on their way out of one session, as pieces that the writer joins."""
+"""Frames to write for one session, as pieces that the writer joins."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ class Output:
     """Collects the bytes of one channel.
 
     Attributes:
-        pieces: in order; whoever writes transfers adds to it directly.
+        pieces: in order; code that writes transfers appends directly.
         frame_size_max: bytes, the largest frame that the peer takes.
         frame_tail: doff, type and channel, which follow the size in every frame's header.
-        tap: listens to the session; None: nothing does.
+        tap: observes the session; None: there is none.
     """
 
     __slots__ = ("frame_size_max", "frame_tail", "pieces", "tap")
@@ -40,6 +40,6 @@ class Output:
                 self.tap.sent(frame)
 
     def take(self) -> list[bytes | memoryview]:
-        """Hand the pieces over."""
+        """Return and remove the pieces."""
         pieces, self.pieces = self.pieces, []
         return pieces

@@ -27,7 +27,7 @@ class Inbound:
 
     Attributes:
         unsettled: delivery-id -> link, deliveries received and not settled by us.
-        grants: links whose credit was topped up and whose peer has not been told.
+        grants: links with a topped-up credit that has not been sent.
     """
 
     __slots__ = ("_unfinished", "_window", "grants", "unsettled")
@@ -39,7 +39,7 @@ class Inbound:
         self.grants: dict[ReceiverLink, None] = {}
 
     def count(self, frames: int) -> int | None:
-        """Count frames; None when all fit, else how many did before the window was violated."""
+        """Count frames; return None when all fit, else how many did before the window was violated."""
         incoming = self._window
         if incoming.closed:
             allowance = incoming.allowance()
@@ -52,15 +52,16 @@ class Inbound:
     def take_run(
         self, link: ReceiverLink, run: TransferRun, events: list[SessionEvent]
     ) -> TransferRun | None:
-        """A run of whole deliveries, or, within a partial one, its end.
+        """Take a run of complete deliveries, or, within a partial one, its end.
 
         Returns:
-            What is to be taken when `events` have been acted on, since it depends on that: what stands behind
-            the end of a partial delivery, and from a delivery-id on that is in flight. None: nothing is left.
+            The part that is to be taken after the owner has acted on `events`, since it depends on that:
+                transfers behind the end of a partial delivery, and from a delivery-id on that is in flight.
+                None: nothing is left.
 
         Raises:
-            AmqpLinkError: what came before the fault is in `events`.
-            AmqpSessionError: the first delivery-id is another's that waits as well.
+            AmqpLinkError: deliveries before the fault are in `events`.
+            AmqpSessionError: another unsettled delivery has the first delivery-id.
         """
         if link.partial is not None:
             self._end_partial_by(link, run, events)
@@ -104,20 +105,20 @@ class Inbound:
         return rest
 
     def note_unsettled(self, delivery_id: int, link: ReceiverLink) -> None:
-        """This delivery waits to be settled by us.
+        """Note that a delivery waits to be settled by us.
 
         Raises:
-            AmqpSessionError: the delivery-id is another's that waits as well.
+            AmqpSessionError: another unsettled delivery has the delivery-id.
         """
         if delivery_id in self.unsettled:
             raise _in_flight(delivery_id)
         self.unsettled[delivery_id] = link
 
     def _note_first_unsettled(self, ids: Sequence[int], link: ReceiverLink) -> int:
-        """How many of these wait to be settled by us from now on: those before the first in flight."""
+        # Returns how many are noted: those before the first that is in flight.
         unsettled = self.unsettled
         before = len(unsettled)
-        # By setdefault a delivery-id that is in flight stays its link's.
+        # With setdefault a delivery-id that is in flight stays with its link.
         deque(map(unsettled.setdefault, ids, repeat(link)), maxlen=0)
         noted = len(unsettled) - before
         if noted == len(ids):
@@ -131,7 +132,7 @@ class Inbound:
         raise AssertionError("one of them is in flight")
 
     def _end_partial_by(self, link: ReceiverLink, run: TransferRun, events: list[SessionEvent]) -> None:
-        """The first transfer of a run is the last of a delivery that has begun."""
+        # The first transfer of a run is the last of a delivery that has begun.
         transfer = Transfer(
             handle=run.handle,
             delivery_id=run.delivery_ids[0],
@@ -145,7 +146,7 @@ class Inbound:
     def take_transfer(
         self, link: ReceiverLink, transfer: Transfer, payload: bytes, events: list[SessionEvent]
     ) -> None:
-        """One transfer frame: a whole delivery, or a part of one.
+        """Take one transfer frame: a whole delivery, or a part of one.
 
         Raises:
             AmqpLinkError: the link must be detached with it.
@@ -197,7 +198,7 @@ class Inbound:
             return
         self._end_partial(link, partial)
         if partial.resumed:
-            # Its content was here before, if anything of it was: parts of deliveries are not kept.
+            # Its content, if any, was here before: parts of deliveries are not retained.
             self._drop_delivery(link, partial)
             if link.resumes:
                 events.append(_resumed(link, partial, aborted=False))
@@ -228,7 +229,7 @@ class Inbound:
         self.unsettled.pop(partial.delivery_id, None)
 
     def finish(self, link: ReceiverLink, deliveries: int) -> None:
-        """Count deliveries as finished with, which may grant new credit."""
+        """Count deliveries as finished, which may grant new credit."""
         link.credit.finish(deliveries)
         self.note_grant(link)
 
@@ -238,12 +239,12 @@ class Inbound:
         self.note_grant(link)
 
     def note_grant(self, link: ReceiverLink) -> None:
-        """If the link's credit was topped up, the peer is told with the next output."""
+        """Send a new grant of the link, if there is one, with the next output."""
         if link.credit.granted is not None:
             self.grants[link] = None
 
     def drop(self, link: ReceiverLink) -> None:
-        """The link is gone: forget what is unsettled on it."""
+        """Remove the unsettled deliveries of a link that is gone."""
         self.drop_partial(link)
         unsettled = self.unsettled
         for number in [number for number, owner in unsettled.items() if owner is link]:
@@ -251,7 +252,7 @@ class Inbound:
         self.grants.pop(link, None)
 
     def drop_partial(self, link: ReceiverLink) -> None:
-        """Nothing more comes on the link: forget the delivery that is not whole."""
+        """Drop an incomplete delivery because nothing more comes on the link."""
         if link.partial is not None:
             self._end_partial(link, link.partial)
 
@@ -268,7 +269,7 @@ def _in_flight(delivery_id: int) -> AmqpSessionError:
 
 
 def part_of_run(run: TransferRun, first: int, stop: int) -> TransferRun:
-    """The transfers of a run from the place `first` on, up to but not with `stop`."""
+    """Return the transfers of a run from the index `first` up to but not with `stop`."""
     part = TransferRun(run.handle, run.message_format, run.settled, run.txn_id)
     part.delivery_ids = run.delivery_ids[first:stop]
     part.tags = run.tags[first:stop]
@@ -277,12 +278,12 @@ def part_of_run(run: TransferRun, first: int, stop: int) -> TransferRun:
 
 
 def ones_of_run(run: TransferRun) -> Iterator[TransferRun]:
-    """The transfers of a run, each by itself."""
+    """Split a run into runs of one transfer each."""
     return (part_of_run(run, at, at + 1) for at in range(len(run.delivery_ids)))
 
 
 def check_settled(link: ReceiverLink, settled: bool) -> None:
-    """Refuse a delivery whose settled flag contradicts the link's mode (2.8.2).
+    """Refuse a delivery if its settled flag contradicts the link's mode (2.8.2).
 
     Raises:
         AmqpLinkError: sent settled on an unsettled link, or the reverse.

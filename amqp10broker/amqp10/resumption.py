@@ -1,12 +1,12 @@
-"""Which deliveries two ends of a link resume, and how: part 2, section 2.6.13.
+"""Resumption of deliveries after a link is attached again: part 2, section 2.6.13.
 
-Both ends say at attach what is unsettled for them, each as a map from delivery-tag to the state that it has
-of the delivery. `unsettled_map` reads the peer's, within bounds; `resume_as_sender` and `resume_as_receiver`
-are the table of that section, one for each role: from our map and the peer's to what is done with each
-delivery. `on_resumed` says what a transfer with resume=true is to the receiver. Nothing is kept here.
+Each end sends its unsettled deliveries at attach, as a map from delivery-tag to its state of the delivery.
+`unsettled_map` reads the peer's, within bounds; `resume_as_sender` and `resume_as_receiver` are the table of
+that section, one for each role: from our map and the peer's to the treatment of each delivery. `on_resumed`
+classifies a transfer with resume=true at the receiver. The functions have no state.
 
-A map that is incomplete says nothing of the tags that it does not have: such deliveries stay as they are
-until the link is attached again with a complete one (2.7.3).
+An incomplete map does not determine tags that it does not have: such deliveries stay as they are until the
+link is attached again with a complete one (2.7.3).
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from amqp10broker.amqp10.types import Described
 from amqp10broker.dataclass import dataclass
 
 UNSETTLED_ENTRIES_MAX: Final = 4096
-"""Entries that an unsettled map of the peer may have."""
+"""The most entries that an unsettled map of the peer may have."""
 
 State = Received | Accepted | Rejected | Released | Modified | Declared | TransactionalState | None
-"""What one end has of an unsettled delivery; None: nothing but that it is unsettled."""
+"""The state of an unsettled delivery at one end; None: it is only unsettled."""
 
 UnsettledMap = Mapping[bytes, State]
 """Delivery-tag -> state, in the order in which the deliveries were made."""
@@ -47,7 +47,7 @@ _OUTCOMES: Final = (Accepted, Rejected, Released, Modified)
 
 
 class NotOurs(Enum):
-    """What stands for a delivery of which an end has nothing."""
+    """Stands for a delivery that an end does not have."""
 
     ABSENT = auto()
 
@@ -56,7 +56,7 @@ class Resume(Enum):
     """How a sender resumes a delivery."""
 
     CONTENT = auto()
-    """With its content, from where the receiver is, and then as any delivery."""
+    """With its content, from the receiver's position on, and then as any delivery."""
     OUTCOME = auto()
     """Without content, and settled: both have an outcome."""
 
@@ -67,7 +67,6 @@ class Resumed:
 
     Attributes:
         tag: as before.
-        how: with its content or with an outcome.
         state: where the content begins (`Received`; None: at its beginning), or the outcome.
         apply: the outcome is the receiver's, and new to us: act on it.
     """
@@ -80,14 +79,14 @@ class Resumed:
 
 @dataclass(slots=True)
 class SenderPlan:
-    """What a sender does with what is unsettled for it.
+    """A sender's treatment of its unsettled deliveries.
 
     Attributes:
         resumed: in the order of the deliveries; these go before anything new.
-        unknown: tags that the receiver does not have and on which nothing was decided: it never got them, or
-            forgot them. Give them back without a failed attempt.
-        settled: tags that the receiver does not have and whose outcome is decided: forget them.
-        open: tags of which an incomplete map says nothing: keep them.
+        unknown: tags that the receiver does not have and that have no decision: it never got them, or forgot
+            them. Return them without a failed attempt.
+        settled: tags that the receiver does not have and that have an outcome: remove them.
+        open: tags that an incomplete map does not determine: retain them.
     """
 
     resumed: list[Resumed] = field(default_factory=list)
@@ -98,12 +97,12 @@ class SenderPlan:
 
 @dataclass(slots=True)
 class ReceiverPlan:
-    """What a receiver does with what is unsettled for it.
+    """A receiver's treatment of its unsettled deliveries.
 
     Attributes:
         awaited: tag -> our state, of deliveries that the sender will resume: our map in the answer.
-        settled: tags that the sender does not have any more: forget them.
-        open: tags of which an incomplete map says nothing: keep them, and name them in our map.
+        settled: tags that the sender does not have any more: remove them.
+        open: tags that an incomplete map does not determine: retain them, and include them in our map.
     """
 
     awaited: dict[bytes, State] = field(default_factory=dict)
@@ -112,25 +111,25 @@ class ReceiverPlan:
 
 
 class Arrival(Enum):
-    """What a transfer with resume=true is to its receiver."""
+    """The meaning of a transfer with resume=true to its receiver."""
 
     IGNORED = auto()
     """Not in our map: its credit is used, nothing else (2.7.5)."""
     CONTINUED = auto()
-    """Its content follows, from where we are."""
+    """Its content follows, from our position on."""
     SETTLED = auto()
-    """The sender has our outcome: forget the delivery. It was acted on before, and is not again."""
+    """The sender has our outcome: remove the delivery. It was acted on before, and is not again."""
     ABORTED = auto()
-    """The sender gave it up: forget what we have of it."""
+    """The sender gave it up: drop our part of it."""
     REPEATED = auto()
-    """We have an outcome and the sender does not: tell it again, and take no content."""
+    """We have an outcome and the sender does not: send it again, and take no content."""
 
 
 def unsettled_map(attach: Attach) -> dict[bytes, State]:
-    """The peer's map; empty if it sent none.
+    """Return the peer's map; empty if it sent none.
 
     Raises:
-        AmqpLinkError: it is larger than anybody needs, or no map of delivery-tags to delivery-states.
+        AmqpLinkError: it has too many entries, or is not a map of delivery-tags to delivery-states.
     """
     given: dict[Any, Any] = attach.unsettled or {}
     if len(given) > UNSETTLED_ENTRIES_MAX:
@@ -176,12 +175,12 @@ def _no_state(tag: bytes, reason: str) -> AmqpLinkError:
 
 
 def resume_as_sender(ours: UnsettledMap, theirs: UnsettledMap, *, incomplete: bool = False) -> SenderPlan:
-    """What becomes of deliveries that we sent.
+    """Return the treatment of deliveries that we sent.
 
-    Tags that only the receiver has are ignored: it sees that our map does not have them.
+    Tags that only the receiver has are ignored: our map shows it that we do not have them.
 
     Args:
-        ours: what is unsettled for us; an outcome is one that we have acted on.
+        ours: our unsettled deliveries; an outcome is one that we have acted on.
         theirs: the receiver's map.
         incomplete: one of the two maps is.
     """
@@ -202,12 +201,12 @@ def resume_as_sender(ours: UnsettledMap, theirs: UnsettledMap, *, incomplete: bo
 
 
 def resume_as_receiver(ours: UnsettledMap, theirs: UnsettledMap, *, incomplete: bool = False) -> ReceiverPlan:
-    """What becomes of deliveries that we received.
+    """Return the treatment of deliveries that we received.
 
     Tags that only the sender has are not in our map: it sends them anew, or forgets them.
 
     Args:
-        ours: what is unsettled for us; `Received` says how much of a delivery is here, an outcome was acted
+        ours: our unsettled deliveries; `Received` states how much of a delivery is here, an outcome was acted
             on.
         theirs: the sender's map.
         incomplete: one of the two maps is.
@@ -222,11 +221,11 @@ def resume_as_receiver(ours: UnsettledMap, theirs: UnsettledMap, *, incomplete: 
 
 
 def on_resumed(known: State | NotOurs, *, settled: bool, aborted: bool) -> Arrival:
-    """What to do with a resumed delivery.
+    """Classify a resumed delivery.
 
     Args:
         known: our state of its tag.
-        settled: the transfer says that it is.
+        settled: the flag of the transfer.
         aborted: likewise.
     """
     if isinstance(known, NotOurs):

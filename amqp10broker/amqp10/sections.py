@@ -1,8 +1,8 @@
 """Message sections: part 3, section 3.2. Where each begins and ends, without decoding the body.
 
-A message is header, delivery-annotations, message-annotations (the annotated part, which nodes may
-rewrite), then properties, application-properties, body (the bare message, which nobody may), then
-footer. What matters here is order, count and well-formedness.
+A message is header, delivery-annotations, message-annotations (the annotated part, which nodes may rewrite),
+then properties, application-properties, body (the bare message, which must not be changed), then footer.
+Order, count and well-formedness are checked.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ class Sections:
 
     Attributes:
         header: the whole section, descriptor included, as are all others.
-        message_annotations: kept by the broker and merged with its own.
-        properties: decoded, for there are rules about its fields; None if absent.
-        bare: where the bare message and the footer begin; they run to the end, and may be nothing.
+        message_annotations: merged by the broker with its own.
+        properties: decoded, because there are rules about its fields; None if absent.
+        bare: where the bare message and the footer begin; they run to the end, and may be empty.
     """
 
     __slots__ = ("bare", "header", "message_annotations", "properties")
@@ -85,11 +85,11 @@ class Sections:
 def locate(payload: bytes, found: Sections | None = None) -> Sections:
     """Find the sections of a message and check their order and form.
 
-    The body may be absent, though 3.2 wants one: JMS's plain Message, go-amqp and other clients send none.
+    The body may be absent, although 3.2 requires one: JMS's plain Message, go-amqp and other clients send
+    none.
 
     Args:
-        payload: of the message.
-        found: has what stands before a fault.
+        found: receives the sections before a fault.
 
     Raises:
         DecodeError: out of order, repeated, unknown, of a wrong type, or cut off.
@@ -144,7 +144,6 @@ def _properties(payload: bytes, start: int, end: int) -> tuple[Properties, int]:
 
 
 def _descriptor(payload: bytes, pos: int, end: int) -> tuple[int, int]:
-    """The section's code, and where its value begins."""
     if payload[pos] != 0:
         raise DecodeError(f"failed to parse message: no section begins at byte {pos}")
     descriptor, pos = decode(payload, pos + 1, end)

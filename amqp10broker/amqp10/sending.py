@@ -19,10 +19,10 @@ from amqp10broker.amqp10.transfer import TransferHead, delivery_tag
 from amqp10broker.amqp10.windows import OutgoingWindow
 
 _LARGE_KEY: Final = MASK - 0x1000_0000
-"""Keys of one batch lie closer together than this: only behind it need their largest be looked for."""
+# Keys of one batch are closer together than this, so the largest is only searched for above it.
 
 _QUANTUM_FRAMES: Final = 128
-"""Deliveries that one link sends before the next link of the session has its turn."""
+# Deliveries that one link sends before the next link of the session.
 
 
 class Outbound:
@@ -55,7 +55,7 @@ class Outbound:
         self.turns: deque[SenderLink] = deque()
 
     def take_turn(self, link: SenderLink, budget: int) -> tuple[int, int, object | None]:
-        """One link's turn: bytes written, deliveries begun, marker reached or None."""
+        """Write transfers of one link; return bytes written, deliveries begun, marker reached or None."""
         if link.partial is not None:
             if budget <= 0 or self._window.remote_incoming_window == 0:
                 return 0, 0, None
@@ -73,7 +73,7 @@ class Outbound:
         return 0, 0, None
 
     def _send_next(self, link: SenderLink, entry: DeliveryBatch, budget: int) -> tuple[int, int]:
-        """Bytes and deliveries of the next batch that go out in this turn."""
+        # Returns bytes and deliveries of the next batch that are written in this round.
         limit = min(
             entry.left(), self._window.remote_incoming_window, link.credit.link_credit, _QUANTUM_FRAMES
         )
@@ -87,7 +87,7 @@ class Outbound:
         return spent, sent
 
     def _resume_next(self, link: SenderLink, entry: ResumedDelivery, budget: int) -> int:
-        """Begin to resume a delivery; returns bytes written. It needs credit as any."""
+        # Returns bytes written. A resumed delivery needs credit as any.
         if budget <= 0 or self._window.remote_incoming_window == 0 or link.credit.link_credit <= 0:
             return 0
         self._check_size(link, entry.message)
@@ -107,7 +107,7 @@ class Outbound:
             raise message_too_large(size, link.peer_max_message_size)
 
     def _send_whole(self, link: SenderLink, batch: DeliveryBatch, limit: int, budget: int) -> tuple[int, int]:
-        """Write deliveries that fit one frame each, up to the first that does not."""
+        # Up to the first that does not fit one frame.
         layout = link.head
         assert layout is not None
         position = batch.position
@@ -155,7 +155,6 @@ class Outbound:
         return spent, sent
 
     def _send_large(self, link: SenderLink, batch: DeliveryBatch) -> int:
-        """Begin the next delivery of the batch, which takes more than one frame."""
         key, message = batch.keys[batch.position], batch.messages[batch.position]
         self._check_size(link, message)
         delivery_id = self._next_delivery_id
@@ -168,7 +167,7 @@ class Outbound:
         return self._send_piece(link)
 
     def _send_piece(self, link: SenderLink) -> int:
-        """Write one frame of the multi-frame delivery under way; returns its bytes."""
+        # Returns the bytes of one frame of the multi-frame delivery under way.
         partial = link.partial
         assert partial is not None
         performative = Transfer(
@@ -220,16 +219,18 @@ class Outbound:
 
     @property
     def next_delivery_id(self) -> int:
-        """Of the delivery that is sent next."""
+        """The delivery-id of the next delivery."""
         return self._next_delivery_id
 
     def name_transaction(self, link: SenderLink, txn_id: bytes | None) -> None:
-        """What the link sends from now on is acquired in a transaction, or in none (part 4, 4.4.3)."""
+        """Acquire later deliveries of the link in a transaction, or in none (part 4, 4.4.3)."""
         link.txn_id = txn_id
         link.head = TransferHead(self._channel, link.handle, settled=link.settled, txn_id=txn_id)
 
     def abort(self, link: SenderLink, marker: object) -> None:
-        """Give up the delivery that has begun and not ended; the marker is reached when the peer is told."""
+        """Abort the delivery that has begun and not ended; the marker is reached when the abort is
+        written.
+        """
         assert link.partial is not None
         link.partial.abort()
         self.unsettled.pop(link.partial.delivery_id, None)
@@ -237,7 +238,7 @@ class Outbound:
         self._enqueue(link)
 
     def queue_marker(self, link: SenderLink, marker: object) -> None:
-        """Ask for a `MarkerReached` once everything handed over before has been written."""
+        """Request a `MarkerReached` after everything handed over before has been written."""
         link.pending.append(marker)
         self._enqueue(link)
 
@@ -247,17 +248,17 @@ class Outbound:
             self.turns.append(link)
 
     def pump(self, budget_bytes: int) -> tuple[int, list[PumpEvent], tuple[SenderLink, AmqpLinkError] | None]:
-        """Write transfers of the links in turn, as far as windows and budget allow.
+        """Write transfers of the links in rotation, as far as windows and budget allow.
 
-        Stops at a marker, so that what its owner writes then stands in its right place: call again
-        until no event comes back.
+        Stops at a marker, so that the frames that its owner writes then are in the right place: call again
+        until no event is returned.
 
         Args:
             budget_bytes: bytes of transfers to write; exceeded by less than one frame.
 
         Returns:
-            Bytes of transfers written, what the owner needs to know, and a link that must be detached
-            because its next delivery is larger than its peer takes.
+            Bytes of transfers written, events for the owner, and a link that must be detached because its
+                next delivery is larger than its peer takes.
         """
         written = 0
         events: list[PumpEvent] = []
@@ -284,14 +285,14 @@ class Outbound:
         return written, events, None
 
     def close(self) -> None:
-        """Our end is written: no transfer may stand behind it (2.5.5)."""
+        """Stop sending after our end, which no transfer may follow (2.5.5)."""
         self._closed = True
         for link in self.turns:
             link.queued = False
         self.turns.clear()
 
     def drop(self, link: SenderLink) -> list[tuple[int, Parts]]:
-        """The link is gone: forget what is unsettled on it, give back what was not begun."""
+        """Remove the unsettled deliveries of a link that is gone; return those that were not begun."""
         if link.queued:
             self.turns.remove(link)
             link.queued = False

@@ -15,39 +15,39 @@ _MODULUS: Final = 0x1_0000_0000
 
 
 def add(serial: int, distance: int) -> int:
-    """The number `distance` steps after `serial`.
+    """Return the number `distance` steps after `serial`.
 
-    RFC 1982 defines the sum for distances up to 2**31 - 1 only, but link-credit and windows may be
-    any uint (a client may grant 2**32 - 1), so any distance is taken modulo 2**32 here.
+    RFC 1982 defines the sum for distances up to 2**31 - 1 only, but link-credit and windows may be any uint
+    (a client may grant 2**32 - 1), so any distance is taken modulo 2**32 here.
     """
     return (serial + distance) & MASK
 
 
 def diff(a: int, b: int) -> int:
-    """Signed distance from `b` to `a`, so that ``add(b, diff(a, b)) == a``.
+    """Return the signed distance from `b` to `a`, so that ``add(b, diff(a, b)) == a``.
 
-    The result is in -2**31 .. 2**31 - 1. RFC 1982 leaves a distance of exactly 2**31 undefined;
-    here it is -2**31, that is "`a` lies behind `b`", the reading that never grants anything.
+    The result is in -2**31 .. 2**31 - 1. RFC 1982 leaves a distance of exactly 2**31 undefined; here it is
+    -2**31, that is "`a` is behind `b`", the reading that never grants anything.
     """
     distance = (a - b) & MASK
     return distance - _MODULUS if distance & _HALF else distance
 
 
 def less(a: int, b: int) -> bool:
-    """Whether `a` comes before `b`."""
+    """Return whether `a` comes before `b`."""
     return diff(a, b) < 0
 
 
 def limit_left(base: int, allowance: int, position: int) -> int:
-    """How much of an allowance is left: ``base + allowance - position``, not below 0 and a uint.
+    """Return how much of an allowance is left: ``base + allowance - position``, not below 0 and a uint.
 
-    This is the formula of link-credit (section 2.6.7) and of remote-incoming-window (section
-    2.5.6). The allowance may be any uint: the subtraction is made on the signed distance between
-    the two sequence numbers and the allowance added to it, so that 2**32 - 1 works as it should.
+    This is the formula of link-credit (section 2.6.7) and of remote-incoming-window (section 2.5.6). The
+    allowance may be any uint: the subtraction is made on the signed distance between the two sequence numbers
+    and the allowance added to it, so that 2**32 - 1 works as well.
 
     Args:
         base: sequence number up to which the peer had counted when it granted.
-        allowance: 0 .. 2**32 - 1, what it granted from there on.
+        allowance: 0 .. 2**32 - 1, granted from there on.
         position: our own sequence number now.
     """
     left = allowance - diff(position, base)
@@ -59,7 +59,7 @@ def limit_left(base: int, allowance: int, position: int) -> int:
 def ranges(serials: Iterable[int]) -> list[tuple[int, int]]:
     """Group serials into contiguous inclusive ranges in serial order, across the wrap.
 
-    All serials must lie within 2**31 of each other.
+    All serials must be within 2**31 of each other.
     """
     items = list(serials)
     if not items:

@@ -1,13 +1,13 @@
-"""One AMQP 1.0 session end: part 2, sections 2.5 and 2.6. The conductor of the engine.
+"""One AMQP 1.0 session end: part 2, sections 2.5 and 2.6. It drives the other parts of the engine.
 
-Takes frame bodies in (`receive`), reports `events` and gives frames out (`take_output`). Orders are given
-to its parts: `links` (attach, accept, refuse, detach), `inbound` (deliveries that came, and their credit),
-`outbound` (deliveries to send) and `settling` (outcomes in both directions). It owns the session's windows
-(`windows.py`), and knows no broker and no queue; either role may be played.
+Frame bodies go in (`receive`); `events` and frames (`take_output`) come out. Commands are given to its parts:
+`links` (attach, accept, refuse, detach), `inbound` (deliveries that came, and their credit), `outbound`
+(deliveries to send) and `settling` (outcomes in both directions). It owns the session's windows
+(`windows.py`), does not involve brokers or queues, and serves either role.
 
-The peer's faults are translated here: an `AmqpLinkError` raised while a link's frame is handled
-detaches that link, an `AmqpSessionError` ends the session, and an `AmqpConnectionError` leaves
-`receive` for the owner, which must close the connection.
+The peer's faults are handled here: an `AmqpLinkError` raised while a link's frame is handled detaches that
+link, an `AmqpSessionError` ends the session, and an `AmqpConnectionError` leaves `receive` for the owner,
+which must close the connection.
 """
 
 from __future__ import annotations
@@ -66,17 +66,16 @@ class Session:
 
     Attributes:
         channel: our channel number, on which `take_output` frames go.
-        state: see `SessionState`.
         incoming: the window for transfers from the peer.
         outgoing: the window for transfers to the peer.
-        links: those with a handle; how they come and go.
+        links: the links with a handle.
         inbound: deliveries from the peer.
         outbound: deliveries to the peer.
         settling: outcomes, in both directions.
-        held: frames for links whose owners cannot answer yet.
+        held: frames for links that their owners cannot accept yet.
         remote_begin: the peer's begin, None before it.
-        on_fault: called with each error that the peer is told, its link (None: the session has ended with
-            it), and whether that link's attach was refused.
+        on_fault: called with each error sent to the peer, its link (None: the session has ended with it), and
+            whether that link's attach was refused.
     """
 
     def __init__(
@@ -97,8 +96,7 @@ class Session:
             handle_max: largest handle we accept, 0 .. 2**32 - 1.
             frame_size_max: bytes, the largest frame that the *peer* takes.
             window_closed: begin with the incoming-window held closed (an alarm is on).
-            unfinished: what the sessions of this connection hold of deliveries that are not whole; None:
-                there is no bound.
+            unfinished: bounds the incomplete deliveries of all sessions of this connection; None: no bound.
         """
         self.channel = channel
         self.state = SessionState.UNMAPPED
@@ -123,7 +121,7 @@ class Session:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing but the peer's end, if that, is still expected."""
+        """Whether at most the peer's end is still expected."""
         return self.state not in (SessionState.MAPPED, SessionState.BEGIN_SENT, SessionState.BEGIN_RECEIVED)
 
     @property
@@ -133,7 +131,7 @@ class Session:
 
     @property
     def tap(self) -> FrameTap | None:
-        """What listens to this session; None: nothing does."""
+        """The observer of this session's frames; None: there is none."""
         return self._output.tap
 
     @tap.setter
@@ -142,11 +140,11 @@ class Session:
 
     @property
     def unsettled(self) -> int:
-        """Deliveries that are not settled, in both directions."""
+        """The number of unsettled deliveries, in both directions."""
         return len(self.inbound.unsettled) + len(self.outbound.unsettled)
 
     def take_output(self) -> list[bytes | memoryview]:
-        """The bytes to write now, in pieces to be joined: dispositions first, then the rest.
+        """Return the bytes to write now, in pieces to be joined: dispositions first, then the rest.
 
         Dispositions are collected until this call, so call it once per batch.
         """
@@ -156,11 +154,7 @@ class Session:
     # --- begin and end ----------------------------------------------------------------------------
 
     def begin(self, *, properties: Any = None) -> None:
-        """Send begin: as the answer to the peer's, or first.
-
-        Args:
-            properties: of the begin.
-        """
+        """Send begin: as the answer to the peer's, or first."""
         answer = self.state is SessionState.BEGIN_RECEIVED
         self._move(SessionInput.SEND_BEGIN)
         self._output.write(
@@ -176,11 +170,10 @@ class Session:
         self.incoming.flow_due = False
 
     def receive_begin(self, channel: int, begin: Begin) -> None:
-        """Take the peer's begin over, whichever came first.
+        """Apply the peer's begin, whichever came first.
 
         Args:
             channel: the peer's channel.
-            begin: its performative.
         """
         self._move(SessionInput.RECEIVE_BEGIN)
         self._remote_channel = channel
@@ -219,14 +212,14 @@ class Session:
         return self._each(self.held.release(link), self._on_link_frame)
 
     def receive_each(self, items: Sequence[object]) -> Iterator[SessionEvent]:
-        """Handle frame bodies of this session in order, each event as soon as it is known.
+        """Handle frame bodies of this session in order, and yield each event at once.
 
-        The owner acts on an event before it asks for the next, so that what it does (answer an attach,
-        refuse a message) has its effect on the frames behind. A fault comes after the events of what
-        stood in front of it, and only if the owner has not ended the link or the session by then.
+        The owner must act on an event before it requests the next, so that its action (answer an attach,
+        refuse a message) takes effect on the frames behind. A fault comes after the events of the frames
+        before it, and only if the owner has not ended the link or the session by then.
 
         Raises:
-            AmqpConnectionError: the peer broke a rule whose scope is the connection.
+            AmqpConnectionError: the peer broke a rule with the connection as its scope.
         """
         return self._each(items, self._handle)
 
@@ -249,7 +242,7 @@ class Session:
             rest, self._rest = self._rest, None
             yield from events
             if rest is not None:
-                # By ones: how many can go together would have to be found anew after each.
+                # One by one: how many can go together would have to be determined anew after each.
                 yield from self._each(list(ones_of_run(rest)), self._on_link_frame)
             if faulty is not None and faulty[0].attached and not self.ended:
                 link, link_fault = faulty
@@ -307,7 +300,7 @@ class Session:
         self._on_link_frame(frame, events)
 
     def _on_link_frame(self, frame: LinkFrame, events: list[SessionEvent]) -> None:
-        """What a frame means to its link; what it means to the session is done with."""
+        # The session's part of the frame is already handled.
         if self.held.by_remote and self.held.take(frame):
             return
         match frame:
@@ -335,7 +328,7 @@ class Session:
                 assert_never(frame)
 
     def _receiver(self, handle: int) -> ReceiverLink | None:
-        """The receiver link for a transfer; None when its frames are to be discarded."""
+        # None when the link's frames are to be discarded.
         link = self.links.by_remote.get(handle)
         if link is None:
             raise AmqpSessionError(Condition.UNATTACHED_HANDLE, f"Unknown link handle: {handle}")
@@ -380,7 +373,7 @@ class Session:
         events.append(LinkFlowed(link, flow))
 
     def _follow_sender(self, link: ReceiverLink, delivery_count: int) -> None:
-        """A sender that drained has advanced its delivery-count: the credit is used up to there."""
+        # A sender that drained has advanced its delivery-count: the credit is used up to there.
         credit = link.credit
         if diff(delivery_count, credit.delivery_count) > 0:
             credit.follow(delivery_count)
@@ -396,7 +389,7 @@ class Session:
     # --- flow -------------------------------------------------------------------------------------
 
     def send_session_flow(self) -> None:
-        """Tell the peer the session's windows, no link."""
+        """Send the session's windows in a flow without a link."""
         self._output.write(self._flow())
         self.incoming.flow_due = False
 
@@ -409,13 +402,13 @@ class Session:
         echo: bool = False,
         properties: Any = None,
     ) -> None:
-        """Tell the peer the link's state as it is now, with the session's.
+        """Send the present state of the link and the session in a flow.
 
         Args:
             link: an attached link.
             available: sender links: deliveries that could be sent if there were credit.
             drain: sender links repeat the receiver's last value; None takes it from the link.
-            echo: ask the peer for its state.
+            echo: request the peer's state.
             properties: link state properties.
         """
         flow = self._flow()
@@ -434,12 +427,12 @@ class Session:
         self._output.write(flow)
 
     def drained(self, link: SenderLink, *, available: int, properties: Any = None) -> None:
-        """End a drain: forfeit what credit is left and tell the peer in one flow."""
+        """End a drain: forfeit the remaining credit and notify the peer in one flow."""
         link.credit.forfeit()
         self.send_flow(link, available=available, drain=True, properties=properties)
 
     def grant(self, link: ReceiverLink, credit: int, *, drain: bool = False, echo: bool = False) -> None:
-        """Set a receiver link's credit by hand and tell the peer."""
+        """Set a receiver link's credit by hand and notify the peer."""
         link.credit.grant(credit)
         link.drain = drain
         self.send_flow(link, echo=echo)
@@ -454,9 +447,9 @@ class Session:
         )
 
     def _flush(self) -> None:
-        """Write what was collected: outcomes, then grants, then the session's own window."""
+        # The order: outcomes, then grants, then the session's own window.
         if self.state not in (SessionState.MAPPED, SessionState.END_RECEIVED):
-            self.settling.forget()  # nothing may stand behind our end (2.5.5)
+            self.settling.forget()  # no frame may follow our end (2.5.5)
             return
         self.settling.flush()
         if self.state is SessionState.END_RECEIVED:
@@ -478,9 +471,9 @@ class Session:
     # --- deliveries out ---------------------------------------------------------------------------
 
     def pump(self, budget_bytes: int) -> tuple[int, list[PumpEvent]]:
-        """Write transfers of the links in turn; see `sending.Outbound.pump`.
+        """Write transfers of the links in rotation; see `sending.Outbound.pump`.
 
-        Call again until no event comes back.
+        Call again until no event is returned.
         """
         written, events, failed = self.outbound.pump(budget_bytes)
         if failed is not None:

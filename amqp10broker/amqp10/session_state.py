@@ -1,4 +1,4 @@
-"""The states of a session end and the table by which it moves: part 2, section 2.5.5."""
+"""The states of a session end and their transition table: part 2, section 2.5.5."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 
 class SessionState(Enum):
-    """Section 2.5.5."""
+    """The states of section 2.5.5."""
 
     UNMAPPED = auto()
     BEGIN_SENT = auto()
@@ -16,11 +16,11 @@ class SessionState(Enum):
     END_SENT = auto()
     END_RECEIVED = auto()
     DISCARDING = auto()
-    """We ended with an error; everything but the peer's end is thrown away."""
+    """We ended with an error; everything but the peer's end is discarded."""
 
 
 class SessionInput(Enum):
-    """What moves a session end."""
+    """The inputs of a session end's state machine."""
 
     SEND_BEGIN = auto()
     RECEIVE_BEGIN = auto()

@@ -14,7 +14,7 @@ from amqp10broker.amqp10.serial import MASK, diff
 
 
 class Settling:
-    """Who has said what about which delivery of a session."""
+    """The outcomes of a session's deliveries, by either end."""
 
     __slots__ = ("_of_received", "_of_sent", "_output", "_received", "_sent")
 
@@ -25,11 +25,11 @@ class Settling:
         received: dict[int, ReceiverLink],
         sent: dict[int, tuple[SenderLink, int]],
     ) -> None:
-        """Keep outcomes for one session.
+        """Begin without outcomes.
 
         Args:
             channel: our channel.
-            output: where frames go.
+            output: takes frames.
             received: the unsettled map of deliveries that we received.
             sent: the unsettled map of deliveries that we sent.
         """
@@ -40,14 +40,14 @@ class Settling:
         self._of_sent = Settlements(channel, Role.SENDER)
 
     def on_disposition(self, performative: Disposition, events: list[SessionEvent]) -> None:
-        """One disposition of the peer."""
+        """Handle one disposition of the peer."""
         last = performative.first if performative.last is None else performative.last
         self._update(
             performative.role, performative.settled, performative.state, [(performative.first, last)], events
         )
 
     def on_run(self, run: DispositionRun, events: list[SessionEvent]) -> None:
-        """Neighbouring dispositions of the peer."""
+        """Handle adjacent dispositions of the peer."""
         self._update(run.role, run.settled, run.state, run.spans, events)
 
     def _update(
@@ -87,7 +87,7 @@ class Settling:
     def settle_received(
         self, delivery_ids: Sequence[int], state: State | None, *, settled: bool = True
     ) -> None:
-        """Tell the peer the outcome of deliveries that we received."""
+        """Send the outcome of deliveries that we received to the peer."""
         if settled:
             pop = self._received.pop
             for delivery_id in delivery_ids:
@@ -95,18 +95,17 @@ class Settling:
         self._of_received.add(delivery_ids, state, settled=settled)
 
     def settle_sent(self, delivery_ids: Sequence[int], state: Outcome | None) -> None:
-        """Settle deliveries that we sent, after the peer told their state without settling."""
+        """Settle deliveries that we sent, after the peer stated their outcome without settling."""
         pop = self._sent.pop
         for delivery_id in delivery_ids:
             pop(delivery_id, None)
         self._of_sent.add(delivery_ids, state, settled=True)
 
     def tell_sent(self, link: SenderLink, keys: Collection[int], state: Outcome) -> list[int]:
-        """Tell the state of deliveries that we sent and the peer has not settled; it still has to.
+        """Send the state of deliveries that we sent and the peer has not settled; it still has to.
 
         Args:
-            link: which link.
-            keys: of its deliveries; those that are not unsettled are passed over.
+            keys: of its deliveries; those that are settled are ignored.
             state: theirs from now on.
 
         Returns:
@@ -117,7 +116,7 @@ class Settling:
         return ids
 
     def forget(self) -> None:
-        """Nobody is to hear of the outcomes decided so far."""
+        """Drop the outcomes decided so far."""
         self._of_received.clear()
         self._of_sent.clear()
 
@@ -130,7 +129,7 @@ class Settling:
 
 
 def _known(unsettled: dict[int, Any], first: int, last: int) -> Iterable[int]:
-    """Ids of `first` .. `last` worth looking up, ascending; never more than are in the map."""
+    # Ascending, and never more than are in the map, whatever range the peer sends.
     span = diff(last, first)
     if span < 0:
         return ()

@@ -1,4 +1,4 @@
-"""Over values without building them: the walking half of the AMQP 1.0 codec. Import it from `codec`."""
+"""Skipping values without building them: the walking part of the AMQP 1.0 codec. Import it from `codec`."""
 
 from __future__ import annotations
 
@@ -32,9 +32,8 @@ Skipper = Callable[[bytes, int, int, int], int]
 def skip(data: bytes, pos: int = 0, end: int | None = None) -> int:
     """Walk over one value without building it, and return the position after it.
 
-    Accepts and refuses exactly what `decode` does: texts and the uniqueness of map keys are checked too.
-
-    Args and raises: as `decode`.
+    Accepts and refuses exactly the same bytes as `decode`: texts and the uniqueness of map keys are checked
+    too. Args and raises: as `decode`.
     """
     if end is None:
         end = len(data)
@@ -69,7 +68,7 @@ def _skip_binary32(data: bytes, pos: int, end: int, depth: int) -> int:
 
 
 def _skip_string8(data: bytes, pos: int, end: int, depth: int) -> int:
-    """Text in ASCII needs no decoding to be known as UTF-8; the reader looks at any other."""
+    # ASCII is valid UTF-8 without decoding; the reader checks any other text.
     start, stop = extent8(data, pos, end, "string")
     if not data[start:stop].isascii():
         read_string8(data, pos, end, depth)
@@ -119,7 +118,7 @@ def _skip_map32(data: bytes, pos: int, end: int, depth: int) -> int:
 
 
 def _skip_pairs(data: bytes, pos: int, stop: int, count: int, depth: int) -> int:
-    """Keys are built after all, since they must differ; values are walked over."""
+    # Keys are built after all, since they must differ; values are walked over.
     if count & 1:
         raise DecodeError(f"map at offset {pos} has an odd count of {count}")
     check_room("map", pos, stop, count, depth)
@@ -178,7 +177,7 @@ _SKIPPERS[0xD1] = _skip_map32
 _SKIPPERS[0xE0] = _skip_array8
 _SKIPPERS[0xF0] = _skip_array32
 
-# The width of content that cannot be wrong, or -1 where a skipper must look at it.
+# The width of content without invalid values, or -1 where a skipper must check it.
 _OPAQUE_WIDTHS: Final = [
     width if width >= 0 and code < 0xA0 and TYPE_NAMES[code] != "char" and code != 0x56 else -1
     for code, width in enumerate(WIDTHS_MIN)

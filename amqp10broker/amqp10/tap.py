@@ -1,7 +1,7 @@
-"""What listens to the frames of one session, if anything does.
+"""The interface of observers of one session's frames.
 
-A tap is told of frames where the engine counts them, in the engine's own batches: a run of a thousand
-transfers is one call. A tap that reads the bytes of a connection again would pay for each frame.
+A tap is called where the engine counts frames, in the engine's own batches: a run of a thousand transfers is
+one call. A tap that reads the bytes of a connection again would have a cost for each frame.
 """
 
 from __future__ import annotations
@@ -12,30 +12,29 @@ from amqp10broker.amqp10.link import SenderLink
 
 
 class FrameTap(Protocol):
-    """Told of frames in the order in which they count; must not raise."""
+    """Called for frames in the order in which they take effect; must not raise."""
 
     def received(self, item: object) -> None:
-        """A frame body of the peer, or a run of them, as `Session.receive` takes it; it is handled next."""
+        """Handle a frame body of the peer, or a run of them as `Session.receive` takes it, before the session
+        does.
+        """
 
     def sent(self, frame: bytes) -> None:
-        """A frame without payload was written."""
+        """Handle a frame without payload that was written."""
 
     def sent_run(self, link: SenderLink, first_id: int, deliveries: int, head: bytes) -> None:
-        """Deliveries of one frame each were written.
+        """Handle deliveries of one frame each that were written.
 
         Args:
-            link: theirs.
             first_id: delivery-id of the first; those of the others follow it.
             deliveries: how many.
             head: the first frame, up to its payload.
         """
 
     def sent_piece(self, link: SenderLink, delivery_id: int, head: bytes, *, first: bool, last: bool) -> None:
-        """A frame of a delivery that takes several was written.
+        """Handle a written frame of a delivery that takes several.
 
         Args:
-            link: its link.
-            delivery_id: of the delivery.
             head: the frame, up to its payload.
             first, last: of the delivery's frames.
         """

@@ -1,12 +1,11 @@
-"""The transfer performative at speed (part 2, section 2.7.5), both ways.
+"""Fast paths for the transfer performative (part 2, section 2.7.5), both ways.
 
-Reading: a `TransferLayout` is what two transfers of one sender have in common, learned from the
-first and checked, byte for byte, on every later one; what differs is delivery-id, delivery-tag and
-payload. Writing: a `TransferHead` is one sender link's frame head with the same two gaps.
+Reading: a `TransferLayout` is the common part of two transfers of one sender, learned from the first and
+checked, byte for byte, on every later one; delivery-id, delivery-tag and payload may differ. Writing: a
+`TransferHead` is one sender link's frame head with the same two gaps.
 
-Measured on CPython 3.11 (docs/adr/0003): decoding takes 1.1 us a frame by the generated tables, 0.4 by
-a learned layout, cutting the frame out included; encoding 1.5 us by the generated class, 0.1 by a
-head.
+Measured on CPython 3.11: decoding takes 1.1 us a frame by the generated tables, 0.4 by a learned layout,
+cutting the frame out included; encoding 1.5 us by the generated class, 0.1 by a head.
 """
 
 from __future__ import annotations
@@ -26,15 +25,14 @@ _VBIN8: Final = 0xA0
 KEY8_BYTES: Final = 13
 """Bytes 4..16 of the frame: doff, type, channel, descriptor, list8 head, handle or role, delivery-id code."""
 KEY32_BYTES: Final = 19
-"""The same for a list32, whose head is six bytes longer."""
+"""The same for a list32, which has a head longer by six bytes."""
 
 
 class TransferRun:
-    """Neighbouring single-frame transfers of one layout: one channel, link, format, settled flag and
-    transaction.
+    """Adjacent single-frame transfers of one channel, link, format, settled flag and transaction.
 
-    A plain slotted class that is filled while parsing: one per run, and the three lists cost 0.1 us
-    a transfer, against 0.3 us for a record of each transfer.
+    A plain slotted class that is filled while parsing: one per run, and the three lists cost 0.1 us a
+    transfer, against 0.3 us for a record of each transfer.
     """
 
     __slots__ = ("delivery_ids", "handle", "message_format", "payloads", "settled", "tags", "txn_id")
@@ -52,7 +50,9 @@ class TransferRun:
 
 
 def handles_of(items: Sequence[object]) -> set[int] | None:
-    """Whose transfers these are; None if there is anything else among them, or a part of a transaction."""
+    """Return the handles of transfers; None if the items include anything else, or a part of a
+    transaction.
+    """
     handles: set[int] = set()
     for item in items:
         if type(item) is not TransferRun or item.txn_id is not None:
@@ -62,7 +62,7 @@ def handles_of(items: Sequence[object]) -> set[int] | None:
 
 
 def by_link(runs: Sequence[TransferRun]) -> list[TransferRun]:
-    """The same transfers, those of each link in their order and together as far as they are alike."""
+    """Group the transfers by link, in the order of each link, and merged where they are alike."""
     result: list[TransferRun] = []
     last: dict[int, TransferRun] = {}
     for run in runs:
@@ -87,10 +87,10 @@ class TransferFrame:
 
 
 class TransferLayout:
-    """What the transfers of one sender share; see the module's head.
+    """The common part of the transfers of one sender.
 
     Attributes:
-        unpack_from: gives size, delivery-id, constructor and length of the tag, tag, suffix.
+        unpack_from: returns size, delivery-id, constructor and length of the tag, tag, suffix.
         tag_code: expected constructor and length byte of the tag.
         suffix: expected bytes of the fields after the tag.
         head_bytes: from the start of the frame to its payload.
@@ -130,15 +130,15 @@ class TransferLayout:
 
 
 LIST32: Final = TransferLayout(Struct(">I").unpack_from, b"", b"", 1 << 62, 0, Transfer(handle=0))
-"""Stands at a short key whose frames use a list32: the reader looks again with the longer key."""
+"""The entry of a short key for frames that use a list32: the reader looks again with the longer key."""
 
 
 def learn(buf: bytes, pos: int, transfer: Transfer, payload_pos: int) -> dict[bytes, TransferLayout] | None:
-    """The layout of a transfer frame just decoded, under the keys by which the reader finds it.
+    """Return the layout of a transfer frame just decoded, under the keys by which the reader finds it.
 
-    Only a complete, ordinary delivery is worth a layout: with delivery-id and tag, `more` false,
-    no state but a transaction, and none of resume, aborted, rcv-settle-mode. Each transaction has a layout
-    of its own, which takes the place of the one before.
+    Only a complete, ordinary delivery is worth a layout: with delivery-id and tag, `more` false, no state but
+    a transaction, and none of resume, aborted, rcv-settle-mode. Each transaction has a layout of its own,
+    which takes the place of the one before.
 
     Args:
         buf: the bytes that hold the frame.
@@ -203,7 +203,7 @@ def _is_posting(state: object) -> bool:
 
 
 def encode_uint(value: int) -> bytes:
-    """Smallest encoding of a uint."""
+    """Encode a uint in the fewest bytes."""
     if value == 0:
         return b"\x43"
     if value < 256:
@@ -214,8 +214,8 @@ def encode_uint(value: int) -> bytes:
 class TransferHead:
     """Frame heads for the single-frame deliveries of one sender link.
 
-    ``pack(size, before, delivery_id, between, tag, after)`` gives the whole head; `size` is
-    `head_bytes` plus the payload's length. The tag is the 4-byte big-endian delivery key.
+    ``pack(size, before, delivery_id, between, tag, after)`` returns the whole head; `size` is `head_bytes`
+    plus the payload's length. The tag is the 4-byte big-endian delivery key.
     """
 
     __slots__ = ("after", "before", "between", "head_bytes", "pack")
@@ -246,12 +246,12 @@ class TransferHead:
 
 
 def delivery_tag(key: int) -> bytes:
-    """The tag that stands for a delivery key: 4 bytes big-endian, 8 above 2**32 - 1."""
+    """Return the tag of a delivery key: 4 bytes big-endian, 8 above 2**32 - 1."""
     return key.to_bytes(4 if key <= 0xFFFF_FFFF else 8, "big")
 
 
 def payload_bytes(items: Sequence[object]) -> int:
-    """Payload of the transfers among frame bodies."""
+    """Return the bytes of payload of the transfers among frame bodies."""
     total = 0
     for item in items:
         if type(item) is TransferRun:

@@ -1,11 +1,11 @@
 """Python values for the AMQP 1.0 types that Python lacks (part 1, section 1.6).
 
-The codec maps null, boolean, string, binary, double, uuid, list and map to None, bool, str, bytes,
-float, UUID, list and dict. Every other AMQP type has a class here. The numbers and texts are subclasses
-of int, float and str: they compare and hash by value alone, so ``UInt(1) == ULong(1) == 1`` and
-``Symbol("a") == "a"``. The class decides how a value travels.
+The codec maps null, boolean, string, binary, double, uuid, list and map to None, bool, str, bytes, float,
+UUID, list and dict. Every other AMQP type has a class here. The numbers and texts are subclasses of int,
+float and str: they compare and hash by value alone, so ``UInt(1) == ULong(1) == 1`` and ``Symbol("a") ==
+"a"``. The class determines the encoding.
 
-A plain Python int travels as long, a float as double, a str as string.
+A plain Python int is encoded as long, a float as double, a str as string.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from amqp10broker.dataclass import dataclass
 # ones from exhausting the stack of the recursive readers and writers.
 DEPTH_MAX: Final = 64
 
-# Items of width 0 (null, true, uint0, list0 ...) cost no bytes, so an array of 2**32 - 1 of them
-# would fit in ten. Nobody sends such arrays: booleans go with constructor 0x56. The limit bounds
-# what four bytes can make us allocate to 0.5 kB.
+# Items of width 0 (null, true, uint0, list0 ...) cost no bytes, so an array of 2**32 - 1 of them would fit in
+# ten. Real messages have no such arrays: booleans go with constructor 0x56. The limit bounds the allocation
+# that four bytes can cause to 0.5 kB.
 ZERO_WIDTH_ITEMS_MAX: Final = 64
 
 
@@ -64,9 +64,8 @@ class Char(str):
 
 
 class _Integer(int):
-    """An int of a fixed width. The decoder, which has read that many bits, calls ``int.__new__`` and
-    skips the check."""
-
+    # An int of a fixed width. The decoder, which has read that many bits, calls ``int.__new__`` and skips the
+    # check.
     __slots__ = ()
     MIN: ClassVar[int]
     MAX: ClassVar[int]
@@ -158,7 +157,7 @@ _BINARY32 = struct.Struct(">f")
 
 
 class Float(float):
-    """A 32-bit binary floating point number. The value given is rounded to the nearest one.
+    """A 32-bit binary floating point number. The value is rounded to the nearest one.
 
     Raises:
         EncodeError: the value is finite and too large for 32 bits.
@@ -180,13 +179,8 @@ class Float(float):
 
 @dataclass(frozen=True, slots=True)
 class _Decimal:
-    """An IEEE 754-2008 decimal as it travels. Kept as bytes: the broker passes decimals on and never
-    computes with them.
-
-    Raises:
-        EncodeError: `raw` has another length than the type.
-    """
-
+    # An IEEE 754-2008 decimal in its encoded form: the broker passes decimals on and never computes with
+    # them.
     raw: bytes
     """Big-endian, binary integer decimal encoding."""
 
@@ -199,22 +193,16 @@ class _Decimal:
 
 @dataclass(frozen=True, slots=True)
 class Decimal32(_Decimal):
-    """A 32-bit decimal."""
-
     WIDTH: ClassVar[int] = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Decimal64(_Decimal):
-    """A 64-bit decimal."""
-
     WIDTH: ClassVar[int] = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Decimal128(_Decimal):
-    """A 128-bit decimal."""
-
     WIDTH: ClassVar[int] = 16
 
 
@@ -222,7 +210,7 @@ class Decimal128(_Decimal):
 # all the same.
 @dataclass(slots=True, unsafe_hash=True)
 class Described:
-    """A value and the descriptor that says what it means (section 1.3.1)."""
+    """A value and the descriptor that determines its meaning (section 1.3.1)."""
 
     descriptor: Any
     """A `Symbol`, or a `ULong` of which the upper 32 bits are a vendor id; any other value is reserved."""
@@ -231,10 +219,10 @@ class Described:
 
 @dataclass(slots=True, unsafe_hash=True)
 class Array:
-    """Values that share one constructor (section 1.6.24). Build one with `codec.array_of` unless the
-    code matters.
+    """Values that share one constructor (section 1.6.24). Build one with `codec.array_of` unless the code
+    matters.
 
-    The constructor is kept as it was read, so that an empty array still says of what it is empty.
+    The constructor is stored as it was read, so that an empty array retains its type.
     """
 
     constructor: int
@@ -242,7 +230,7 @@ class Array:
     items: tuple[Any, ...] = ()
     """The items, without their descriptors; arrays if this is an array of arrays."""
     descriptors: tuple[Any, ...] = ()
-    """Descriptors that every item has, outermost first; usually none or one."""
+    """Descriptors of every item, outermost first; usually none or one."""
 
     def __len__(self) -> int:
         return len(self.items)
@@ -253,10 +241,10 @@ class Array:
 
 @dataclass(frozen=True, slots=True)
 class Map:
-    """A map with keys that a dict cannot hold apart (section 1.6.23).
+    """A map with keys that a dict cannot distinguish (section 1.6.23).
 
-    Decoding gives a dict wherever it can. It gives this when two keys are equal in Python and differ in
-    AMQP (uint 1 and ulong 1, string "a" and symbol "a"), or when a key cannot be hashed (a list).
+    Decoding gives a dict wherever it can. It gives this when two keys are equal in Python and differ in AMQP
+    (uint 1 and ulong 1, string "a" and symbol "a"), or when a key cannot be hashed (a list).
     """
 
     pairs: tuple[tuple[Any, Any], ...] = ()
@@ -266,11 +254,11 @@ class Map:
         return len(self.pairs)
 
     def items(self) -> tuple[tuple[Any, Any], ...]:
-        """The pairs, as `dict.items` gives them."""
+        """Return the pairs, as `dict.items` does."""
         return self.pairs
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """The value under the key that is equal and of the same Python type, else `default`."""
+        """Return the value of the key that is equal and of the same Python type, else `default`."""
         for other, value in self.pairs:
             if type(other) is type(key) and other == key:
                 return value

@@ -1,4 +1,4 @@
-"""Deliveries of several transfers that are not whole, and frames that are held: their bytes are bounded.
+"""The bound on bytes of incomplete deliveries of several transfers, and of held frames.
 
 Credit counts deliveries and the window counts frames, and neither counts bytes: without this a client could
 have begun a message of the largest size on each of its links.
@@ -12,13 +12,13 @@ from amqp10broker.amqp10.errors import AmqpSessionError, Condition
 from amqp10broker.budget import Budget
 
 FRAME_BYTES: Final = 64
-"""What keeping one frame costs beside its payload, so that empty ones are not kept for nothing."""
+"""The overhead of a stored frame beside its payload, so that empty ones are counted, too."""
 
 NO_LIMIT: Final = 2**63
 
 
 class Unfinished(Budget):
-    """One connection's, shared by its sessions: payloads kept, and `FRAME_BYTES` for each."""
+    """The bound of one connection, shared by its sessions: stored payloads, and `FRAME_BYTES` for each."""
 
     __slots__ = ()
 
@@ -26,13 +26,13 @@ class Unfinished(Budget):
         super().__init__(bytes_max, "on this connection")
 
     def keep(self, payload_bytes: int) -> int:
-        """Count one more frame that is kept.
+        """Count one more frame that is stored.
 
         Returns:
-            What to give back when it is not kept any more.
+            The size to release when it is not stored any more.
 
         Raises:
-            AmqpSessionError: it is too much; the session must be ended, and frees what its links hold.
+            AmqpSessionError: it is too much; the session must be ended, which frees the parts of its links.
         """
         held = payload_bytes + FRAME_BYTES
         if (short := self.take(held)) is not None:

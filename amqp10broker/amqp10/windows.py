@@ -1,7 +1,7 @@
 """Session windows: part 2, section 2.5.6. Flow control by transfer frames, below link credit.
 
-A window counts frames, not messages: a message cut into five frames uses five. Each side keeps both
-directions, because a session is bidirectional while a link is not.
+A window counts frames, not messages: a message cut into five frames uses five. Each side has both directions,
+because a session is bidirectional while a link is not.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ INITIAL_OUTGOING_ID: Final = 0
 class IncomingWindow:
     """How many transfer frames the peer may send us.
 
-    The window is opened to its full size again when half of it is used. While it is held closed (an
-    alarm), a margin of frames that were already on their way is tolerated.
+    The window is opened to its full size again when half of it is used. While it is held closed (an alarm), a
+    margin of frames that were already on their way is tolerated.
 
     Attributes:
         next_incoming_id: transfer-id expected next; None until the peer's begin arrived.
-        size: what the window is re-opened to.
+        size: the window is re-opened to this.
         left: frames the peer may still send; below 0 only within the margin of a closed window.
         closed: held closed.
-        flow_due: the window was re-opened or closed and the peer has not been told.
+        flow_due: the window was re-opened or closed and the peer has not been notified.
     """
 
     __slots__ = ("_margin", "closed", "flow_due", "left", "next_incoming_id", "size")
@@ -45,19 +45,19 @@ class IncomingWindow:
 
     @property
     def advertised(self) -> int:
-        """incoming-window as it stands in begin and flow."""
+        """The incoming-window for begin and flow."""
         return self.left if self.left > 0 else 0
 
     def allowance(self) -> int:
-        """Frames that may still come without a violation, or -1 for no limit.
+        """Return how many frames may still come without a violation, or -1 for no limit.
 
-        An open window is re-opened at half while frames are counted one after the other, so that
-        only a window held closed can be violated.
+        An open window is re-opened at half while frames are counted one after the other, so that only a
+        window held closed can be violated.
         """
         return max(0, self.left + self._margin) if self.closed else -1
 
     def count(self, frames: int) -> None:
-        """Count frames in; the caller has looked at `allowance` first."""
+        """Count frames in; the caller has checked `allowance` first."""
         if self.next_incoming_id is not None:
             self.next_incoming_id = (self.next_incoming_id + frames) & MASK
         if self.closed:
@@ -66,14 +66,14 @@ class IncomingWindow:
         half = self.size // 2
         left = self.left - frames
         if left <= half:
-            # As if counted one by one: full again at the half-way mark, then round and round.
+            # As if counted one by one: full again at the half-way mark, then repeatedly.
             past_mark = frames - max(1, self.left - half)
             left = self.size - past_mark % (self.size - half)
             self.flow_due = True
         self.left = left
 
     def violation(self) -> AmqpSessionError:
-        """The error for one frame more than `allowance`."""
+        """Return the error for one frame more than `allowance`."""
         return AmqpSessionError(
             Condition.WINDOW_VIOLATION,
             f"incoming window violation (tolerated excess transfers: {self._margin})",
@@ -83,13 +83,13 @@ class IncomingWindow:
         """Hold the window closed from now on; frames already sent to us are tolerated."""
         if not self.closed:
             self.closed = True
-            # What was granted under a larger size may be on its way as well.
+            # Frames granted under a larger size may be on their way as well.
             self._margin = max(self.size, self.left)
             self.left = 0
             self.flow_due = True
 
     def reopen(self) -> None:
-        """End of the alarm."""
+        """Open the window again after an alarm."""
         if self.closed:
             self.closed = False
             self._margin = 0
@@ -97,7 +97,7 @@ class IncomingWindow:
             self.flow_due = True
 
     def resize(self, size: int) -> None:
-        """Set what later re-openings give; at once if the new rule asks for one."""
+        """Set the size of later re-openings; re-open at once if the new rule requires it."""
         self.size = size
         if not self.closed and self.left <= size // 2:
             self.left = size
@@ -110,7 +110,7 @@ class OutgoingWindow:
     Attributes:
         next_outgoing_id: transfer-id of our next frame.
         remote_incoming_window: frames the peer can take now.
-        remote_outgoing_window: what the peer says it may still send; shown, never enforced.
+        remote_outgoing_window: frames the peer may still send by its own statement; shown, never enforced.
     """
 
     __slots__ = (
@@ -127,13 +127,12 @@ class OutgoingWindow:
         self.remote_outgoing_window = 0
 
     def spend(self, frames: int) -> None:
-        """Count frames sent."""
         assert frames <= self.remote_incoming_window, "a transfer outside the peer's window"
         self.next_outgoing_id = (self.next_outgoing_id + frames) & MASK
         self.remote_incoming_window -= frames
 
     def update(self, flow: Flow) -> None:
-        """Take over the session fields of a flow.
+        """Apply the session fields of a flow.
 
         Raises:
             AmqpSessionError: the peer claims frames that we have not sent.

@@ -5,7 +5,7 @@ limit is doubled, and remains if the rate rises; else it goes back. It shrinks w
 than when its size was last confirmed (a queue that does not follow), and when memory is tight. It is never
 below the default, and never above its bounds.
 
-Judged by epochs of some round trips, 100 ms at least, because shorter ones measure only noise; nothing here
+Judged by epochs of some round trips, 100 ms at least; nothing here
 is done once per message.
 """
 
