@@ -1,1 +1,1 @@
-"""Queues as state machines: commands in, effects out. No task, no clock, no protocol."""
+"""Queues as state machines: commands in, effects out. They have no task, no clock and no protocol."""

@@ -1,9 +1,9 @@
-"""What sessions and channels may ask of a queue.
+"""Commands that sessions and channels send to queues.
 
-Whoever asks has a `PeerId`; the queue gives its effects back under it. `PublisherRef`, `ConsumerRef` and
-`RequestRef` are values, equal on every node, with no object of the living room in them. Nobody changes
-a record after it was put; the four that are made per batch are not *declared* frozen, because that
-costs 0.3 us instead of 0.1 each, which counts when every message goes to another queue.
+A sender has a `PeerId`, under which the queue returns its effects. `PublisherRef`, `ConsumerRef` and
+`RequestRef` are values that are equal on every node and contain no object of the runtime. Records are not
+modified after they were sent; the four that are made per batch are not *declared* frozen, because that costs
+0.3 us instead of 0.1 each, which counts when every message goes to another queue.
 """
 
 from __future__ import annotations
@@ -18,59 +18,60 @@ from amqp10broker.message.message import Message
 from amqp10broker.queues.settings import QueueSettings
 
 ROOM_BYTES: Final = 2 * 1024 * 1024
-"""Contents that a consumer asks for at one time, beside a number of messages; the one that exceeds it is the
-last. So a consumer whose client does not read holds some megabytes, and not 256 of the largest messages."""
+"""Bytes of contents that a consumer requests at a time, beside a number of messages; the message that exceeds
+it is the last. So a consumer whose client does not read holds some megabytes, and not 256 of the largest
+messages.
+"""
 
 JOINED_MAX: Final = 4096
-"""Publishes are joined until they have so many messages."""
+"""Messages up to which publishes are joined."""
 
 NO_BOUND: Final = 2**63
-"""As many bytes as there are: who asks of its own program, and what old journals say."""
+"""No limit of bytes: for consumers inside the program, and for old journals."""
 
 
 class PeerId(NamedTuple):
-    """A session, a channel or whoever else asks queues, by a name that every node understands.
+    """The id of a session, channel or other client of queues, valid on every node.
 
-    Equal ids mean the same one, also after they went through bytes. Who has such an id here, and where its
-    mailbox is, only its own node knows.
+    Equal ids mean the same client, also after encoding. Only its own node maps the id to a mailbox.
     """
 
     node: int
     """Number of its node, u32; 0: of a node that is in no cluster."""
     incarnation: int
-    """Which start of that node it belongs to, u32: it grows."""
+    """Start of that node, u32, growing."""
     session: int
-    """Which one of that start, u64."""
+    """Number of the session in that start, u64."""
 
 
 class ConsumerRef(NamedTuple):
-    """One link or AMQP 0-9-1 consumer that consumes."""
+    """A consuming link or AMQP 0-9-1 consumer."""
 
     reply_to: PeerId
     handle: int
-    """Which of all that its session has at queues, u64."""
+    """Unique among the consumers, publishers and requests of its session, u64."""
 
 
 class PublisherRef(NamedTuple):
-    """One link that publishes, or one channel to this queue."""
+    """A publishing link, or a channel that publishes to this queue."""
 
     reply_to: PeerId
     handle: int
 
 
 class RequestRef(NamedTuple):
-    """One question to a queue; its `Answer` comes back under it."""
+    """A request to a queue, which its `Answer` contains."""
 
     reply_to: PeerId
     handle: int
 
 
 class ReplyTo:
-    """Whoever asks queues, on its own side: its id, and fresh references under it.
+    """The reply address of a client of queues on its own node, which also makes references.
 
     Attributes:
         id: under which queues answer.
-        label: for people: ``connection 3, session 1``.
+        label: for display: ``connection 3, session 1``.
     """
 
     __slots__ = ("_handles", "id", "label")
@@ -84,65 +85,65 @@ class ReplyTo:
         return f"<ReplyTo {self.label}>"
 
     def consumer(self) -> ConsumerRef:
-        """For a new consumer."""
+        """Return a reference for a new consumer."""
         return ConsumerRef(self.id, next(self._handles))
 
     def publisher(self) -> PublisherRef:
-        """For a new publisher."""
+        """Return a reference for a new publisher."""
         return PublisherRef(self.id, next(self._handles))
 
     def request(self) -> RequestRef:
-        """For a new question."""
+        """Return a reference for a new request."""
         return RequestRef(self.id, next(self._handles))
 
     def name_of(self, what: str) -> str:
-        """What others read of something it has: ``connection 3, session 1, link 'x'``."""
+        """Return a display name of one of its links or consumers: ``connection 3, session 1, link 'x'``."""
         return f"{self.label}, {what}"
 
 
 def tag_in(name: str) -> str:
-    """The consumer's tag, or the link's name, in what `name_of` made of it; empty if there is none."""
+    """Return the consumer tag or link name in a result of `name_of`; empty if there is none."""
     return name.partition("'")[2].removesuffix("'")
 
 
 class Verdict(Enum):
-    """What becomes of a delivery, in words of no protocol."""
+    """The outcome of a delivery, independent of the protocol."""
 
     ACCEPT = auto()
-    """Done with: remove it."""
+    """Remove the message."""
     DISCARD = auto()
-    """Not wanted: dead-letter or drop it."""
+    """Dead-letter or drop the message."""
     DISCARD_FAILED = auto()
-    """Likewise, and the attempt counts as failed."""
+    """Dead-letter or drop the message, and count the attempt as failed."""
     REQUEUE = auto()
-    """Back to its place."""
+    """Put the message back to its place."""
     REQUEUE_FAILED = auto()
-    """Back to its place, and the attempt counts as failed."""
+    """Put the message back to its place, and count the attempt as failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttachPublisher:
-    """A link has this queue as its fixed target and wants to hear of its end."""
+    """Attach a link with this queue as its fixed target, which is notified of the queue's end."""
 
     publisher: PublisherRef
 
 
 @dataclass(frozen=True, slots=True)
 class DetachPublisher:
-    """The link is gone. Publishes in flight are still confirmed."""
+    """Detach a link. Publishes in flight are still confirmed."""
 
     publisher: PublisherRef
 
 
 @dataclass(slots=True, eq=False)
 class Publish:
-    """Messages of one link, in order.
+    """Publish messages of one link, in order.
 
     Attributes:
-        publisher: to whom the confirmation goes.
-        ids: one number a message, given back when it is confirmed.
+        publisher: receiver of the confirmation.
+        ids: one number a message, returned when it is confirmed.
         messages: as many.
-        settled: the client wants no outcome; given back as it is.
+        settled: the client wants no outcome; returned unchanged.
     """
 
     publisher: PublisherRef
@@ -153,28 +154,28 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """A link or an AMQP 0-9-1 consumer consumes from now on, with no credit yet.
+    """Subscribe a link or an AMQP 0-9-1 consumer, without credit.
 
-    Refused with `SubscribeRefused` when it wants the queue for itself and is not the first, or when
-    another has the queue for itself.
+    Refused with `SubscribeRefused` if it requests exclusive use and is not the first, or if another has
+    exclusive use.
 
     Attributes:
-        consumer: to whom deliveries go.
         settled: deliveries count as accepted when they are handed over.
-        exclusive: no other consumer may come as long as this one is there.
-        counted: it is a consumer for counts, exclusiveness and auto-delete. What fetches single
-            messages (basic.get) is not.
-        answer: say `Subscribed` when it was accepted.
-        priority: of all consumers with credit, those of the highest one get messages.
-        timeout_ms: how long it may hold a delivery unsettled (quorum queues); None: the queue's own.
-        position: where a stream begins for it, as `message.filters` reads it; None: the default.
-        filters: which messages it wants, and where in a stream it ends; None: all. Volatile queues have none.
-        browse: it is shown messages and takes none; of a classic or a quorum queue. Such a consumer is not
-            `counted`.
-        shown: of a browser that goes on: how far it was shown, as the last `Deliver` had it; none: it begins.
-        enqueued_time: it wants to know when each message of a stream was written. Other queues do not keep
-            that, and do not say it.
-        name: of the consumer, for people.
+        exclusive: no other consumer may come as long as this one exists.
+        counted: false for fetches of single messages (basic.get), which do not matter for counts,
+            exclusiveness and auto-delete.
+        answer: send `Subscribed` on success.
+        priority: of all consumers with credit, those of the highest get messages.
+        timeout_ms: how long it may hold a delivery unsettled (quorum queues); None: as in the queue's
+            settings.
+        position: start position in a stream, in the form of `message.filters`; None: the default.
+        filters: the messages it wants, and its end in a stream; None: all. Volatile queues have none.
+        browse: it receives copies and takes no message; of a classic or a quorum queue. Such a consumer is
+            not `counted`.
+        shown: progress of a browser that goes on, from its last `Deliver`; empty: it begins.
+        enqueued_time: messages of a stream get the time at which they were written. Other queues do not store
+            it.
+        name: for display.
     """
 
     consumer: ConsumerRef
@@ -194,9 +195,9 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """No more deliveries for this consumer; what it holds may still be settled.
+    """Stop deliveries to a consumer, which may still settle those that it has.
 
-    Deliveries that did not reach the client are given back before, by `GiveBack`.
+    Deliveries that did not reach the client must be returned before, by `GiveBack`.
     """
 
     consumer: ConsumerRef
@@ -204,15 +205,14 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Unsubscribe:
-    """The link is gone: what it holds gets the verdict, and what was never sent is in `unsent`.
+    """Remove a consumer: unsettled deliveries get the verdict, those that were never sent are in `unsent`.
 
     Attributes:
-        consumer: which link.
         unsent: keys that did not reach the client: requeued as if never delivered.
-        unsent_messages: their messages; of a settled consumer's the queue may hold no copy.
-        seen: deliveries that reached the session so far. What the queue handed out beyond them is
-            still on its way, never reached the client either, and is requeued in the same manner.
-        verdict: for everything else that is unsettled.
+        unsent_messages: their messages; of a settled consumer's the queue may have no copy.
+        seen: deliveries that reached the session so far. Deliveries beyond them are still on their way, never
+            reached the client either, and are requeued in the same manner.
+        verdict: for all other unsettled deliveries.
     """
 
     consumer: ConsumerRef
@@ -226,15 +226,14 @@ class Unsubscribe:
 class Credit:
     """Set a consumer's credit: ``credit := delivery_count + credit - own delivery-count``.
 
-    Always answered with one `CreditReply`. What is handed out for it ends with the message that uses up the
-    room, whatever credit is left then: `Deliver.spent` says so, and whoever wants more asks again.
+    Always answered with one `CreditReply`. Deliveries end with the message that uses up the room, whatever
+    credit is left; `Deliver.spent` is set then, and further deliveries need another `Credit`.
 
     Attributes:
-        consumer: which link.
-        delivery_count: as far as the session has sent to the client.
+        delivery_count: deliveries that the session has sent to the client.
         credit: counted from there.
-        drain: what cannot be delivered at once is forfeited.
-        seen: deliveries that reached the session so far; see `Unsubscribe`.
+        drain: credit that cannot be used at once is forfeited.
+        seen: deliveries that reached the session so far; as in `Unsubscribe`.
         room: bytes of contents, at least 1.
     """
 
@@ -248,16 +247,15 @@ class Credit:
 
 @dataclass(slots=True, eq=False)
 class Settle:
-    """The client has decided on deliveries. Unknown keys are ignored.
+    """Settle deliveries. Unknown keys are ignored.
 
     Attributes:
-        consumer: which link.
-        keys: of its deliveries; none: the client has settled what the queue took back, and is alive.
-        verdict: what becomes of them.
-        annotations: an encoded map of AMQP 1.0 to merge into their message-annotations (`modified`);
-            empty: none. Queues that keep messages as published ignore it.
-        answer: say `Settled` when the decision cannot be lost any more. Every `Settle` that asks gets
-            one, in their order and with its keys as they are, those that are unknown included.
+        keys: of the deliveries; none: the client has settled deliveries that the queue took back, and is
+            alive.
+        annotations: an encoded AMQP 1.0 map to merge into the message-annotations (`modified`); empty: none.
+            Queues that store messages as published ignore it.
+        answer: send `Settled` when the outcome cannot be lost any more. There is one for each such `Settle`,
+            in order, with all its keys, unknown ones included.
     """
 
     consumer: ConsumerRef
@@ -269,19 +267,18 @@ class Settle:
 
 @dataclass(slots=True, eq=False)
 class GiveBack:
-    """The client has lowered its credit: deliveries that were not sent go back to their places.
+    """Return deliveries that were not sent to their places, after the client has lowered its credit.
 
-    What the queue handed out beyond `seen` is requeued with them, for the session will not take it any
-    more: accepted after a later raise of the credit it would overtake what was given back. There is no
-    credit until the next `Credit`.
+    Deliveries beyond `seen` are requeued with them, and the session must not take them any more: accepted
+    after a later raise of the credit, they would overtake those that were given back. There is no credit
+    until the next `Credit`.
 
     Attributes:
-        consumer: which link.
         keys: deliveries that reached the session and were not sent, as if they had never been made.
         messages: as many.
         delivery_count: of the queue for this consumer from now on.
         seen: deliveries that reached the session so far.
-        epoch: stands on every `Deliver` and `CreditReply` made from now on.
+        epoch: of every `Deliver` and `CreditReply` from now on.
     """
 
     consumer: ConsumerRef
@@ -294,24 +291,24 @@ class GiveBack:
 
 @dataclass(frozen=True, slots=True)
 class Inspect:
-    """Say how many messages and consumers there are, behind everything that was posted before."""
+    """Request the numbers of messages and consumers, after all commands that were sent before."""
 
     request: RequestRef
 
 
 @dataclass(frozen=True, slots=True)
 class Purge:
-    """Drop the ready messages; what consumers hold stays. The answer says how many there were."""
+    """Drop the ready messages, and return their number; those that consumers hold stay."""
 
     request: RequestRef
 
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete the queue with its messages; everybody attached is told.
+    """Delete the queue with its messages, and notify all attached links.
 
     Attributes:
-        request: who wants to know how many ready messages went, or why nothing was deleted.
+        request: answered with the number of ready messages that went, or the reason of a refusal.
         if_unused: only without consumers.
         if_empty: only without ready messages.
     """
@@ -323,21 +320,21 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Configure:
-    """Settings of the queue have changed, by a policy. They act on what is there already, too."""
+    """Change the settings of the queue. They apply to present messages, too."""
 
     settings: QueueSettings
 
 
 @dataclass(frozen=True, slots=True)
 class Touch:
-    """Somebody declared the queue again: it is not unused."""
+    """Renew the lease of an unused queue, because it was declared again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed and something is due: messages expire, consumers hold theirs for too long.
+    """Apply the passing of time: expiries, time-outs of deliveries.
 
-    The queue's own task says so; nobody else needs to.
+    Sent by the queue's own task only.
     """
 
 
@@ -356,7 +353,7 @@ Change = (
     | GiveBack
     | Delete
 )
-"""What changes a queue of any kind."""
+"""The commands that change a queue of any kind."""
 
 Command = Change | Inspect | Touch
 
@@ -365,16 +362,17 @@ TOUCH: Final = Touch()
 TICK: Final = Tick()
 
 ANSWERED_WHEN_GONE: Final = (Publish, AttachPublisher, DetachPublisher, Subscribe, Inspect, Purge, Delete)
-"""Commands to which a queue that is gone has something to say. All else is about consumers, who hear that it
-is gone; carried out by a queue that broke down it might meet the same fault again."""
+"""Commands that a deleted queue answers. All others are about consumers, which are notified that it is gone;
+applied to a queue that broke down they might meet the same fault again.
+"""
 
 T = TypeVar("T")
 
 
 def joined(commands: Iterable[T]) -> list[T | Publish]:
-    """The same commands for one queue, with publishes of one publisher that follow each other as one.
+    """Join consecutive publishes of one publisher to the same queue.
 
-    To the queue that is the same, and each command costs as much as some tens of messages do.
+    They are equivalent for the queue, and each command costs as much as some tens of messages.
     """
     result: list[T | Publish] = []
     last: Publish | None = None
@@ -390,7 +388,7 @@ def joined(commands: Iterable[T]) -> list[T | Publish]:
             and len(last.messages) < JOINED_MAX
         ):
             if last.messages is not messages:
-                # What others gave is not changed.
+                # Lists of the callers are not modified.
                 ids, messages = [*last.ids], [*last.messages]
                 last = result[-1] = Publish(last.publisher, ids, messages, last.settled)
             ids += command.ids

@@ -1,8 +1,8 @@
-"""What became of a queue's messages, in numbers that only grow while the broker runs.
+"""Counters of a queue's messages, which only grow while the broker runs.
 
-What the queue did with them is counted by its machine, once a batch. What consumers got is not: a queue takes
-back what was handed out and not sent. Each consumer counts what it has written, and what its client decided;
-a queue's numbers are the sum of those of its consumers, made when somebody looks (docs/adr/0043).
+The queue's machine counts what it does with messages, once a batch. It does not count what consumers got,
+since it takes back messages that were handed out and not sent: each consumer counts what it has written and
+what its client settled, and the numbers of a queue are the sum over its consumers, made on request.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ CONSUMING: Final = (
 CONFIRMED: Final = "confirmed"
 
 GONE_MAX: Final = 512
-"""Queues that were deleted last, and may still come to a letter that was put before; the others are a sum."""
+"""Deleted queues of which counters are separate, because commands sent before may still change them; older
+ones are a sum.
+"""
 
 _LOST_AS: Final = {
     Reason.MAXLEN: "dropped",
@@ -35,23 +37,23 @@ _LOST_AS: Final = {
 DISABLED: Final = "disabled"
 AT_MOST_ONCE: Final = "at_most_once"
 AT_LEAST_ONCE: Final = "at_least_once"
-"""What becomes of a message that a queue gives up, as RabbitMQ's metrics name it. Disabled: it is gone."""
+"""The dead-letter strategies as RabbitMQ's metrics name them. Disabled: the message is dropped."""
 
 
 class Consumption:
-    """What consumers got, and what clients decided on it.
+    """Counters of deliveries and their outcomes.
 
     Attributes:
         delivered: to be settled, or acknowledged, by the client.
-        delivered_settled: with nothing to come from the client.
+        delivered_settled: sent settled.
         got: delivered to basic.get, to be acknowledged.
         got_settled: delivered to basic.get, without.
         redelivered: of all these, those that the queue had handed out before.
-        got_nothing: how often basic.get found no message.
+        got_nothing: number of basic.get on an empty queue.
         acknowledged: accepted by the client.
         requeued: returned to the queue by the client.
         discarded: rejected by the client for good.
-        credit_requests: how often the queue was asked for messages. For metrics alone, so it is not shown.
+        credit_requests: requests of messages to the queue. For metrics only, and not in `document`.
     """
 
     __slots__ = (*CONSUMING, "credit_requests")
@@ -73,11 +75,11 @@ class Consumption:
 
     @property
     def decided(self) -> int:
-        """Deliveries on which the client has decided."""
+        """Deliveries that the client has settled."""
         return self.acknowledged + self.requeued + self.discarded
 
     def settled(self, verdict: Verdict, deliveries: int) -> None:
-        """Count what the client has decided on deliveries."""
+        """Count deliveries that the client has settled."""
         if verdict is Verdict.ACCEPT:
             self.acknowledged += deliveries
         elif verdict in (Verdict.DISCARD, Verdict.DISCARD_FAILED):
@@ -86,28 +88,28 @@ class Consumption:
             self.requeued += deliveries
 
     def add(self, other: Consumption) -> None:
-        """Count what another one has counted, too."""
+        """Add the numbers of another object."""
         for name in (*other.names, *other.unnamed):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def document(self, names: Container[str] | None = None) -> dict[str, int | None]:
-        """As `status` has it.
+        """Return the counters as in `status`.
 
         Args:
-            names: those that mean something here, the others are null; None: all.
+            names: those that apply, the others are null; None: all.
         """
         return {name: getattr(self, name) if names is None or name in names else None for name in self.names}
 
 
 class Counted(Protocol):
-    """One consumer of a queue."""
+    """A consumer with counters."""
 
     def counted(self) -> Consumption:
-        """What it got so far."""
+        """Return the counters of this consumer."""
 
 
 class QueueConsumption:
-    """What the consumers of one queue got: those that are there, and the sum of those that are gone."""
+    """The counters of one queue's consumers: of those present, and the sum of those that are gone."""
 
     __slots__ = ("_gone", "_there")
 
@@ -116,11 +118,11 @@ class QueueConsumption:
         self._there: dict[Counted, None] = {}
 
     def join(self, consumer: Counted) -> None:
-        """A consumer comes."""
+        """Add a consumer to the sum."""
         self._there[consumer] = None
 
     def leave(self, consumer: Counted) -> bool:
-        """A consumer gets no more; False: it has left already, and nothing is counted again."""
+        """Move a consumer's numbers to the sum of those that are gone; return False if done before."""
         if consumer not in self._there:
             return False
         del self._there[consumer]
@@ -128,7 +130,7 @@ class QueueConsumption:
         return True
 
     def counted(self) -> Consumption:
-        """All together."""
+        """Return the sum over all consumers."""
         total = Consumption()
         total.add(self._gone)
         for consumer in self._there:
@@ -137,15 +139,16 @@ class QueueConsumption:
 
 
 class QueueCounters:
-    """What a queue did with messages.
+    """Counters of a queue's own decisions.
 
     Attributes:
-        published: messages that the queue took.
+        published: messages that the queue accepted.
         rejected: publishes that it refused because it was full.
         lost: messages that it gave up, by reason, whether or not they were dead-lettered.
-        dead_lettered: messages that it handed on to a dead-letter exchange, by reason.
-        given_up: messages that it gave up, by reason and strategy. For metrics alone, so it is not shown.
-        settled_elsewhere: of those of `AT_LEAST_ONCE`, how many their targets have confirmed. Likewise.
+        dead_lettered: messages that it sent to a dead-letter exchange, by reason.
+        given_up: messages that it gave up, by reason and strategy. For metrics only, and not in `document`.
+        settled_elsewhere: of those of `AT_LEAST_ONCE`, the number that their targets have confirmed.
+            Likewise.
     """
 
     __slots__ = ("dead_lettered", "given_up", "lost", "published", "rejected", "settled_elsewhere")
@@ -159,7 +162,7 @@ class QueueCounters:
         self.settled_elsewhere = 0
 
     def document(self) -> dict[str, int]:
-        """As `status` has it."""
+        """Return the counters as in `status`."""
         lost = {name: self.lost[reason] for reason, name in _LOST_AS.items()}
         dead_lettered = sum(self.dead_lettered.values())
         return {
@@ -171,7 +174,7 @@ class QueueCounters:
 
 
 class QueuesGone:
-    """What was counted of queues that are gone: a sum, but for the last ones."""
+    """The counters of deleted queues: a sum, except for the last ones."""
 
     __slots__ = ("_given_up", "_last", "_sum")
 
@@ -181,7 +184,7 @@ class QueuesGone:
         self._last: deque[tuple[str, QueueCounters, QueueConsumption]] = deque()
 
     def add(self, kind: str, counters: QueueCounters, consumption: QueueConsumption) -> None:
-        """A queue is gone, or will be when it has come to the letters that were put before."""
+        """Add a queue that is gone, or will be after the commands that were sent before."""
         self._last.append((kind, counters, consumption))
         if len(self._last) > GONE_MAX:
             kind, counters, consumption = self._last.popleft()
@@ -189,14 +192,14 @@ class QueuesGone:
             self._given_up.update(given_up(kind, counters))
 
     def counted(self) -> Counter[str]:
-        """All together."""
+        """Return the sum over all deleted queues."""
         total = self._sum.copy()
         for _, counters, consumption in self._last:
             total.update(tally(counters, consumption))
         return total
 
     def given_up(self) -> Counter[tuple[str, str, str]]:
-        """What they gave up, by kind of queue, reason and strategy; see `given_up`."""
+        """Return `given_up` of all deleted queues."""
         total = self._given_up.copy()
         for kind, counters, _ in self._last:
             total.update(given_up(kind, counters))
@@ -204,7 +207,9 @@ class QueuesGone:
 
 
 def given_up(kind: str, counters: QueueCounters) -> dict[tuple[str, str, str], int]:
-    """What a queue of a kind gave up, by kind, reason and strategy; `CONFIRMED` stands among the reasons."""
+    """Return the messages that a queue gave up, by kind of queue, reason and strategy; `CONFIRMED` is one of
+    the reasons.
+    """
     found = {(kind, reason.value, strategy): n for (reason, strategy), n in counters.given_up.items()}
     if counters.settled_elsewhere:
         found[kind, CONFIRMED, AT_LEAST_ONCE] = counters.settled_elsewhere
@@ -212,6 +217,8 @@ def given_up(kind: str, counters: QueueCounters) -> dict[tuple[str, str, str], i
 
 
 def tally(counters: QueueCounters, consumption: QueueConsumption) -> dict[str, int]:
-    """All that is counted of one queue. What it gave up because consumers rejected it is ``discarded``."""
+    """Return all counters of one queue. Messages that it gave up because consumers rejected them are
+    ``discarded``.
+    """
     got = consumption.counted()
     return {name: getattr(got, name) for name in CONSUMING} | counters.document()

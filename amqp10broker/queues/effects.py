@@ -1,4 +1,4 @@
-"""What a queue tells sessions and channels, each under the `PeerId` that asked."""
+"""Effects that queues send to sessions and channels, each under the `PeerId` of its receiver."""
 
 from __future__ import annotations
 
@@ -21,14 +21,11 @@ class Confirmed:
 
 @dataclass(frozen=True, slots=True)
 class Unconfirmed:
-    """The queue will not take published messages: it was deleted before it could.
+    """The queue was deleted before it could take responsibility for published messages.
 
     Attributes:
-        publisher: as in `Confirmed`.
-        ids: as in `Confirmed`.
-        settled: as in `Confirmed`.
-        failed: it was not deleted by anybody, it broke down.
-        queue: its name.
+        failed: it was not deleted by a command, but broke down.
+        queue: name of the queue.
     """
 
     publisher: PublisherRef
@@ -40,13 +37,10 @@ class Unconfirmed:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """The queue is full and does not take published messages.
+    """The queue is full and refuses published messages.
 
     Attributes:
-        publisher: as in `Confirmed`.
-        ids: as in `Confirmed`.
-        settled: as in `Confirmed`.
-        queue: its name.
+        queue: name of the queue.
     """
 
     publisher: PublisherRef
@@ -56,20 +50,20 @@ class Rejected:
 
 
 class Refusal(Enum):
-    """Why a queue did not do what was asked."""
+    """The reason why a queue refused a request."""
 
     IN_USE = "in use"
     NOT_EMPTY = "not empty"
     GONE = "gone"
-    """It was deleted before the question came."""
+    """It was deleted before the request."""
     NOT_SUPPORTED = "not supported"
-    """A queue of this kind cannot do it."""
+    """A queue of this kind does not support the request."""
     NO_LEADER = "no leader"
-    """No member of the queue led it for so long that the one who asked was not to wait any longer."""
+    """The queue had no leader until the time limit of the request."""
 
 
 class Reason(StrEnum):
-    """Why a message is dead-lettered, as its record of dead-lettering says."""
+    """The reason of a dead-lettering, as its record in the message contains it."""
 
     REJECTED = "rejected"
     EXPIRED = "expired"
@@ -79,14 +73,12 @@ class Reason(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class DeadLetters:
-    """Messages that the queue gave up, in queue order, for the dead-letter exchange it had then.
+    """Messages that the queue gave up, in queue order, for its dead-letter exchange at that time.
 
-    Not told to anybody who asked: `take_dead_letters` gives it to whoever runs the queue.
+    They are sent to no peer: `take_dead_letters` returns them to the queue's runtime.
 
     Attributes:
-        reason: why.
-        messages: which.
-        exchange: the queue's dead-letter exchange; it need not exist.
+        exchange: the queue's dead-letter exchange, which need not exist.
         routing_key: instead of the messages' own; None keeps those.
     """
 
@@ -98,16 +90,15 @@ class DeadLetters:
 
 @dataclass(slots=True, eq=False)
 class Deliver:
-    """Messages for a consumer, within the credit it was given, in queue order.
+    """Messages for a consumer, within its credit, in queue order.
 
     Attributes:
-        consumer: which link.
         keys: the queue's number for each delivery, for `Settle`.
         messages: as many.
-        epoch: of the last `GiveBack`; a session does not take deliveries of an older one.
+        epoch: of the last `GiveBack`; a session ignores deliveries of an older one.
         spent: the room of the last `Credit` is used up: no more until the next, whatever credit is left.
-        again: some of them may have been handed out before: their heads say which.
-        shown: of a browser of a quorum queue: how far it has been shown with these (`Subscribe.shown`).
+        again: some of the messages may have been handed out before, which their heads state.
+        shown: progress of a browser of a quorum queue after these (`Subscribe.shown`).
     """
 
     consumer: ConsumerRef
@@ -121,12 +112,7 @@ class Deliver:
 
 @dataclass(slots=True, eq=False)
 class Settled:
-    """The answer to one `Settle` that asked: what it decided survives a restart, as far as anything does.
-
-    Attributes:
-        consumer: which link.
-        keys: of the `Settle`.
-    """
+    """The answer to a `Settle`: its outcome survives a restart, as far as messages of the queue do."""
 
     consumer: ConsumerRef
     keys: Sequence[int]
@@ -137,12 +123,11 @@ class CreditReply:
     """The answer to one `Credit`, after the deliveries it caused.
 
     Attributes:
-        consumer: which link.
         delivery_count: of the queue for this consumer; a drain has advanced it.
         credit: what is left; 0 after a drain.
-        available: ready messages.
-        drain: as asked.
-        epoch: of the last `GiveBack`; an answer of an older one has been overtaken.
+        available: number of ready messages.
+        drain: as in the `Credit`.
+        epoch: of the last `GiveBack`; an answer of an older one is outdated.
     """
 
     consumer: ConsumerRef
@@ -155,7 +140,7 @@ class CreditReply:
 
 @dataclass(frozen=True, slots=True)
 class QueueDeleted:
-    """The queue is gone; the link to it must end."""
+    """The queue is gone, and the link to it must end."""
 
     ref: ConsumerRef | PublisherRef
     queue: str
@@ -163,8 +148,9 @@ class QueueDeleted:
 
 @dataclass(frozen=True, slots=True)
 class QueueDown:
-    """The queue's node cannot be reached, or has begun again: the consumer must end, and what it held is not
-    its own any more. The queue may be there again later, and publishers stay."""
+    """The queue's node is unreachable, or has begun again: the consumer must end, and has lost its
+    deliveries. The queue may exist again later, and publishers stay.
+    """
 
     consumer: ConsumerRef
     queue: str
@@ -182,9 +168,7 @@ class SubscribeRefused:
     """The consumer is not accepted.
 
     Attributes:
-        consumer: which link.
-        queue: its name.
-        why: another has the queue for itself, or it wanted that and cannot; or the queue has no leader.
+        why: conflict of exclusive use; or the queue has no leader.
     """
 
     consumer: ConsumerRef
@@ -194,7 +178,7 @@ class SubscribeRefused:
 
 @dataclass(frozen=True, slots=True)
 class ActiveChanged:
-    """The consumer became the active one of a queue with a single active consumer, or is it no more."""
+    """The consumer became the single active consumer of its queue, or ceased to be it."""
 
     consumer: ConsumerRef
     active: bool
@@ -202,7 +186,7 @@ class ActiveChanged:
 
 @dataclass(frozen=True, slots=True)
 class TimedOut:
-    """The consumer held deliveries for longer than it may: they went back to the queue."""
+    """The consumer held deliveries for too long, and they were returned to the queue."""
 
     consumer: ConsumerRef
     keys: Sequence[int]
@@ -214,10 +198,9 @@ class Answer:
     """The answer to `Inspect`, `Purge` or `Delete`.
 
     Attributes:
-        request: the question.
-        ready: ready messages; for `Purge` and `Delete` those that went.
+        ready: ready messages; for `Purge` and `Delete` those that were removed.
         consumers: consumers that are counted.
-        refused: why nothing was done, None if it was.
+        refused: the reason of a refusal; None: success.
         next_offset: of a stream: of the next message that is published; those before it are ready.
     """
 

@@ -1,4 +1,4 @@
-"""How a queue stands at one moment: what `status` shows of it, and what operations answer."""
+"""The figures of a queue, for `status` and for the answers of operations."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from amqp10broker.queues.settings import QueueSettings
 T = TypeVar("T")
 
 LOOKED_THROUGH_MAX: Final = 50_000
-"""Messages that consumers hold, or have returned, whose sizes are added up when somebody asks: a few ms."""
+"""Messages, unsettled or returned, whose sizes are summed on request: a few ms."""
 
 
 @dataclass(frozen=True, slots=True)
 class LengthLimits:
-    """Limits of length that a queue has.
+    """The limits of a queue's length.
 
     Attributes:
         messages: ready messages at most, None: any number.
         bytes: bytes of them at most, None: any number.
-        overflow: what happens beyond: ``drop-head``, ``reject-publish``, ...
+        overflow: behavior at the limit: ``drop-head``, ``reject-publish``, ...
     """
 
     messages: int | None
@@ -32,22 +32,22 @@ class LengthLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueFigures:
-    """See the module. What a kind of queue does not have is None.
+    """The figures of one queue. Those that a kind of queue does not have are None.
 
     Attributes:
-        messages_ready: that wait for a consumer; of a stream, those that it keeps.
+        messages_ready: waiting for a consumer; of a stream, all messages.
         messages_unsettled: handed out and not settled.
         consumers: links and AMQP 0-9-1 consumers that may get messages.
-        publishers: links whose fixed target the queue is.
-        messages_delayed: that wait for their time: of a quorum queue those that came back, of a classic one
-            those that publishers delayed.
+        publishers: links with the queue as their fixed target.
+        messages_delayed: waiting for their time: of a quorum queue returned ones, of a classic one those that
+            publishers delayed.
         messages_dlx: of a quorum queue: dead letters that are not yet at their target.
-        first_offset: of a stream: of the oldest message that is kept.
+        first_offset: of a stream: of its oldest message.
         next_offset: of a stream: of the next message that is published.
-        segments: of a stream: its files.
-        size_bytes: of a stream: their bytes.
-        single_active_consumer_tag: of the consumer that gets messages, if only one may; None: there is none.
-        full: whether a limit of length is reached.
+        segments: of a stream: number of its files.
+        size_bytes: of a stream: size of its files.
+        single_active_consumer_tag: None: there is no such consumer.
+        full: a limit of length is reached.
         limits: limits of length, None: there are none.
     """
 
@@ -69,27 +69,29 @@ class QueueFigures:
 class QueueWeight(NamedTuple):
     """Bytes of the contents of a queue's messages, as far as they are known without looking at each of many.
 
-    None is what is not known: it would take too long, or this kind of queue does not keep it.
+    None: counting would take too long, or this kind of queue does not support it.
     """
 
     ready: int | None
-    """Of those that wait; of what a start has found and nobody has read yet, bytes in the journal."""
+    """Of waiting messages; of those that a start has found and no consumer has read yet, bytes in the
+    journal.
+    """
     unsettled: int | None
-    """Of those that are handed out."""
+    """Of unsettled messages."""
     ready_in_memory: int | None = None
-    """Of those that wait, how many are in memory: messages, not bytes."""
+    """Number of waiting messages that are in memory."""
     ready_bytes_in_memory: int | None = None
-    """And their bytes. What is handed out is in memory too."""
+    """Bytes of the waiting messages in memory. Unsettled ones are in memory too."""
 
 
 def few(parts: Iterable[Collection[T]]) -> Iterable[T] | None:
-    """What is in these together; None: more than is looked through at once."""
+    """Return the items of all parts; None: there are more than may be looked at."""
     parts = list(parts)
     return None if sum(map(len, parts)) > LOOKED_THROUGH_MAX else chain.from_iterable(parts)
 
 
 def length_limits(settings: QueueSettings) -> LengthLimits | None:
-    """The limits of length that settings give; None if they give none."""
+    """Return the limits of length of these settings; None: there are none."""
     most, most_bytes = settings.max_length, settings.max_length_bytes
     if most is None and most_bytes is None:
         return None
@@ -97,12 +99,11 @@ def length_limits(settings: QueueSettings) -> LengthLimits | None:
 
 
 def is_full(limits: LengthLimits | None, messages: int, size_bytes: int) -> bool:
-    """Whether no further message has room.
+    """Return whether no further message has room.
 
     Args:
-        limits: of the queue.
         messages: that count against the limit.
-        size_bytes: their bytes; of no meaning without a limit of bytes.
+        size_bytes: their bytes; ignored without a limit of bytes.
     """
     if limits is None:
         return False

@@ -1,4 +1,4 @@
-"""Time to live, delay and length limits: what they and the settings of a queue come to for messages."""
+"""Time to live, delay and length limits of messages, from their own properties and the queue's settings."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ _HEAD: Final = itemgetter(0)
 def expiries_of(
     messages: Sequence[Message], queue_ttl_ms: int | None, now_ms: int
 ) -> tuple[Sequence[int] | None, bool]:
-    """When each message expires that is published now, in milliseconds; 0: never. None: none does.
+    """Return the expiry of each newly published message, in ms; 0: never; None instead of a list: no message
+    expires.
 
-    The smaller one counts of the queue's time to live and the message's own.
+    The smaller of the queue's and the message's time to live counts.
 
     Returns:
-        Those times, and whether some message asks for a delay: see `dues_of`.
+        The expiries, and whether some message requests a delay (`dues_of`).
     """
     ttls: dict[bytes, int | None] = {}
     delays = False
@@ -40,7 +41,7 @@ def expiries_of(
 
 
 def dues_of(messages: Sequence[Message], now_ms: int) -> list[int]:
-    """When each message that is published now may be delivered, in milliseconds; 0: it asks for no delay."""
+    """Return when each newly published message may be delivered, in ms; 0: it requests no delay."""
     delays = [traits_of(head).delay for head, _ in messages]
     return [0 if delay is None else delay.due_ms(now_ms) for delay in delays]
 
@@ -52,17 +53,17 @@ def _smaller(one: int | None, other: int | None) -> int | None:
 
 
 def rejects(settings: QueueSettings) -> bool:
-    """Whether publishes may be refused for length."""
+    """Return whether publishes may be refused for length."""
     return settings.overflow is not Overflow.DROP_HEAD and is_limited(settings)
 
 
 def is_limited(settings: QueueSettings) -> bool:
-    """Whether there is a limit of length."""
+    """Return whether there is a limit of length."""
     return settings.max_length is not None or settings.max_length_bytes is not None
 
 
 def is_over(settings: QueueSettings, count: int, size: int) -> bool:
-    """Whether so many messages with so many bytes of content are too many."""
+    """Return whether a count and size of messages exceed the limits."""
     return (settings.max_length is not None and count > settings.max_length) or (
         settings.max_length_bytes is not None and size > settings.max_length_bytes
     )

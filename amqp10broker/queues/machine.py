@@ -1,7 +1,7 @@
-"""What the state of every kind of queue has alike: how it is driven, who publishes to it, and how it ends.
+"""The base class of all queues' states: commands, publishers, and the end of a queue.
 
-A machine is changed by commands alone, each with its time, and says what follows as effects. The passing of
-time is a command too (`Tick`). So a machine can be led by a log, and run without a task.
+A machine is changed by commands only, each with its time, and returns effects. The passing of time is a
+command too (`Tick`). So a machine can be driven by a log, and runs without a task.
 """
 
 from __future__ import annotations
@@ -37,21 +37,19 @@ from amqp10broker.queues.outlook import Outlook
 
 
 class QueueMachine(ABC):
-    """The state of one queue. `apply` is the only way to change it, but for what a kind says of its store.
+    """The state of one queue, changed by `apply` only, and by what a kind of queue adds for its store.
 
     Attributes:
-        name: the queue's name.
-        deleted: it is gone; nothing is accepted any more.
-        failed: it is gone because of a fault; publishers hear the difference.
+        deleted: it is gone; commands are not accepted any more.
+        failed: it is gone because of a fault, which publishers are notified of.
         counters: what became of messages.
     """
 
     def __init__(self, name: str, counters: QueueCounters | None = None) -> None:
-        """Nobody is attached.
+        """Create a queue without publishers.
 
         Args:
-            name: the queue's name.
-            counters: to go on with, of a state before this one; None: all are 0.
+            counters: continued from an earlier state; None: all are 0.
         """
         self.name = name
         self.counters = counters or QueueCounters()
@@ -61,8 +59,6 @@ class QueueMachine(ABC):
         self._outbox = Outbox()
         self._tell = self._outbox.tell
 
-    # --- what it looks like -----------------------------------------------------------------------
-
     @property
     @abstractmethod
     def ready(self) -> int:
@@ -70,7 +66,7 @@ class QueueMachine(ABC):
 
     @property
     def not_handed_out(self) -> int:
-        """Messages that go with the queue, beside those that consumers hold."""
+        """Messages that are deleted with the queue, beside those that consumers hold."""
         return self.ready
 
     @property
@@ -85,56 +81,52 @@ class QueueMachine(ABC):
 
     @property
     def publishers(self) -> int:
-        """Links whose fixed target this queue is."""
+        """Links with this queue as their fixed target."""
         return len(self._publishers)
 
     @abstractmethod
     def outlook(self) -> Outlook:
-        """What it can tell somebody who waits for it."""
+        """Return the state of its waiting messages and consumers, for reports."""
 
     @abstractmethod
     def figures(self) -> QueueFigures:
-        """How the queue stands."""
+        """Return the figures of the queue for `status`."""
 
     def weight(self) -> QueueWeight | None:
-        """Bytes of its messages; None: this kind of queue has no such figures."""
+        """Return the bytes of its messages; None: this kind of queue does not count them."""
         return None
-
-    # --- driving it -------------------------------------------------------------------------------
 
     @abstractmethod
     def apply(self, command: Any, now_ms: int) -> None:
-        """Change the state; effects wait in `take_effects`.
+        """Apply a command; `take_effects` returns the effects.
 
         Args:
-            command: what somebody asks: a `Command`, or another that this kind knows.
-            now_ms: wall clock. Time never runs back: a time before that of the command before counts as that.
+            command: a `Command`, or one that only this kind of queue has.
+            now_ms: wall clock. A time before that of the last command counts as that.
         """
 
     @abstractmethod
     def deadline(self) -> int | None:
-        """When the next `Tick` is due, in ms: 0, which is always past, at once; None: none is."""
+        """Return when the next `Tick` is due, in ms; 0: at once; None: no tick is due."""
 
     def has_room_for(self, messages: Sequence[Message]) -> bool:
-        """Whether it would take all of these now, in one publish."""
+        """Return whether it would accept all of these messages now, in one publish."""
         return True
 
     def take_effects(self) -> dict[PeerId, list[Effect]]:
-        """Effects since the last call, in order for each who asked."""
+        """Return the effects since the last call, in order for each receiver."""
         return self._outbox.take()
 
     def take_dead_letters(self) -> list[DeadLetters]:
-        """Messages to be handed on at most once since the last call, in order."""
+        """Return the messages to be dead-lettered at most once since the last call, in order."""
         return []
 
-    # --- the end ----------------------------------------------------------------------------------
-
     def break_down(self, at_work: Iterable[object]) -> None:
-        """End because of a fault: nobody can trust the state any more.
+        """End the queue because of a fault, after which its state cannot be trusted.
 
         Args:
-            at_work: commands of which nobody has heard what became: now they are answered as too late,
-                before anybody hears that the queue is gone.
+            at_work: commands without effects so far: they are answered as too late, before the end of the
+                queue is reported.
         """
         self.take_effects()
         self.failed = self.deleted = True
@@ -145,11 +137,11 @@ class QueueMachine(ABC):
         self._end()
 
     def _break_off(self) -> None:  # noqa: B027, most kinds have nothing to do
-        """A fault has ended this state: what waits to be safe is refused, what is kept is left alone."""
+        """Refuse the publishes that wait to be safe, and leave stored messages alone, after a fault."""
 
     @abstractmethod
     def _let_go(self) -> None:
-        """The queue is gone: consumers are told, and all is forgotten."""
+        """Notify the consumers that the queue is gone, and clear the state."""
 
     def _end(self) -> None:
         self.deleted = True
@@ -171,25 +163,18 @@ class QueueMachine(ABC):
         if refused is None:
             self._end()
 
-    # --- what all answer alike ----------------------------------------------------------------------
-
     def _attach(self, command: AttachPublisher) -> None:
         if not self._is_gone_for(command.publisher):
             self._publishers[command.publisher] = None
 
     def _is_gone_for(self, ref: ConsumerRef | PublisherRef) -> bool:
-        """Whether the queue is gone; then whoever comes hears so."""
+        # If so, the new client is notified.
         if self.deleted:
             self._tell(ref.reply_to, QueueDeleted(ref, self.name))
         return self.deleted
 
     def _refuse(self, command: Publish, *, failed: bool = False) -> None:
-        """A publish comes too late, or cannot be kept.
-
-        Args:
-            command: the publish.
-            failed: storage did; a queue that did says so anyway.
-        """
+        # A queue whose storage failed reports that whatever `failed` is.
         publisher, failed = command.publisher, failed or self.failed
         self._tell(
             publisher.reply_to, Unconfirmed(publisher, command.ids, command.settled, failed, self.name)
@@ -197,11 +182,11 @@ class QueueMachine(ABC):
 
     @property
     def next_offset(self) -> int | None:
-        """Of a stream: of the next message that is published."""
+        """The offset of the next message of a stream; None for other queues."""
         return None
 
     def _answer(self, request: RequestRef, count: int, refused: Refusal | None = None) -> Answer:
-        """Answer a question about a number of messages; refused in any case if the queue is gone."""
+        # A deleted queue refuses in any case.
         refused = Refusal.GONE if self.deleted else refused
         answer = Answer(request, count, self.consumers, refused, self.next_offset)
         self._tell(request.reply_to, answer)

@@ -1,12 +1,12 @@
-"""Which versions of the replicated machines this broker carries out: the metadata, and quorum queues.
+"""The versions of the replicated state machines (metadata, quorum queues) that this broker supports.
 
-A version says what an entry of a log does, and by what bytes it is written. It is agreed on, never guessed:
-the cluster *uses* one (`catalog.nodes.ClusterFacts.version`), which goes up by an entry of the metadata when
-every node has said that it can; then the leader of each queue has an entry written that raises the queue's
-(`quorum.commands.RaiseVersion`). Until that entry, and before it in the log for ever, the older one counts.
+A version determines the effect and the encoding of log entries. The cluster *uses* one
+(`catalog.nodes.ClusterFacts.version`), which is raised by an entry of the metadata when every node has
+announced support; then the leader of each queue writes an entry that raises the queue's
+(`quorum.commands.RaiseVersion`). Up to that entry the older version applies for ever.
 
-Whoever changes what a command does, or its bytes, raises `NEWEST`, and keeps the old behaviour for two minor
-versions of the broker: in the code that is a look at `QuorumQueue.version`.
+A change of a command's effect or bytes must raise `NEWEST`, and retain the old behavior for two minor
+versions of the broker, as a check of `QuorumQueue.version`.
 """
 
 from __future__ import annotations
@@ -15,22 +15,19 @@ OLDEST = 1
 NEWEST = 4
 
 SELECTING = 2
-"""From which on a quorum queue has consumers that select, and in a cluster such that browse."""
+"""Since this version a quorum queue has consumers that select, and in a cluster such that browse."""
 
 DELAYING = 3
-"""From which on a quorum queue keeps messages that were published to be delivered later until then."""
+"""Since this version a quorum queue stores messages that were published for later delivery."""
 
 ROTATING = 4
-"""From which on the consumers of a quorum queue get messages one each in rotation. Before, each had several
-at a time; who may settle what, in a log, depends on that."""
+"""Since this version consumers of a quorum queue get messages one each in rotation. Before, each had several
+at a time; the right to settle a message, in a log, depends on that.
+"""
 
 
 class NewerMachine(ValueError):
-    """A state, or what stands behind a place of a log, is of a version that this broker does not carry out.
-
-    Args:
-        version: that version.
-    """
+    """A state or log has a version that this broker does not support."""
 
     def __init__(self, version: int) -> None:
         super().__init__(
@@ -40,12 +37,12 @@ class NewerMachine(ValueError):
 
 
 def carried_out() -> tuple[int, int]:
-    """The oldest and the newest version that this broker carries out."""
+    """Return the oldest and the newest version that this broker supports."""
     return OLDEST, NEWEST
 
 
 def check(version: int) -> int:
-    """A version that this broker carries out.
+    """Return the version if this broker supports it.
 
     Raises:
         NewerMachine: it does not.
@@ -56,11 +53,11 @@ def check(version: int) -> int:
 
 
 def why_not(name: str, machines: tuple[int, int], used: int) -> str | None:
-    """Why a node cannot be of a cluster; None: it can.
+    """Return why a node cannot join a cluster; None: it can.
 
     Args:
         name: of the node.
-        machines: the oldest and the newest version that it carries out.
+        machines: the oldest and the newest version that it supports.
         used: the version that the cluster uses.
     """
     oldest, newest = machines

@@ -1,4 +1,4 @@
-"""Effects of a queue since they were last taken, in order for each who asked."""
+"""The effects of a queue since they were last taken, in order for each receiver."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from amqp10broker.queues.effects import Deliver, Effect
 
 
 class Receiver(Protocol):
-    """A consumer of whatever kind of queue: to whom deliveries go, which epoch stands on them, and how many
-    bytes it may still have."""
+    """A consumer of any kind of queue: the address, epoch and room of its deliveries."""
 
     ref: ConsumerRef
     epoch: int
@@ -20,22 +19,22 @@ class Receiver(Protocol):
 
     @property
     def shown(self) -> Sequence[int]:
-        """See `Deliver`."""
+        """Return its progress for `Deliver.shown`."""
 
 
 class Outbox:
-    """What is to be told. Deliveries to one consumer are gathered, until something else is told to it."""
+    """Effects to be sent. Deliveries to one consumer are gathered until another effect is sent to it."""
 
     __slots__ = ("_again", "_delivering", "_effects")
 
     def __init__(self) -> None:
         self._effects: dict[PeerId, list[Effect]] = {}
         self._delivering: dict[Receiver, tuple[list[int], list[Message]]] = {}
-        # Of these, those that get messages that were handed out before.
+        # Of these, consumers that get messages that were handed out before.
         self._again: dict[Receiver, None] = {}
 
     def tell(self, reply_to: PeerId, effect: Effect) -> None:
-        """Tell somebody something."""
+        """Add an effect for a peer."""
         effects = self._effects.get(reply_to)
         if effects is None:
             self._effects[reply_to] = [effect]
@@ -43,7 +42,6 @@ class Outbox:
             effects.append(effect)
 
     def deliver(self, consumer: Receiver, keys: Sequence[int], messages: Sequence[Message]) -> None:
-        """Deliver to a consumer."""
         delivering = self._delivering.get(consumer)
         if delivering is None:
             delivering = self._delivering[consumer] = ([], [])
@@ -51,11 +49,11 @@ class Outbox:
         delivering[1].extend(messages)
 
     def deliver_again(self, consumer: Receiver) -> None:
-        """Among what is delivered to a consumer are messages that were handed out before."""
+        """Mark the gathered deliveries to a consumer as containing messages that were handed out before."""
         self._again[consumer] = None
 
     def flush(self, consumer: Receiver) -> None:
-        """What is told to this consumer from now on comes behind its deliveries."""
+        """End the gathering for a consumer, so that later effects come behind its deliveries."""
         delivering = self._delivering.pop(consumer, None)
         if delivering is not None:
             again = consumer in self._again
@@ -66,12 +64,12 @@ class Outbox:
                 del self._again[consumer]
 
     def withdraw(self, consumer: Receiver) -> None:
-        """Forget deliveries that were not taken; the queue has them back."""
+        """Discard the gathered deliveries to a consumer, which the queue has taken back."""
         self._delivering.pop(consumer, None)
         self._again.pop(consumer, None)
 
     def take(self) -> dict[PeerId, list[Effect]]:
-        """Everything, by who is told."""
+        """Return all effects by receiver."""
         if self._delivering:
             for consumer in list(self._delivering):
                 self.flush(consumer)

@@ -1,7 +1,7 @@
-"""What a queue can tell somebody who waits for it: who holds its messages, who is first, what became of them.
+"""Reports on the waiting messages and consumers of a queue.
 
-Made when somebody asks, from what the queue knows anyway; nothing is kept for it but a few times a batch.
-All times are in ms of the queue's clock, as in its commands.
+They are made on request, from the state of the queue; only a few times per batch are stored for them. All
+times are in ms of the queue's clock, as in its commands.
 """
 
 from __future__ import annotations
@@ -16,79 +16,78 @@ from amqp10broker.queues.counters import QueueCounters
 
 
 class Looking(NamedTuple):
-    """How far a consumer that selects or browses has come in its queue."""
+    """The progress of a consumer that selects or browses."""
 
     selects: bool
     """It does not want all messages."""
     looked_at: int
-    """Messages that it has gone over, since it came."""
+    """Messages that it has looked at since it subscribed."""
     passed: int
     """Messages of these that it was given."""
     rests: bool
-    """It has credit, and has looked through all there is."""
+    """It has credit, and has looked at all messages."""
 
 
 class Part(NamedTuple):
-    """One consumer as its queue sees it."""
+    """A consumer in the view of its queue."""
 
     ref: ConsumerRef
     credit: int
     """Deliveries that it may have now."""
     priority: int = 0
     held: int = 0
-    """Deliveries that it has not settled; 0 if they need not be."""
+    """Unsettled deliveries; 0 if they are sent settled."""
     held_ms: int = 0
     """Since when it holds the oldest of them; of a classic queue: since when it holds any."""
     settled_ms: int | None = None
-    """When it decided on some last."""
+    """When it last settled a delivery."""
     silent: bool = False
-    """It let a delivery time out, and has not been heard of since."""
+    """It let a delivery time out, and has sent nothing since."""
     quiescing: bool = False
-    """It is the active one, and gives that up when it has settled what it holds."""
+    """It is the active one until it has settled its deliveries."""
     name: str = ""
-    """For people, as its `Subscribe` says."""
+    """For display, from its `Subscribe`."""
     away: bool = False
-    """Its node is not heard of: it gets nothing until that is back."""
+    """Its node is unreachable, and it gets nothing meanwhile."""
     looking: Looking | None = None
-    """None: it gets whatever is first."""
+    """None: it gets the first message."""
     browses: bool = False
-    """It takes nothing."""
+    """It takes no message."""
 
 
 class Reading(NamedTuple):
-    """One consumer of a stream."""
+    """A consumer of a stream."""
 
     position: int
     """The offset that it looks at next."""
     end: int | None
-    """The offset from which on it wants nothing; None: it wants all."""
+    """The first offset that it does not want; None: it wants all."""
     filtered: bool
     looked_at: int
-    """Messages that it has gone over."""
+    """Messages that it has looked at."""
     passed: int
     """Messages of these that it was given."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """A queue, for those who wait.
+    """A queue's waiting messages and consumers.
 
     Attributes:
         ready: messages that wait for a consumer.
-        arrived: messages that ever came; of a queue that was recovered at least those that it found.
-        parts: all consumers.
-        single: there is one active consumer only.
-        active: which.
+        arrived: messages that ever came; of a recovered queue at least those that it found.
+        single: the queue has a single active consumer.
+        active: the single active consumer.
         counters: what became of messages since the broker was started.
         expired_ms: when a message expired last.
         delivered_ms: when messages were handed out last.
-        dead: messages that wait until their dead-letter exchange has them.
+        dead: messages that wait for confirmation of their dead-lettering.
         delayed: messages that wait for their time.
         delayed_until_ms: when the first of them is due.
         delayed_returns: how many of them were returned, and not published so.
-        unsynced: messages that are handed out when the disk has them.
+        unsynced: messages that are handed out when they have been synced.
         unsynced_ms: since when the oldest of them waits.
-        unconfirmed: published messages that are confirmed when the disk has them.
+        unconfirmed: published messages that are confirmed when they have been synced.
         unconfirmed_ms: since when the oldest of them waits.
         next_offset: of a stream.
         readings: of a stream, by consumer.
@@ -112,12 +111,11 @@ class Outlook:
     unconfirmed_ms: int | None = None
     next_offset: int | None = None
     readings: Mapping[ConsumerRef, Reading] = field(default_factory=dict)
-    # Found once, for all the consumers that ask: they may be thousands.
+    # Computed once for all consumers that may need it, of which there may be thousands.
     _holders: list[Part] = field(init=False, repr=False, compare=False)
     _foremost: Part | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Look at all consumers."""
         parts = list(self.parts.values())
         holders = sorted((each for each in parts if each.held), key=lambda each: -each.held)
         takers = (
@@ -130,11 +128,11 @@ class Outlook:
         object.__setattr__(self, "_foremost", foremost)
 
     def holders(self) -> list[Part]:
-        """Who holds messages, the one with the most first."""
+        """Return the consumers with unsettled deliveries, the one with the most first."""
         return self._holders
 
     def ahead_of(self, ref: ConsumerRef) -> Part | None:
-        """A consumer of higher priority that would take the next message."""
+        """Return a consumer of higher priority that would take the next message."""
         own = self.parts.get(ref)
         foremost = self._foremost
         if own is None or self.single or foremost is None or foremost.priority <= own.priority:
@@ -143,22 +141,22 @@ class Outlook:
 
 
 class Progress(NamedTuple):
-    """What keeps a queue from getting on.
+    """Reasons that keep a queue from going on.
 
-    All times in ms: since when.
+    All times are in ms: since when.
     """
 
     busy: bool = False
-    """It has letters that it has not come to."""
+    """It has commands that it has not applied yet."""
     recovering: bool = False
     """It waits until the journal, or its own log, has been read."""
     sync_ms: int | None = None
-    """A sync is running on which it waits."""
+    """It waits for a sync that is running."""
     full_ms: int | None = None
     """The disk is full."""
     unled_ms: int | None = None
-    """No member of the queue leads it, as far as this node knows, or the queue's node cannot be reached."""
+    """The queue has no leader in the view of this node, or its node is unreachable."""
 
 
 UP_TO_DATE = Progress()
-"""Of a queue that keeps nothing and is up to date."""
+"""Of a queue that stores nothing and is up to date."""

@@ -1,4 +1,4 @@
-"""What a queue takes in that is for some of the messages that come: a subscription with a selector."""
+"""Subscriptions with a selector: a queue that accepts only some of the messages published to it."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Callable, Sequence
 from amqp10broker.message.message import Message
 
 Select = Callable[[Sequence[Message]], Sequence[int]]
-"""The positions of those messages that are wanted, in order, counted from 0."""
+"""Returns the positions of the wanted messages, from 0, in order."""
 
 
 def selection(selector: str) -> Select:
-    """What a selector of JMS wants.
+    """Compile a JMS selector.
 
     Raises:
-        ValueError: it is none; the error says where.
+        ValueError: the selector is not valid; the message contains the position.
     """
-    # Not before there is one: a broker starts sooner without filters.
+    # Imported late: a broker starts sooner without filters.
     from amqp10broker.message.filters.filters import MessageFilter
     from amqp10broker.message.filters.selector import compile_selector
 
@@ -25,7 +25,7 @@ def selection(selector: str) -> Select:
 
 
 def fault_of(selector: str) -> str | None:
-    """Why a text is no selector; None: it is one."""
+    """Return the fault of a selector's text; None: it is valid."""
     try:
         selection(selector)
     except ValueError as error:

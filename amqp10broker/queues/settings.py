@@ -1,6 +1,6 @@
-"""What a queue is told about how to behave: limits, times, dead letters.
+"""The settings of a queue: limits, times, dead-lettering.
 
-Made by the catalog of the queue's arguments, its policy and its operator policy; a policy that changes
+The catalog makes them from the queue's arguments, its policy and its operator policy; a policy that changes
 makes another record, which the queue gets by `Configure` while it runs.
 """
 
@@ -12,17 +12,17 @@ from typing import Final
 from amqp10broker.dataclass import dataclass
 
 DELIVERY_LIMIT: Final = 20
-"""Failed deliveries of a message of a quorum queue, unless argument or policy say otherwise."""
+"""Failed deliveries of a message of a quorum queue, unless argument or policy state another limit."""
 
 CONSUMER_TIMEOUT_MS: Final = 1_800_000
 """How long a consumer of a quorum queue may hold a delivery: half an hour."""
 
 CONSUMER_DISCONNECTED_TIMEOUT_MS: Final = 60_000
-"""How long consumers of a quorum queue keep what they hold while their node is not heard of."""
+"""How long consumers of a quorum queue keep their deliveries while their node is unreachable."""
 
 
 class Overflow(StrEnum):
-    """What a full queue does."""
+    """The behavior of a full queue."""
 
     DROP_HEAD = "drop-head"
     REJECT_PUBLISH = "reject-publish"
@@ -30,14 +30,14 @@ class Overflow(StrEnum):
 
 
 class DeadLetterStrategy(StrEnum):
-    """How safely a quorum queue hands on what it gives up."""
+    """How safely a quorum queue dead-letters messages."""
 
     AT_MOST_ONCE = "at-most-once"
     AT_LEAST_ONCE = "at-least-once"
 
 
 class RetryType(StrEnum):
-    """Which returned messages of a quorum queue wait before they are delivered again."""
+    """The returned messages of a quorum queue that wait before they are delivered again."""
 
     DISABLED = "disabled"
     ALL = "all"
@@ -56,26 +56,26 @@ class ConfirmWhen(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class QueueSettings:
-    """Settings of one queue. None is: no limit, never, none.
+    """Settings of one queue. None means no limit, never, or none.
 
     Attributes:
         message_ttl_ms: time to live of messages that are published from now on.
-        expires_ms: the queue goes when nobody has used it for so long.
+        expires_ms: the queue is deleted when it was unused for so long.
         max_length: ready messages.
-        max_length_bytes: bytes of their bodies; of a stream, of all that is kept.
-        overflow: what happens beyond these two.
-        dead_letter_exchange: where messages go that the queue gives up.
+        max_length_bytes: bytes of their bodies; of a stream, of all its messages.
+        overflow: behavior beyond these two.
+        dead_letter_exchange: target of messages that the queue gives up.
         dead_letter_routing_key: instead of their own.
         dead_letter_strategy: of a quorum queue; at-least-once acts only with `Overflow.REJECT_PUBLISH`.
         max_priority: levels of a classic queue beside 0; as declared, no policy changes it.
-        default_priority: of a message that gives none, in such a queue; at most `max_priority`.
+        default_priority: of a message without one, in such a queue; at most `max_priority`.
         single_active_consumer: one consumer gets messages, the others wait for it to go.
         delivery_limit: failed deliveries of a message of a quorum queue.
         consumer_timeout_ms: how long a consumer of a quorum queue may hold a delivery.
-        consumer_disconnected_timeout_ms: how long it keeps what it holds while its node is not heard of.
+        consumer_disconnected_timeout_ms: how long it keeps its deliveries while its node is unreachable.
         retry_type: of a quorum queue.
-        retry_min_ms: the wait, times the count of failed deliveries.
-        retry_max_ms: at most this.
+        retry_min_ms: the wait, multiplied by the number of failed deliveries.
+        retry_max_ms: upper bound of the wait.
         max_age_ms: of a stream's segments.
         segment_bytes: of a stream's segments.
         filter_bytes: of a stream's filter for each chunk.

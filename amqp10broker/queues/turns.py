@@ -1,4 +1,4 @@
-"""Whose turn it is among the consumers of a queue, and how many deliveries make one."""
+"""The rotation of a queue's consumers, and the number of deliveries in a turn."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ from typing import Final, Protocol, TypeVar
 from amqp10broker.queues.commands import NO_BOUND
 
 TURN_MAX: Final = 32
-"""Deliveries that make a turn of a consumer at most. Long turns make batches, and batches make deliveries
-cheap."""
+"""Deliveries of a consumer's turn at most. Long turns make batches, and batches make deliveries cheap."""
 
 _TURNS_PER_GRANT: Final = 8
-"""A consumer's turn is an eighth of what it was granted: who asks for few at a time gets them one by
-one in rotation with the others, who asks for hundreds gets them in batches."""
+"""A consumer's turn is an eighth of its grant: a small grant gets messages one by one in rotation with the
+others, a grant of hundreds gets batches.
+"""
 
 _SHARED_OUT_MAX: Final = 8
-"""So few consumers share every batch. Of more, a batch goes to so many, or to as many as make each part a
-turn: a message costs twice as much in a hundred parts of a batch, and five times in a thousand."""
+"""Up to so few consumers share every batch. Of more, a batch goes to so many, or to as many as make each part
+a turn: a message costs twice as much in a hundred parts of a batch, and five times in a thousand.
+"""
 
 SCAN_MAX: Final = 1_000
-"""Messages of one queue that all who select or browse look at together before others have the process: some
-milliseconds."""
+"""Messages of one queue that all selecting and browsing consumers look at together before other tasks run:
+some milliseconds.
+"""
 
 
 class Taker(Protocol):
-    """A consumer of whatever kind of queue: what it may have now, in deliveries and in bytes, and how many
-    deliveries make a turn of it."""
+    """A consumer of any kind of queue: its credit, its room in bytes, and the deliveries of its turn."""
 
     credit: int
     room: int
@@ -40,42 +41,43 @@ C = TypeVar("C", bound=Taker)
 
 
 class Ring(OrderedDict[T, None]):
-    """Consumers in the order of their turns, from whatever place of which one may leave at once."""
+    """Consumers in the order of rotation, from which any one can be removed at once."""
 
     @property
     def first(self) -> T:
-        """Whose turn it is. There is one."""
+        """The next consumer, of which there must be one."""
         return next(iter(self))
 
     def add(self, consumer: T) -> None:
-        """The others are first."""
+        """Add a consumer at the end."""
         self[consumer] = None
 
     def remove(self, consumer: T) -> None:
-        """It takes part no more."""
         del self[consumer]
 
     def turn(self) -> None:
-        """The first was served: it is the last now."""
+        """Move the first consumer to the end."""
         self.move_to_end(next(iter(self)))
 
     def turn_by(self, takers: Sequence[T], count: int) -> None:
-        """The first ones, these, were given so many in rotation: the next is the one behind the last."""
+        """Rotate after the first consumers, these, were given `count` messages one each: the one behind the
+        last is next.
+        """
         for taker in takers[: count % len(takers) or len(takers)]:
             self.move_to_end(taker)
 
 
 def turn_within(credit: int) -> int:
-    """How many deliveries make a turn of a consumer that was granted so many."""
+    """Return the deliveries in a turn of a consumer with this grant."""
     return min(TURN_MAX, credit // _TURNS_PER_GRANT) or 1
 
 
 def next_takers(ring: Ring[C], ready: int) -> tuple[list[C], int, int]:
-    """Which consumers get messages next, one each in rotation: as many rounds as all of them have credit for.
+    """Return the consumers that get messages next, one each in as many rounds as all of them have credit for.
 
     Args:
-        ring: all whose turn it is, at least one.
-        ready: messages there are, at least 1.
+        ring: at least one consumer.
+        ready: number of messages, at least 1.
 
     Returns:
         Consumers; messages for all of them together; bytes of contents after which one may have no room.
@@ -92,13 +94,12 @@ def next_takers(ring: Ring[C], ready: int) -> tuple[list[C], int, int]:
 
 
 def turn_of(consumer: Taker, ring: Sized, ready: int, waiting: int) -> int:
-    """How many messages the first consumer of a ring gets now, where some look for what they select.
+    """Return how many messages the first consumer of a ring gets now, where some consumers select.
 
     Args:
         consumer: the first.
-        ring: all whose turn it is.
-        ready: messages there are, at least 1.
-        waiting: consumers whose turn in this round is still to come, this one among them.
+        ready: number of messages, at least 1.
+        waiting: consumers whose turn in this round is still to come, including this one.
     """
     if len(ring) == 1:
         return min(consumer.credit, ready)
@@ -109,7 +110,7 @@ def turn_of(consumer: Taker, ring: Sized, ready: int, waiting: int) -> int:
 
 
 def that_fill(sizes: Iterable[int], room: int) -> int:
-    """How many of these sizes, the first ones, use up a room; together they are more than it."""
+    """Return how many of these sizes, from the first on, use up a room; their sum must exceed it."""
     for count, used in enumerate(accumulate(sizes), 1):
         if used >= room:
             return count

@@ -1,7 +1,7 @@
-"""The volatile queue of direct reply-to: one consumer, no memory.
+"""The volatile queue of direct reply-to, with one consumer and no storage.
 
-A message is handed on if the consumer has credit, and dropped if it has not: at most once, as for a
-reply that nobody waits for any more. Publishers are told at once that it is taken.
+A message is handed on if the consumer has credit, and dropped otherwise: at most once, as for a reply that no
+client waits for any more. Publishes are confirmed at once.
 """
 
 from __future__ import annotations
@@ -45,10 +45,7 @@ from amqp10broker.queues.outlook import Outlook
 
 
 class VolatileQueue(QueueMachine):
-    """One requester's replies; its name encodes nothing: whoever has it may reply.
-
-    Attributes:
-    """
+    """The replies to one requester; any client with the queue's name may send one."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -60,33 +57,27 @@ class VolatileQueue(QueueMachine):
 
     @property
     def ready(self) -> int:
-        """It keeps nothing."""
         return 0
 
     @property
     def unsettled(self) -> int:
-        """It keeps no message."""
         return 0
 
     @property
     def consumers(self) -> int:
-        """1 while the requester is there."""
+        """1 while the requester is attached."""
         return 0 if self._consumer is None else 1
 
     def outlook(self) -> Outlook:
-        """It has nothing to tell."""
         return Outlook(0, 0, {})
 
     def figures(self) -> QueueFigures:
-        """It keeps no message."""
         return QueueFigures(consumers=self.consumers)
 
     def deadline(self) -> int | None:
-        """Nothing is ever due."""
         return None
 
     def apply(self, command: Command, now_ms: int) -> None:
-        """See `QueueMachine`."""
         match command:
             case Publish():
                 self._publish(command)
@@ -162,24 +153,23 @@ class VolatileQueue(QueueMachine):
 
 
 class RelayedQueue(VolatileQueue):
-    """The same as another node of the cluster has it: what is published is handed on to the requester's node.
+    """A volatile queue of another node of the cluster: published messages are forwarded to the requester's
+    node.
 
-    It is told that it was taken at once, too; what is lost on the way was for nobody.
+    Publishes are confirmed at once as well; messages may be lost on the way.
     """
 
     def __init__(self, name: str, hand_on: Callable[[Publish], None]) -> None:
-        """Begin; the requester is there until `Delete` comes.
+        """Create a queue, which exists until `Delete`.
 
         Args:
-            name: as the requester's node made it.
-            hand_on: sends messages to that node.
+            hand_on: sends messages to the requester's node.
         """
         super().__init__(name)
         self._hand_on = hand_on
 
     @property
     def consumers(self) -> int:
-        """The requester."""
         return 1
 
     def _publish(self, command: Publish) -> None:

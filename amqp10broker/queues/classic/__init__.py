@@ -1,1 +1,1 @@
-"""The classic queue: first in, first out, in memory or on the disk."""
+"""The classic queue: first in, first out, in memory or on disk."""

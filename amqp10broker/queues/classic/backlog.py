@@ -1,13 +1,11 @@
-"""The messages of one level of priority that nobody has had yet: first in, first out, of any length.
+"""The messages of one priority level that have not been delivered: first in, first out, of any length.
 
-Positions are consecutive numbers. In the front part, up to `HEAD_MESSAGES_MAX` messages or
-`HEAD_BYTES_MAX` bytes of content (thirty times as much if pages are in memory), messages are objects.
-What comes when that is full gathers in the tail, which is handed to the store page by page; a page is
-taken in when the head is used up.
+Positions are consecutive numbers. The head, up to `HEAD_MESSAGES_MAX` messages or `HEAD_BYTES_MAX` bytes of
+content (thirty times as much if pages are in memory), consists of objects. Messages behind a full head gather
+in the tail, which is given to the store page by page; a page is loaded when the head is used up.
 
-Positions may have gaps: after a restart between pages, and wherever a consumer that selects has taken
-messages out. A part of the backlog without gaps of its own keeps the first position only; one with gaps
-keeps them all.
+Positions may have gaps: after a restart between pages, and where a selecting consumer has taken messages. A
+part without gaps stores its first position only; one with gaps stores all.
 """
 
 from __future__ import annotations
@@ -27,33 +25,33 @@ from amqp10broker.queues.turns import that_fill
 HEAD_MESSAGES_MAX: Final = 16_384
 HEAD_BYTES_MAX: Final = 4 * 1024 * 1024
 HEADS_IN_MEMORY: Final = 30
-"""So many times as much where pages are in memory as well: packing saves half of it and costs a tenth of a
-message's way, which shorter backlogs do not need."""
+"""Factor for stores with pages in memory: packing saves half of it and costs a tenth of a message's way,
+which shorter backlogs do not need.
+"""
 
 
 _CONTENT: Final = itemgetter(1)
 _LAST: Final = attrgetter("last")
 _SHORT: Final = 64
-"""So many messages in the middle of the head are looked up one by one, more by running there."""
+"""Up to so many messages in the middle of the head are looked up one by one, more by iterating."""
 _PACK_AGAIN: Final = 4
-"""A packed page of which only this part is left is packed anew: what is gone takes room until then."""
+"""A packed page of which only this part is left is packed anew: removed messages take room until then."""
 
 T = TypeVar("T")
 
 
 def content_bytes(messages: Iterable[Message]) -> int:
-    """Bytes of the contents of messages."""
     return sum(map(len, map(_CONTENT, messages)))
 
 
 class Window(NamedTuple):
-    """Ready messages that stand one behind the other, as long as nothing is taken or comes back."""
+    """Consecutive ready messages, valid as long as nothing is taken or comes back."""
 
     positions: Sequence[int]
-    """Growing; there may be gaps."""
+    """Growing, possibly with gaps."""
     messages: Sequence[Message]
     expiries: Sequence[int] | None
-    """When each expires, 0: never; None: none does, or that is kept elsewhere."""
+    """Expiries, 0: never; None: no message expires, or expiries are stored elsewhere."""
     again: bool
     """Some may have been handed out before."""
 
@@ -62,10 +60,10 @@ class Page:
     """Messages that are in the store.
 
     Attributes:
-        positions: of the messages; None: consecutive from `first` on.
-        ranks: which of those that were given to the store these are; None: all.
-        stored: how many were.
-        soonest_ms: of messages that wait for their time: nothing is due to be done about any before.
+        positions: None: consecutive from `first` on.
+        ranks: positions in the stored page; None: all are left.
+        stored: number of messages when the page was stored.
+        soonest_ms: of delayed messages: a lower bound of the first due time.
     """
 
     __slots__ = (
@@ -95,14 +93,10 @@ class Page:
         """Describe a page.
 
         Args:
-            first: position of its first message.
-            count: of messages.
-            handle: for the store.
             size: bytes of content.
-            redelivered: somebody may have had them before a restart.
-            may_expire: some of them may have a time to live; told after a restart only.
+            redelivered: messages may have been delivered before a restart.
+            may_expire: some may have a time to live; used after a restart only.
             positions: of all messages, if they are not consecutive.
-            soonest_ms: see the attribute.
         """
         self.first = first
         self.positions = positions
@@ -117,16 +111,14 @@ class Page:
 
     @property
     def run(self) -> Sequence[int]:
-        """Positions of its messages."""
         return range(self.first, self.first + self.count) if self.positions is None else self.positions
 
     @property
     def last(self) -> int:
-        """Position of its last message."""
         return self.first + self.count - 1 if self.positions is None else self.positions[-1]
 
     def lose(self, places: Iterable[int]) -> None:
-        """Some messages are taken, counted from the first that is left."""
+        """Remove messages at these places, counted from the first that is left."""
         if self.positions is None:
             self.positions = list(self.run)
         if self.ranks is None:
@@ -137,14 +129,13 @@ class Page:
 
 
 class Backlog:
-    """See the module.
+    """The messages of one level that have not been delivered.
 
     Attributes:
-        count: messages.
-        counting: `size` is kept; it costs something, and only a limit of bytes needs it.
-        size: bytes of their contents, as long as it is kept.
+        counting: `size` is maintained; only a limit of bytes needs it.
+        size: bytes of contents.
         next: position of the next message to come.
-        again: somebody may have had the first messages before a restart.
+        again: the first messages may have been delivered before a restart.
     """
 
     __slots__ = (
@@ -178,7 +169,7 @@ class Backlog:
         # Of all in the head, or in the tail, if there are gaps.
         self._head_positions: deque[int] | None = None
         self._tail_positions: list[int] | None = None
-        # The messages of the page that was looked at last, and when they expire.
+        # The messages of the page that was looked at last, and their expiries.
         self._looked: tuple[Page, list[Message], list[int] | None] | None = None
         self._head_expiries: deque[int] | None = None
         self._head_size = 0
@@ -193,18 +184,19 @@ class Backlog:
         self.again = False
 
     def count_bytes(self) -> None:
-        """Keep `size` from now on."""
         if not self.counting:
             self.counting = True
             self.size = content_bytes(self._head) + self._tail_size + sum(page.size for page in self._pages)
 
     def weigh(self) -> tuple[int, int, int]:
-        """Bytes of the contents of all messages; how many are in memory as they are, and bytes of these."""
+        """Return the bytes of all contents, the number of unpacked messages in memory, and the bytes of
+        these.
+        """
         paged, here = sum([page.size for page in self._pages]), self._head_size + self._tail_size
         return here + paged, len(self._head) + len(self._tail), here
 
     def recover(self, pages: Sequence[Page], next_position: int) -> None:
-        """Begin with what was there before a restart."""
+        """Begin with the pages found after a restart."""
         assert not self.count
         self._pages.extend(pages)
         self.count = sum(page.count for page in pages)
@@ -213,14 +205,11 @@ class Backlog:
         if self.counting:
             self.size = sum(page.size for page in pages)
 
-    # --- at the end -------------------------------------------------------------------------------
-
     def extend(self, messages: Sequence[Message], expiries: Sequence[int] | None) -> None:
-        """Add messages.
+        """Append messages.
 
         Args:
-            messages: in order.
-            expiries: when each expires in milliseconds, 0: never; None: none does.
+            expiries: ms, 0: never; None: no message expires.
         """
         count = len(messages)
         size = content_bytes(messages)
@@ -247,7 +236,7 @@ class Backlog:
             self.size += size
 
     def skip(self, count: int) -> int:
-        """Give positions to messages that are handed out at once; the position of the first."""
+        """Assign positions to messages that are handed out at once, and return the first."""
         assert not self.count
         first = self.next
         self.next = first + count
@@ -258,7 +247,7 @@ class Backlog:
         return len(self._head) >= times * HEAD_MESSAGES_MAX or self._head_size >= times * HEAD_BYTES_MAX
 
     def _head_ends_at_next(self) -> bool:
-        """Not if the last page found after a restart is the head, and what came behind it was gone."""
+        # Not so if the last page found after a restart is the head, and the messages behind it were gone.
         if not self._head or self._head_positions is not None:
             return True
         return self._head_first + len(self._head) == self.next
@@ -269,7 +258,7 @@ class Backlog:
                 self._tail_expiries = [0] * len(self._tail)
             self._tail_expiries.extend(expiries if expiries is not None else [0] * len(messages))
         if self._tail_positions is not None:
-            # `next` still counts without these.
+            # `next` does not count these yet.
             self._tail_positions.extend(range(self.next, self.next + len(messages)))
         self._tail.extend(messages)
         self._tail_size += size
@@ -287,7 +276,7 @@ class Backlog:
         self._tail_size = 0
 
     def _pack_out(self, positions: list[int]) -> None:
-        """The tail as one page with gaps. It is longer than other pages by one publish at most."""
+        # Such a page is longer than others by one publish at most.
         handle = self._store.pack(self._level, self._tail, self._tail_expiries)
         count, size = len(self._tail), self._tail_size
         self._pages.append(Page(positions[0], count, handle, size, positions=positions))
@@ -302,19 +291,17 @@ class Backlog:
             size = self._tail_size if whole else content_bytes(part)
             self._pages.append(Page(first + start, len(part), handle, size))
 
-    # --- at the front -----------------------------------------------------------------------------
-
     def take(
         self, count: int, room: int = NO_BOUND
     ) -> tuple[Sequence[int], list[Message], Sequence[int] | None, int]:
-        """The first messages, at least one.
+        """Take the first messages, at least one.
 
         Args:
-            count: at most so many.
+            count: maximum.
             room: bytes of contents; the message that uses it up is the last.
 
         Returns:
-            Their positions, the messages, when each expires, and the bytes of their contents.
+            Positions, messages, expiries, and the bytes of contents.
         """
         head = self._head or self._refill()
         here = min(count, len(head))
@@ -346,14 +333,13 @@ class Backlog:
         return positions, messages, taken, size
 
     def count_before(self, position: int) -> int:
-        """How many of those that `take` gives at one time stand before a position."""
+        """Return how many messages of the part that `take` returns next are before a position."""
         head = self._head or self._refill()
         if self._head_positions is not None:
             return bisect_left(self._head_positions, position)
         return max(0, min(len(head), position - self._head_first))
 
     def first_position(self) -> int:
-        """Of the first message. There is one."""
         if self._head:
             return self._head_first if self._head_positions is None else self._head_positions[0]
         if self._pages:
@@ -361,7 +347,7 @@ class Backlog:
         return self._tail_run()[0]
 
     def first_expiry(self) -> int:
-        """When the first message expires; 0: never, or there is none."""
+        """Return the expiry of the first message; 0: never, or there is no message."""
         if not self.count:
             return 0
         if not self._head:
@@ -378,7 +364,7 @@ class Backlog:
                 self._store.drop_page(page.handle)
             self._looked = None
             assert len(messages) == page.count, "a page has lost messages"
-            # What was found after a restart is known by its record only, as a whole.
+            # After a restart, the size of a page is known from its record as a whole only.
             size = content_bytes(messages)
             if self.counting:
                 self.size += size - page.size
@@ -401,7 +387,7 @@ class Backlog:
         return self._head
 
     def clear(self) -> Iterator[Sequence[int]]:
-        """Drop everything; the positions that went, as runs."""
+        """Remove all messages, and return their positions as runs."""
         if self._head:
             yield self._head_run()
         for page in self._pages:
@@ -429,10 +415,10 @@ class Backlog:
             return self._tail_positions
         return range(self.next - len(self._tail), self.next)
 
-    # --- in the middle ----------------------------------------------------------------------------
-
     def window(self, position: int, most: int) -> Window | None:
-        """The messages from a position on, at most so many; fewer where a part ends. None: there are none."""
+        """Return messages from a position on, at most `most`, and fewer at the end of a part; None: there are
+        none.
+        """
         head = self._head_run()
         if head and position <= head[-1]:
             start = bisect_left(head, position)
@@ -468,12 +454,7 @@ class Backlog:
         return self._looked
 
     def take_out(self, window: Window, places: Sequence[int]) -> None:
-        """Take messages of a window, which nothing has changed since.
-
-        Args:
-            window: as `window` gave it.
-            places: of the messages in it, growing, at least one.
-        """
+        """Take messages at growing places of a window, after which nothing has changed."""
         size = sum([len(window.messages[place][1]) for place in places])
         first = window.positions[0]
         head = self._head_run()
@@ -528,7 +509,7 @@ class Backlog:
 
 
 def _part(whole: Sequence[T], start: int, stop: int) -> Sequence[T]:
-    """A slice of a deque, by the shorter way."""
+    # From the nearer end of the deque.
     if not isinstance(whole, deque):
         return whole[start:stop]
     if stop - start <= _SHORT:
@@ -541,7 +522,6 @@ def _part(whole: Sequence[T], start: int, stop: int) -> Sequence[T]:
 
 
 def _cut(whole: deque[T], start: int, places: Sequence[int]) -> None:
-    """Take elements out of the middle, at these places behind `start`, which grow."""
     whole.rotate(-start)
     stay = [whole.popleft() for _ in range(places[-1] + 1)]
     for place in reversed(places):

@@ -1,7 +1,7 @@
-"""The consumers of a classic queue: those with credit take turns, those of higher priority first.
+"""The consumers of a classic queue: rotation among those with credit, higher priorities first.
 
-With a single active consumer only one takes part, and the others wait for it to go. Credit is never
-what settlement gives back: only `Credit` moves it.
+With a single active consumer only one takes part, and the others wait for it to go. Only `Credit` changes
+credit; settlement does not.
 """
 
 from __future__ import annotations
@@ -20,27 +20,25 @@ from amqp10broker.queues.turns import Ring, turn_within
 
 
 class Consumer:
-    """One consumer's part of the queue.
+    """A consumer's state in its queue.
 
     Attributes:
         credit: deliveries it may have now.
         room: bytes of contents it may have now; used up, there is no credit either.
-        delivery_count: deliveries it had, as `Credit` counts them; a drain jumps ahead.
-        handed_out: deliveries it had, all of them.
+        delivery_count: deliveries it had, as `Credit` counts them; a drain advances it.
+        handed_out: deliveries that it ever had.
         turn: deliveries it gets before the next consumer.
-        unsettled: key -> message as delivered; of a settled consumer, or of one that browses, only what may
-            still be on its way to the session.
+        unsettled: key -> message as delivered; of a settled or browsing consumer only what may still be on
+            its way to the session.
         settled: deliveries count as accepted when they have reached the session.
         epoch: of its last `GiveBack`.
-        exclusive: it has the queue for itself.
-        counted: it is a consumer for counts and auto-delete, which a fetch of one message is not.
-        cancelled: it gets no more, and holds what it has not settled.
-        priority: consumers of a higher one go first.
-        queued: it is among those that take turns.
-        cursor: how far it has looked, if it selects or browses; None: it gets whatever is first.
-        browses: it is shown messages, and takes none.
-        held_ms: since when it holds anything.
-        settled_ms: when it decided on deliveries last; None: it never did.
+        counted: false for a fetch of one message, which does not matter for counts and auto-delete.
+        cancelled: it gets no more, and may still settle its deliveries.
+        queued: it is in a ring.
+        cursor: progress of one that selects or browses; None: it gets the first message.
+        browses: it receives copies and takes no message.
+        held_ms: since when it holds any delivery.
+        settled_ms: when it last settled a delivery; None: never.
     """
 
     __slots__ = (
@@ -100,7 +98,11 @@ class Consumer:
         self.settled_ms: int | None = None
 
     def part(self, waiting: Ready) -> Part:
-        """What others may know of it, with what is ready in its queue."""
+        """Return its state for reports.
+
+        Args:
+            waiting: the ready messages of its queue.
+        """
         held = 0 if self.settled or self.browses else len(self.unsettled)
         part = Part(self.ref, self.credit, self.priority, held, self.held_ms, self.settled_ms, name=self.name)
         cursor = self.cursor
@@ -111,13 +113,13 @@ class Consumer:
         return part._replace(looking=looking, browses=self.browses)
 
     def grant(self, credit: int, room: int) -> None:
-        """Credit was asked for: as long as it lasts, a turn is a part of it."""
+        """Set credit and room, and with them the length of a turn."""
         self.turn = turn_within(credit)
         self.room = room
 
 
 class Consumers:
-    """All consumers of a queue, and whose turn it is.
+    """All consumers of a queue.
 
     Attributes:
         looking: those that select or browse.
@@ -129,12 +131,12 @@ class Consumers:
 
     def __init__(self, *, single: bool) -> None:
         self._all: dict[ConsumerRef, Consumer] = {}
-        # Of them, those that are counted and not cancelled, in the order in which they came.
+        # Those that are counted and not cancelled, in order of arrival.
         self._counted: dict[ConsumerRef, Consumer] = {}
         # Consumers with credit by priority, the highest first; no ring is empty.
         self._rings: dict[int, Ring[Consumer]] = {}
-        # Those that select, have credit, and have looked through all there is; and whether their last look
-        # was in vain, so that the next turn is theirs.
+        # Selecting consumers with credit that have looked through all messages; true: the last search found
+        # nothing, so that the next turn is theirs.
         self._resting: dict[Consumer, bool] = {}
         self.looking: dict[ConsumerRef, Consumer] = {}
         self.single = single
@@ -147,35 +149,32 @@ class Consumers:
         return len(self._all) + len(self.browsers())
 
     def find(self, ref: ConsumerRef) -> Consumer | None:
-        """The consumer of this name, if it may hold something."""
+        """Return a consumer unless it browses."""
         return self._all.get(ref)
 
     def find_any(self, ref: ConsumerRef) -> Consumer | None:
-        """The consumer of this name, which may browse."""
+        """Return a consumer, which may browse."""
         return self._all.get(ref) or self.looking.get(ref)
 
     def browsers(self) -> list[Consumer]:
-        """Those that browse."""
         return [each for each in self.looking.values() if each.browses]
 
     @property
     def counted(self) -> int:
-        """Links and AMQP 0-9-1 consumers that may get messages."""
         return len(self._counted)
 
     @property
     def waiting(self) -> bool:
-        """Whether somebody would take a message now."""
+        """Whether a consumer would take a message now."""
         return bool(self._rings)
 
     def may_join(self, *, exclusive: bool) -> bool:
-        """Whether one more consumer is let in, that wants the queue for itself or not."""
-        # One that has the queue for itself is alone.
+        """Return whether another consumer may subscribe, with or without exclusive use."""
+        # A consumer with exclusive use is the only one.
         other = next(iter(self._counted.values()), None)
         return other is None or not (exclusive or other.exclusive)
 
     def add(self, consumer: Consumer) -> None:
-        """A consumer joins, with no credit yet."""
         if consumer.cursor is not None:
             self.looking[consumer.ref] = consumer
             if consumer.browses:
@@ -187,12 +186,12 @@ class Consumers:
             self.active = consumer
 
     def remove(self, consumer: Consumer) -> None:
-        """A consumer has left; it holds nothing any more."""
+        """Remove a consumer that holds no deliveries any more."""
         self._all.pop(consumer.ref, None)
         self.retire(consumer)
 
     def retire(self, consumer: Consumer) -> None:
-        """A consumer gets no more; if it was the active one, the next in order of arrival is."""
+        """Stop deliveries to a consumer; if it was the active one, the next in order of arrival is."""
         self._counted.pop(consumer.ref, None)
         self.take_credit(consumer)
         self.looking.pop(consumer.ref, None)
@@ -202,7 +201,6 @@ class Consumers:
                 self.set_credit(self.active, self.active.credit)
 
     def clear(self) -> None:
-        """The queue is gone."""
         self._all.clear()
         self._counted.clear()
         self._rings.clear()
@@ -211,11 +209,10 @@ class Consumers:
         self.active = None
 
     def is_active(self, consumer: Consumer) -> bool:
-        """Whether the consumer may get messages at all. A fetch of one message always may."""
+        """Return whether the consumer may get messages; fetches of one message always may."""
         return not self.single or consumer is self.active or not consumer.counted
 
     def set_credit(self, consumer: Consumer, credit: int) -> None:
-        """Say how many deliveries a consumer may have now."""
         consumer.credit = credit
         takes_part = credit > 0 and self.is_active(consumer)
         if takes_part and not consumer.queued:
@@ -224,12 +221,14 @@ class Consumers:
             self._leave_ring(consumer)
 
     def take_credit(self, consumer: Consumer) -> None:
-        """Whatever it was granted counts no more."""
+        """Set the credit of a consumer to 0."""
         self._resting.pop(consumer, None)
         self.set_credit(consumer, 0)
 
     def give_looking(self, consumer: Consumer, credit: int) -> None:
-        """As `set_credit`, of one that selects or browses; one that browses is in no turn."""
+        """Set the credit of a consumer that selects or browses; one that browses takes no part in the
+        rotation.
+        """
         consumer.credit = credit
         if not consumer.browses:
             self.set_credit(consumer, credit)
@@ -246,12 +245,12 @@ class Consumers:
             ring.add(consumer)
 
     def rest(self, consumer: Consumer, *, in_vain: bool) -> None:
-        """The first of the top ring has looked through all there is, and has credit left."""
+        """Suspend the first of the top ring, which has credit left but has looked through all messages."""
         self._leave_ring(consumer)
         self._resting[consumer] = in_vain
 
     def wake(self, waiting: Ready) -> None:
-        """Those that rest take part again, if there is something to look at."""
+        """Resume suspended consumers if there is something to look at."""
         for consumer, in_vain in [*self._resting.items()][::-1]:
             assert consumer.cursor is not None
             if has_more(waiting, consumer.cursor):
@@ -261,15 +260,14 @@ class Consumers:
                     self._rings[consumer.priority].move_to_end(consumer, last=False)
 
     def set_aside(self, consumer: Consumer) -> None:
-        """The first of the top ring goes on later; see `resume`."""
+        """Remove the first of the top ring from the rotation until `resume`."""
         self._leave_ring(consumer)
 
     def resume(self, consumer: Consumer) -> None:
-        """It takes part again."""
         self._join_ring(consumer)
 
     def browsing(self) -> list[Consumer]:
-        """Those that browse and have credit."""
+        """Return browsing consumers with credit."""
         return [each for each in self.browsers() if each.credit]
 
     def _leave_ring(self, consumer: Consumer) -> None:
@@ -280,18 +278,18 @@ class Consumers:
             del self._rings[consumer.priority]
 
     def top_ring(self) -> Ring[Consumer]:
-        """Those whose turn it is, the next one first. There is somebody waiting."""
+        """Return the ring of the highest priority, which must not be empty."""
         return next(iter(self._rings.values()))
 
     def had_turns(self, takers: Sequence[Consumer], count: int) -> None:
-        """The first of the top ring, these, got so many messages, at least one: see `had_turn`."""
+        """Rotate after the first of the top ring got `count` messages, at least one."""
         self.top_ring().turn_by(takers, count)
         for consumer in takers:
             if not consumer.credit:
                 self._leave_ring(consumer)
 
     def had_turn(self, consumer: Consumer) -> None:
-        """The first of the top ring was served: others are next, and if it has no credit left it leaves."""
+        """Rotate after the first of the top ring was served; without credit it leaves the ring."""
         ring = self._rings[consumer.priority]
         if consumer.credit:
             ring.turn()

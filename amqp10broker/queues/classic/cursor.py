@@ -1,8 +1,8 @@
-"""How far one consumer that selects or browses has looked through a classic queue.
+"""The progress of one selecting or browsing consumer of a classic queue.
 
-By level of priority: the position up to which it has looked at everything, and behind that the places where
-there may be something for it nevertheless: of messages that came back, and of those that it wants and had no
-credit for. So each message is looked at once, however often the consumer is granted credit.
+By priority level: the position before which everything was looked at, and behind it the places of messages
+that came back, or that it wants and had no credit for. So each message is looked at once, however often the
+consumer is granted credit.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class Cursor:
-    """See the module.
+    """The progress of one consumer.
 
     Attributes:
-        wanted: which messages it wants; None: all.
+        wanted: filter of its messages; None: all.
         takes: it takes messages; a browser does not.
         at: by level, the highest priority first: everything before this position was looked at.
-        behind: by level: positions before that, as heaps; some may be empty by now.
-        looked_at: how many messages it looked at, so often as it did.
+        behind: by level: heaps of earlier positions, of which some may be empty by now.
+        looked_at: messages that it looked at, each as often as it did.
         passed: how many of these it had.
     """
 
@@ -37,6 +37,6 @@ class Cursor:
         self.passed = 0
 
     def on_return(self, level: int, position: int) -> None:
-        """A message stands at this place again."""
+        """Note that a message waits at this place again."""
         if position < self.at[level]:
             heappush(self.behind[level], position)

@@ -1,13 +1,11 @@
-"""The messages of a classic queue whose time has not come, in the order in which something is due with them.
+"""The messages of a classic queue for later delivery, in order of their due times.
 
-The soonest are objects, at most `SOON_MESSAGES_MAX` of them and `SOON_BYTES_MAX` bytes. When there are more,
-the later half goes to the store in order, as pages of a few messages each; a page is taken in when the
-first of its messages is due, and what of it is later than all that is here goes out again. So however many
-there are, and in whatever order they come, memory holds some thousands and a line for each page. Before a
-message in its page stand its time and its position.
+The soonest are objects, at most `SOON_MESSAGES_MAX` of them and `SOON_BYTES_MAX` bytes. Beyond that, the
+later half goes to the store in pages of a few messages; a page is loaded when its first message is due, and
+messages of it that are later than all others in memory are stored again. So memory holds some thousands and a
+line for each page, whatever the order of arrival. In a page, time and position precede each message.
 
-A message is due when it may be delivered, or when it expires, if that is before: then it is given up, and on
-time.
+A message is due when it may be delivered, or when it expires, if that is earlier.
 """
 
 from __future__ import annotations
@@ -26,44 +24,42 @@ SOON_MESSAGES_MAX: Final = 8192
 SOON_BYTES_MAX: Final = 2 * 1024 * 1024
 
 PAGE_MESSAGES: Final = 128
-"""Few: of all pages that were put out at one time, about one is in memory."""
+"""Small, so that of all pages that were stored at one time about one is in memory."""
 PAGE_BYTES: Final = 32 * 1024
 
 _RUN_MAX: Final = 2**31
-"""Positions that a store is told of in one piece."""
+"""Positions that a store is notified of in one range."""
 
 _BEFORE: Final = struct.Struct("<QQ")
 
 
 class Delayed(NamedTuple):
-    """One message. They are in order by when, and then by position."""
+    """A message, ordered by due time and then by position."""
 
     when_ms: int
-    """When something is due with it."""
+    """When it becomes ready or expires."""
     position: int
     expiry: int
-    """When it expires, in ms; 0: never."""
+    """In ms; 0: never."""
     message: Message
 
 
 class _Page(NamedTuple):
-    """Messages that are in the store. Pages are in the order of their first messages."""
+    """Messages that are in the store. Pages are ordered by their first messages."""
 
     when_ms: int
-    """Of its first message, or before."""
+    """Due time of its first message, or a lower bound."""
     position: int
-    """Likewise."""
+    """Position of its first message, or a lower bound."""
     handle: Handle
     messages: int
-    """How many."""
     size: int
 
 
 class DelayedMessages:
-    """See the module.
+    """A classic queue's messages for later delivery.
 
     Attributes:
-        count: messages.
         size: bytes of their contents.
         next: position of the next message.
     """
@@ -71,11 +67,6 @@ class DelayedMessages:
     __slots__ = ("_first", "_pages", "_soon", "_soon_size", "_store", "count", "next", "size")
 
     def __init__(self, store: Store) -> None:
-        """There are none.
-
-        Args:
-            store: for pages.
-        """
         self._store = store
         self._soon: list[Delayed] = []  # a heap
         self._soon_size = 0
@@ -86,12 +77,7 @@ class DelayedMessages:
         self.next = 0
 
     def recover(self, pages: Sequence[Page], next_position: int) -> None:
-        """Begin with what the store has kept.
-
-        Args:
-            pages: in order of their positions.
-            next_position: of the next message.
-        """
+        """Begin with the pages that the store has, in order of their positions."""
         assert not self.count
         for page in pages:
             heappush(self._pages, _Page(page.soonest_ms, page.first, page.handle, page.count, page.size))
@@ -101,12 +87,11 @@ class DelayedMessages:
         self.next = next_position
 
     def add(self, messages: Sequence[Message], dues: Sequence[int], expiries: Sequence[int] | None) -> None:
-        """Take messages; the first gets the position `next`.
+        """Add messages; the first gets the position `next`.
 
         Args:
-            messages: which.
             dues: when each may be delivered, in ms.
-            expiries: when each expires, in ms, 0: never; None: none does.
+            expiries: in ms, 0: never; None: no message expires.
         """
         self._push(range(self.next, self.next + len(messages)), messages, dues, expiries)
         size = sum([len(content) for _, content in messages])
@@ -117,17 +102,16 @@ class DelayedMessages:
         self._put_out()
 
     def next_due(self) -> int | None:
-        """When something is due next, in ms; None: there are no messages."""
+        """Return the first due time in ms; None: there are no messages."""
         times = [line[0].when_ms for line in (self._soon, self._pages) if line]
         return min(times, default=None)
 
     def take_due(self, now_ms: int, most: int) -> list[Delayed]:
-        """Take messages with which something is due by now, the first ones.
+        """Take the first messages that are due.
 
         Args:
-            now_ms: the time.
-            most: messages at most, and about so many of pages that are taken in for that; what is left then
-                is still due: see `next_due`.
+            most: maximum, also roughly of messages in pages that are loaded for this; the rest is still due
+                (`next_due`).
         """
         taken: list[Delayed] = []
         looked_at = 0
@@ -143,14 +127,14 @@ class DelayedMessages:
         return taken
 
     def take_first(self) -> Delayed:
-        """Take the one with which something is due first. There is one."""
+        """Take the first message, of which there must be one."""
         while self._page_is_first:
             self._take_in(heappop(self._pages))
         return self._pop()
 
     @property
     def _page_is_first(self) -> bool:
-        """Whether the first message is, or may be, in a page."""
+        # Or may be: the due time of a page can be a lower bound.
         pages, soon = self._pages, self._soon
         return bool(pages) and (not soon or pages[0][:2] <= soon[0][:2])
 
@@ -163,7 +147,7 @@ class DelayedMessages:
         return first
 
     def clear(self) -> Iterator[range]:
-        """Drop everything; positions that went, among others that were gone before."""
+        """Remove all messages, and return ranges that contain their positions."""
         for page in self._pages:
             self._store.drop_page(page.handle)
         self._pages.clear()
@@ -172,8 +156,6 @@ class DelayedMessages:
         first, self._first = self._first, self.next
         for start in range(first, self.next, _RUN_MAX):
             yield range(start, min(start + _RUN_MAX, self.next))
-
-    # --- pages ------------------------------------------------------------------------------------
 
     def _push(
         self,
@@ -202,20 +184,19 @@ class DelayedMessages:
         assert len(messages) == page.messages, "a page has lost messages"
         self._push(positions, messages, dues, expiries)
         size = sum([len(content) for _, content in messages])
-        # What was found after a restart is known by its record only, as a whole.
+        # After a restart, the size of a page is known from its record as a whole only.
         self.size += size - page.size
         self._soon_size += size
         self._put_out()
 
     def _put_out(self) -> None:
-        """Have no more in memory than there may be, beside one message: the later half goes."""
         soon = self._soon
         if len(soon) <= SOON_MESSAGES_MAX and self._soon_size <= SOON_BYTES_MAX:
             return
         first = len(soon[0].message[1])
         if len(soon) <= SOON_MESSAGES_MAX and self._soon_size - first <= SOON_BYTES_MAX:
             return
-        # What is sorted is a heap as well.
+        # A sorted list is a heap as well.
         soon.sort()
         sizes = accumulate((len(each.message[1]) for each in soon[1:]), initial=0)
         fitting = sum(1 for _ in takewhile(lambda size: size <= SOON_BYTES_MAX // 2, sizes))

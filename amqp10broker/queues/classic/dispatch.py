@@ -1,4 +1,4 @@
-"""How ready messages of a classic queue get to consumers: in turns, as far as their credit goes."""
+"""The distribution of a classic queue's ready messages to consumers, in rotation, within their credit."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from amqp10broker.queues.turns import SCAN_MAX, next_takers, turn_of
 
 
 def _nobody() -> None:
-    """Nobody waits for that."""
+    pass
 
 
 class Serving:
-    """See the module.
+    """The distribution of one queue.
 
     Attributes:
-        scan_max: `SCAN_MAX`, or another number.
+        scan_max: messages to look at in one step, normally `SCAN_MAX`.
         unfinished: there was more to look at than that.
-        looked: called when somebody may have looked through the queue.
-        keeps: the store is told what has been delivered.
+        looked: called after a consumer may have looked through the queue.
+        keeps: the store is notified of deliveries.
         delivered_ms: when messages were handed out last.
     """
 
@@ -57,7 +57,7 @@ class Serving:
         self.scan_max = scan_max
         self.unfinished = False
         self.looked: Callable[[], None] = _nobody
-        self._left = 0  # messages that may be looked at in this turn
+        self._left = 0  # messages that may be looked at in this step
         self._waiting = waiting
         self._consumers = consumers
         self._disposal = disposal
@@ -70,10 +70,9 @@ class Serving:
         """Hand out ready messages while any consumer has credit.
 
         Args:
-            now_ms: the time.
-            to_the_end: the credit left will be forfeited. Otherwise this ends when many messages have
-                expired and more have to: `Ready.next_expiry` is due then, and whoever waits for that
-                lets others run and serves again.
+            to_the_end: do not stop early, since remaining credit will be forfeited. Otherwise this ends when
+                many messages have expired and more have to: `Ready.next_expiry` is due then, so that other
+                tasks run before the next call.
         """
         waiting, consumers = self._waiting, self._consumers
         if consumers.looking:
@@ -88,11 +87,8 @@ class Serving:
                     return
 
     def _rotate(self, now_ms: int) -> int:
-        """Give messages to those whose turn it is, one each in rotation; how many had expired instead.
-
-        They are taken together, and each consumer has its part of them by a slice: no message costs a turn of
-        its own.
-        """
+        # Returns how many messages had expired instead. Messages are taken together, and each consumer gets a
+        # slice of them, so that no message costs an iteration of its own.
         consumers = self._consumers
         again = self._waiting.again
         takers, count, room = next_takers(consumers.top_ring(), self._waiting.count)
@@ -115,12 +111,9 @@ class Serving:
         return len(expired)
 
     def _serve_all(self, now_ms: int, *, to_the_end: bool) -> None:
-        """As `serve`, where somebody selects or browses.
-
-        Each that selects has its turn with the others. One that has looked through everything rests; one that
-        has not, when `scan_max` messages were looked at, goes on in the next turn of the queue, and those of
-        lower priority wait for it.
-        """
+        # Selecting consumers take turns with the others. One that has looked through everything rests; one
+        # that has not, when `scan_max` messages were looked at, goes on in the next step, and those of lower
+        # priority wait for it.
         waiting, consumers = self._waiting, self._consumers
         consumers.wake(waiting)
         self._left = self.scan_max
@@ -160,7 +153,6 @@ class Serving:
         self.looked()
 
     def _select(self, consumer: Consumer, count: int, now_ms: int) -> int:
-        """Give a consumer that selects its turn; how many messages it got."""
         assert consumer.cursor is not None
         found = Look(self._waiting, consumer.cursor, count, consumer.room, self._left, now_ms)
         self._left -= found.looked_at
@@ -175,7 +167,6 @@ class Serving:
         return len(found.keys)
 
     def _browse(self, consumer: Consumer, now_ms: int) -> None:
-        """Show a consumer what it has not seen."""
         cursor = consumer.cursor
         assert cursor is not None
         if self._left > 0 and has_more(self._waiting, cursor):
@@ -189,7 +180,7 @@ class Serving:
             self.unfinished = True
 
     def _hand_out(self, consumer: Consumer, count: int, now_ms: int) -> int:
-        """Give a consumer its turn; how many messages had expired instead."""
+        # Returns how many messages had expired instead.
         again = self._waiting.again
         keys, messages, expired, size = self._waiting.take(count, now_ms, consumer.room)
         if expired:
@@ -205,14 +196,10 @@ class Serving:
     def give(
         self, consumer: Consumer, keys: Sequence[int], messages: Sequence[Message], size: int, now_ms: int
     ) -> None:
-        """Deliver messages to a consumer that has credit for them.
+        """Deliver messages to a consumer that has credit for them, and room for all but the last.
 
         Args:
-            consumer: has room for all but the last of them.
-            keys: of the messages.
-            messages: as many.
             size: bytes of their contents.
-            now_ms: the time.
         """
         count = len(keys)
         self._outbox.deliver(consumer, keys, messages)

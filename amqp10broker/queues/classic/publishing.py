@@ -1,6 +1,6 @@
-"""How messages enter a classic queue: sorted into levels, given to the store, confirmed when safe.
+"""The intake of a classic queue: messages are sorted into levels, stored, and confirmed when safe.
 
-Those that ask for a delay wait until their time has come, and enter a level then.
+Messages that request a delay wait until their time, and enter a level then.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from amqp10broker.queues.limits import dues_of, expiries_of
 from amqp10broker.queues.outbox import Outbox
 
 PLAIN_HEADS_MAX: Final = 256
-"""Heads that a queue remembers to need nothing."""
+"""Heads that a queue remembers as plain."""
 
 _HEAD: Final = itemgetter(0)
 
 
 class Intake:
-    """See the module.
+    """The intake of one queue.
 
     Attributes:
         keeps: messages that must survive a restart are given to the store.
-        store_failed: it cannot keep them any more.
+        store_failed: the store cannot accept messages any more.
     """
 
     __slots__ = (
@@ -65,17 +65,17 @@ class Intake:
         self._unsafe: deque[tuple[int, PublisherRef, Sequence[int], bool, int]] = deque()
         self.keeps = keeps
         self.store_failed = False
-        # Heads of messages that are transient and have nothing of their own to look at.
+        # Heads of transient messages without properties that matter here.
         self._plain: set[bytes] = set()
 
     @property
     def first_ticket(self) -> int | None:
-        """The ticket of the first publish that waits to be safe; None: nothing waits."""
+        """The ticket of the first publish that waits to be safe; None: no publish waits."""
         return self._unsafe[0][0] if self._unsafe else None
 
     @property
     def unsafe(self) -> tuple[int, int | None]:
-        """How many messages wait to be safe, and since when the first of them does, in ms."""
+        """The number of messages that wait to be safe, and since when the first of them does, in ms."""
         if not self._unsafe:
             return 0, None
         return sum(len(ids) for _, _, ids, _, _ in self._unsafe), self._unsafe[0][4]
@@ -89,16 +89,7 @@ class Intake:
         queue_ttl_ms: int | None,
         now_ms: int,
     ) -> None:
-        """Enqueue published messages, and confirm them: persistent ones as soon as they are safe.
-
-        Args:
-            publisher: as in `Publish`.
-            ids: as in `Publish`.
-            messages: as in `Publish`.
-            settled: as in `Publish`.
-            queue_ttl_ms: the queue's time to live of messages.
-            now_ms: when they came.
-        """
+        """Enqueue published messages, and confirm them, persistent ones as soon as they are safe."""
         if not messages:
             return
         waiting = self._waiting
@@ -127,7 +118,7 @@ class Intake:
             self._outbox.tell(publisher.reply_to, Confirmed(publisher, ids, settled))
 
     def release(self, due: Sequence[Delayed]) -> None:
-        """The time of messages has come: they join the ends of their levels."""
+        """Append due messages to their levels."""
         expiries = [each.expiry for each in due]
         self._line_up(
             [each.message for each in due],
@@ -138,7 +129,7 @@ class Intake:
     def _hold_back(
         self, messages: Sequence[Message], expiries: Sequence[int] | None, now_ms: int
     ) -> tuple[int, Sequence[Message], Sequence[int] | None]:
-        """Let those wait whose time is to come: the store's ticket, and the others and when they expire."""
+        # Returns the store's ticket, and the messages without a delay and their expiries.
         dues = dues_of(messages, now_ms)
         later = [index for index, due in enumerate(dues) if due > now_ms]
         if not later:
@@ -153,7 +144,7 @@ class Intake:
     def _line_up(
         self, messages: Sequence[Message], expiries: Sequence[int] | None, moved: Sequence[int] | None
     ) -> int:
-        """Sort messages into levels; the store's ticket, 0: nothing was given to it."""
+        # Returns the store's ticket, 0 if nothing was stored.
         waiting = self._waiting
         ticket = 0
         for level, indexes in waiting.by_level(messages):
@@ -168,7 +159,7 @@ class Intake:
         return ticket
 
     def are_plain(self, messages: Sequence[Message]) -> bool:
-        """Whether all are transient (or nothing is kept), without time to live, delay and priority."""
+        """Return whether all are transient (or not to be stored) without time to live, delay or priority."""
         heads = set(map(_HEAD, messages))
         plain, default = self._plain, self._waiting.default
         if heads <= plain:
@@ -194,7 +185,7 @@ class Intake:
         dues: Sequence[int] | None = None,
         moved: Sequence[int] | None = None,
     ) -> int:
-        """Give the store what must survive a restart; 0 if nothing must."""
+        # Returns 0 if no message must survive a restart.
         durable = {head: traits_of(head).durable for head in {head for head, _ in messages}}
         if all(durable.values()):
             return self._store.keep(level, first, messages, expiries, dues=dues, moved=moved)
@@ -216,17 +207,17 @@ class Intake:
         return ticket
 
     def safe_up_to(self, ticket: int) -> None:
-        """The store has everything safe up to this ticket: confirm it."""
+        """Confirm publishes up to a ticket, which the store has made safe."""
         unsafe = self._unsafe
         while unsafe and unsafe[0][0] <= ticket:
             _, publisher, ids, settled, _ = unsafe.popleft()
             self._outbox.tell(publisher.reply_to, Confirmed(publisher, ids, settled))
 
     def refuse_unsafe(self, *, failed: bool) -> None:
-        """What is not safe yet will not be any more.
+        """Refuse all publishes that are not safe.
 
         Args:
-            failed: the queue broke down, or its store did; otherwise it was deleted.
+            failed: the queue or its store broke down; otherwise it was deleted.
         """
         while self._unsafe:
             _, publisher, ids, settled, _ = self._unsafe.popleft()

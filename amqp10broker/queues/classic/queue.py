@@ -1,13 +1,10 @@
 """The classic queue: first in, first out.
 
-What waits is in `ready`, in levels of priority; a requeued message is delivered again exactly where it
-was. What consumers hold and have not settled is in their own maps, by key. Who is next is decided in
-`consumers`. Messages that must survive a restart are given to the `store` by `intake`, and confirmed
-when it has them safe; `holding` decides on what was delivered, `disposal` is how messages leave. What is not
-to be delivered before its time waits in `delayed`, and joins the end of its level then.
-
-Time comes in with each command, in milliseconds of wall clock, and is taken to stand still when the
-clock is set back.
+`ready` holds the waiting messages in levels of priority; a requeued message returns to its exact place.
+`consumers` decides the rotation, `intake` gives messages that must survive a restart to the `store` and
+confirms them when they are safe, `holding` settles deliveries, and `disposal` removes messages. `delayed`
+holds messages until their time. Each command contains the time in ms of wall clock; the queue's time stands
+still while the clock is set back.
 """
 
 from __future__ import annotations
@@ -69,18 +66,14 @@ from amqp10broker.queues.settings import DEFAULTS, Overflow, QueueSettings
 from amqp10broker.queues.turns import SCAN_MAX
 
 DUE_MAX: Final = 1024
-"""Messages whose time has come that are seen to in one go; others run before the next."""
+"""Due messages that are handled in one step, so that other tasks run before the next."""
 
 
 class ClassicQueue(QueueMachine):
-    """A classic queue's state (see `QueueMachine`).
+    """The state of a classic queue.
 
     Attributes:
-        settings: replaced by `Configure`.
-        durable: declared durable.
-        auto_delete: goes with the last of its consumers, if it ever had one.
-        waiting: what is ready.
-        delayed: what will be.
+        auto_delete: deleted with the last of its consumers, if it ever had one.
     """
 
     def __init__(
@@ -96,19 +89,6 @@ class ClassicQueue(QueueMachine):
         selector: str | None = None,
         scan_max: int = SCAN_MAX,
     ) -> None:
-        """Make an empty queue.
-
-        Args:
-            name: the queue's name.
-            durable: it survives a restart; whether messages do is the store's business.
-            auto_delete: see the attribute.
-            settings: see the attribute.
-            store: None keeps nothing.
-            now_ms: the time, from which the queue is unused.
-            counters: to go on with, of a state before this one; None: all are 0.
-            selector: of JMS; what it does not select is confirmed, and not taken in. None: all is.
-            scan_max: messages that consumers who select or browse look at in one turn of the queue.
-        """
         super().__init__(name, counters)
         self.settings = settings
         self.durable = durable
@@ -133,14 +113,14 @@ class ClassicQueue(QueueMachine):
         self.configure(settings)
 
     def configure(self, settings: QueueSettings) -> None:
-        """Take other settings; nothing is done about what is there already."""
+        """Replace the settings, without effect on present messages."""
         self.settings = self._disposal.settings = settings
         self._limited = is_limited(settings)
         if settings.max_length_bytes is not None:
             self.waiting.count_bytes()
 
     def recover(self, backlogs: Mapping[int, tuple[Sequence[Page], int]]) -> None:
-        """Begin with what the store found after a restart.
+        """Begin with the messages that the store found after a restart.
 
         Args:
             backlogs: by level, and `DELAYED`: pages in order, and the position of the next message.
@@ -149,31 +129,24 @@ class ClassicQueue(QueueMachine):
         if DELAYED in backlogs:
             self.delayed.recover(*backlogs[DELAYED])
 
-    # --- what it looks like -----------------------------------------------------------------------
-
     @property
     def ready(self) -> int:
-        """Messages waiting for a consumer."""
         return self.waiting.count
 
     @property
     def not_handed_out(self) -> int:
-        """See `QueueMachine`: those whose time has not come, too."""
         return self.waiting.count + self.delayed.count
 
     @property
     def unsettled(self) -> int:
-        """Messages handed out and not settled."""
         holders = (each for each in self._consumers if not (each.settled or each.browses))
         return sum(len(each.unsettled) for each in holders)
 
     @property
     def consumers(self) -> int:
-        """Links and AMQP 0-9-1 consumers that may get messages."""
         return self._consumers.counted
 
     def figures(self) -> QueueFigures:
-        """See `QueueMachine`."""
         limits, active = length_limits(self.settings), self._consumers.active
         return QueueFigures(
             messages_ready=self.ready,
@@ -187,18 +160,16 @@ class ClassicQueue(QueueMachine):
         )
 
     def weight(self) -> QueueWeight:
-        """See `QueueMachine`."""
         holders = (each for each in self._consumers if not (each.settled or each.browses))
         held = few(each.unsettled.values() for each in holders)
         return self.waiting.weigh()._replace(unsettled=None if held is None else content_bytes(held))
 
     @property
     def unsafe_ticket(self) -> int | None:
-        """The ticket of the first publish that waits to be safe; None: nothing waits."""
+        """The ticket of the first publish that waits to be safe; None: no publish waits."""
         return self._intake.first_ticket
 
     def outlook(self) -> Outlook:
-        """See `QueueMachine`."""
         consumers, disposal = self._consumers, self._disposal
         unconfirmed, unconfirmed_ms = self._intake.unsafe
         return Outlook(
@@ -216,10 +187,7 @@ class ClassicQueue(QueueMachine):
             unconfirmed_ms=unconfirmed_ms,
         )
 
-    # --- driving it -------------------------------------------------------------------------------
-
     def apply(self, command: Command, now_ms: int) -> None:
-        """See `QueueMachine`."""
         self._now = max(self._now, now_ms)
         match command:
             case Publish():
@@ -263,14 +231,14 @@ class ClassicQueue(QueueMachine):
         self._disposal.expire(self._now)
         if self._disposal.unfinished:
             self._disposal.make_room()
-        # What is behind many that had expired.
+        # Messages behind many that had expired.
         self._serving.serve(self._now)
         gone_at = self._gone_at()
         if gone_at is not None and gone_at <= self._now:
             self._delete()
 
     def _see_to_due(self) -> None:
-        """What is due joins its level, or has expired. When there was more, it is due at once."""
+        # If not all are handled, the queue is due again at once.
         due = self.delayed.take_due(self._now, DUE_MAX)
         expired = [each for each in due if 0 < each.expiry <= self._now]
         if expired:
@@ -281,7 +249,6 @@ class ClassicQueue(QueueMachine):
             self._intake.release(due)
 
     def deadline(self) -> int | None:
-        """See `QueueMachine`."""
         unfinished = self._serving.unfinished and bool(self._consumers.looking)
         if self.deleted or self._disposal.unfinished or unfinished:
             return None if self.deleted else self._now
@@ -289,24 +256,21 @@ class ClassicQueue(QueueMachine):
         return min((when for when in times if when is not None), default=None)
 
     def safe_up_to(self, ticket: int) -> None:
-        """The store has everything safe up to this ticket: confirm it."""
+        """Confirm publishes up to a ticket, which the store has made safe."""
         self._intake.safe_up_to(ticket)
 
     def refuse_unsafe(self) -> None:
-        """The store has failed: what is not safe yet never will be, nor what comes from now on."""
+        """Refuse all publishes that are not safe, and later ones, since the store has failed."""
         self._intake.store_failed = True
         self._intake.refuse_unsafe(failed=True)
 
     def take_dead_letters(self) -> list[DeadLetters]:
-        """See `QueueMachine`."""
         return self._disposal.take_dead_letters()
 
     def _break_off(self) -> None:
-        # What the store has is not this state's to decide on any more.
+        # The store's messages are not this state's to remove any more.
         self._keeps = self._intake.keeps = self._disposal.keeps = self._serving.keeps = False
         self._intake.refuse_unsafe(failed=True)
-
-    # --- publishing -------------------------------------------------------------------------------
 
     def _publish(self, command: Publish) -> None:
         if self.deleted:
@@ -325,13 +289,13 @@ class ClassicQueue(QueueMachine):
         if self._consumers.waiting or self._consumers.looking:
             self._serving.serve(self._now)
         if self.waiting.may_expire:
-            # Time to live 0 is for what could not be delivered at once.
+            # A time to live of 0 is for messages that could not be delivered at once.
             self._disposal.expire(self._now)
         if self._limited:
             self._disposal.make_room()
 
     def _selected(self, command: Publish, select: Select) -> Publish:
-        """What of a publish is wanted; the rest is confirmed, since nobody waits for it here."""
+        # Messages that are not selected are confirmed, since they are for no consumer here.
         ids, messages = command.ids, command.messages
         wanted = select(messages)
         if len(wanted) == len(messages):
@@ -345,7 +309,7 @@ class ClassicQueue(QueueMachine):
         )
 
     def _pass_on(self, command: Publish) -> bool:
-        """Hand messages to the only consumer that is waiting for some, past the backlog."""
+        # Past the backlog, to the only consumer that waits for messages.
         waiting, consumers = self.waiting, self._consumers
         if (
             waiting.count
@@ -373,17 +337,15 @@ class ClassicQueue(QueueMachine):
         return True
 
     def has_room_for(self, messages: Sequence[Message]) -> bool:
-        """See `QueueMachine`: whatever consumers take meanwhile."""
+        # Regardless of what consumers take meanwhile.
         if not (self._limited and rejects(self.settings)):
             return True
         count, size = self._disposal.counted
         return not is_over(self.settings, count + len(messages), size + content_bytes(messages))
 
     def _publish_within(self, command: Publish) -> None:
-        """A publish that would exceed a limit is refused, and not enqueued; the others are.
-
-        As in RabbitMQ it is refused by what is ready before it, even if a consumer would take it at once.
-        """
+        # A publish that would exceed a limit is refused; the others are not. As in RabbitMQ the ready
+        # messages before it count, even if a consumer would take it at once.
         settings, disposal = self.settings, self._disposal
         ids, messages = command.ids, command.messages
         start = 0
@@ -392,7 +354,7 @@ class ClassicQueue(QueueMachine):
         for index, message in enumerate(messages):
             size_then = size + len(message[1])
             if is_over(settings, count + 1, size_then):
-                # Those before it may be taken by consumers, which makes room.
+                # Consumers may take those before it, which makes room.
                 self._take_in(command, start, index)
                 self._serving.serve(self._now)
                 start = index
@@ -423,8 +385,6 @@ class ClassicQueue(QueueMachine):
             ids, messages = ids[start:stop], messages[start:stop]
         ttl = self.settings.message_ttl_ms
         self._intake.take_in(command.publisher, ids, messages, command.settled, ttl, self._now)
-
-    # --- settling ---------------------------------------------------------------------------------
 
     def _settle(self, command: Settle) -> None:
         if command.answer:
@@ -460,8 +420,6 @@ class ClassicQueue(QueueMachine):
         self._consumers.take_credit(consumer)
         self._serving.serve(self._now)
 
-    # --- consumers --------------------------------------------------------------------------------
-
     def _subscribe(self, command: Subscribe) -> None:
         ref = command.consumer
         if self._is_gone_for(ref):
@@ -488,7 +446,7 @@ class ClassicQueue(QueueMachine):
     def _cursor(self, command: Subscribe) -> Cursor | None:
         wanted = None
         if command.filters is not None:
-            # Not before somebody selects: a broker starts sooner without filters.
+            # Imported late: a broker starts sooner without filters.
             from amqp10broker.message.filters.filters import Filters
 
             assert isinstance(command.filters, Filters)
@@ -539,13 +497,12 @@ class ClassicQueue(QueueMachine):
         self._end_of(consumer)
 
     def _end_of(self, consumer: Consumer) -> None:
-        """A consumer is gone: an auto-delete queue goes with its last."""
+        # An auto-delete queue goes with its last consumer.
         self._unused_since = self._now
         if self.auto_delete and consumer.counted and not self.deleted and not self.consumers:
             self._delete()
 
     def _gone_at(self) -> int | None:
-        """When the queue goes because nobody uses it."""
         expires = self.settings.expires_ms
         if expires is None or self.deleted or self._consumers.counted:
             return None
@@ -575,7 +532,7 @@ class ClassicQueue(QueueMachine):
                 command.consumer,
                 consumer.delivery_count,
                 consumer.credit,
-                # Who waits for another to go could have nothing, whatever its credit.
+                # A consumer that waits for the active one to go can have nothing, whatever its credit.
                 self.ready if self._consumers.is_active(consumer) else 0,
                 command.drain,
                 consumer.epoch,
@@ -583,7 +540,7 @@ class ClassicQueue(QueueMachine):
         )
 
     def _credit_looking(self, consumer: Consumer, command: Credit) -> None:
-        """As `_credit`, of one that selects or browses: its drain is answered when it has looked enough."""
+        # The drain of a consumer that selects or browses is answered when it has looked enough.
         if consumer in self._drains:
             self._answer_drain(consumer)
         self._holding.trim(consumer, command.seen)
@@ -594,7 +551,7 @@ class ClassicQueue(QueueMachine):
         if not consumer.counted:
             self._unused_since = self._now
         if command.drain:
-            # Where the queue ends now: what comes while it is looked through is not waited for.
+            # Where the queue ends now: messages that come during the search do not count for the drain.
             self._drains[consumer] = [level.backlog.next for level in self.waiting.levels]
         self._serving.serve(self._now)
         if not command.drain:
@@ -620,8 +577,6 @@ class ClassicQueue(QueueMachine):
             assert consumer.cursor is not None
             if not consumer.credit or has_passed(self.waiting, consumer.cursor, ends):
                 self._answer_drain(consumer)
-
-    # --- the end ----------------------------------------------------------------------------------
 
     def _let_go(self) -> None:
         self._intake.refuse_unsafe(failed=self.failed)

@@ -1,10 +1,10 @@
-"""The ready messages of a classic queue: levels of priority, each first in, first out, with requeueing.
+"""The ready messages of a classic queue: priority levels, each first in, first out, with requeueing.
 
-Every message has a key: its position in its level times the number of levels, plus the level. A
-message that comes back goes to its old place: each level is a heap of returned messages and a backlog.
-What was handed out is before what was not, but for what a consumer that selects took from the middle.
-Messages expire at the head of their level only, as in RabbitMQ: one that expires early behind one that does
-not stays until its turn.
+The key of a message is its position in its level times the number of levels, plus the level. A message that
+comes back goes to its old place: each level is a heap of returned messages and a backlog. Returned messages
+are before the backlog, except for those that a selecting consumer took from the middle. Messages expire at
+the head of their level only, as in RabbitMQ: one that expires early behind one that does not stays until it
+is first.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _POSITION: Final = itemgetter(0)
 Keyed = tuple[int, Message]
 
 EXPIRED_MAX: Final = 1024
-"""Messages that expire in one go; each may have to be dead-lettered."""
+"""Messages that expire in one step; each may have to be dead-lettered."""
 
 
 class Level:
-    """One priority.
+    """One priority level.
 
     Attributes:
-        returned: (position, message) of those that were handed out before, a heap.
-        ordered: and they are in order, because somebody looks through them.
-        backlog: those that nobody has had.
+        returned: heap of (position, message) of returned messages.
+        ordered: `returned` is sorted, because a consumer looks through it.
+        backlog: messages that have not been delivered.
     """
 
     __slots__ = ("backlog", "number", "ordered", "returned")
@@ -51,29 +51,26 @@ class Level:
 
     @property
     def count(self) -> int:
-        """Messages in it."""
         return len(self.returned) + self.backlog.count
 
     def put_back(self, position: int, message: Message) -> None:
-        """A message that was taken returns to its place."""
         if self.ordered:
             insort(self.returned, (position, message), key=_POSITION)
         else:
             heappush(self.returned, (position, message))
 
     def pop_returned(self) -> Keyed:
-        """The first of those that were handed out before. There is one."""
         if self.ordered:
             return self.returned.pop(0)
         return heappop(self.returned)
 
     @property
     def returned_is_first(self) -> bool:
-        """Whether the first message is one that was handed out before. There are such."""
+        """Whether the first message is a returned one, of which there must be some."""
         return not self.backlog.count or self.returned[0][0] < self.backlog.first_position()
 
     def window(self, position: int, most: int) -> Window | None:
-        """As `Backlog.window`, of all its messages."""
+        """Return a `Backlog.window` over returned messages as well."""
         fresh = self.backlog.window(position, most) if self.backlog.count else None
         if not self.returned:
             return fresh
@@ -95,7 +92,6 @@ class Level:
         return Window([each for each, _ in found], [message for _, message in found], None, again=True)
 
     def take_out(self, window: Window, places: Sequence[int]) -> None:
-        """As `Backlog.take_out`."""
         at = bisect_left(self.returned, window.positions[0], key=_POSITION)
         if at == len(self.returned) or self.returned[at][0] != window.positions[0]:
             self.backlog.take_out(window, places)
@@ -105,19 +101,18 @@ class Level:
 
 
 class Ready:
-    """See the module.
+    """The ready messages of a queue.
 
     Attributes:
-        count: ready messages.
-        counting: `size` is kept, because there is a limit of bytes.
-        cursors: of consumers that select.
+        counting: `size` is maintained, because there is a limit of bytes.
+        cursors: of selecting and browsing consumers.
         levels: the highest priority first.
-        default: the priority of messages that give none.
-        plain: the level of that.
-        width: how many levels there are.
+        default: the priority of messages without one.
+        plain: the level of `default`.
+        width: number of levels.
         may_expire: some message with a time to live has been here.
-        again: some of the messages may have been handed out before.
-        expiries: key -> when it expires, of messages outside the backlogs; never 0.
+        again: some messages may have been handed out before.
+        expiries: key -> expiry of messages outside the backlogs; never 0.
     """
 
     __slots__ = (
@@ -150,16 +145,15 @@ class Ready:
         self.cursors: list[Cursor] = []
 
     def recover(self, backlogs: Mapping[int, tuple[Sequence[Page], int]]) -> None:
-        """Begin with what was there before a restart, by level: pages, and the next position."""
+        """Begin with the pages and next positions of each level found after a restart."""
         for number, (pages, next_position) in backlogs.items():
-            # More levels than now cannot be: their number is an argument of the queue, and stays.
+            # The number of levels is an argument of the queue, and cannot have changed.
             self.levels[self.width - 1 - number].backlog.recover(pages, next_position)
             self.may_expire = self.may_expire or any(page.may_expire for page in pages)
         self.count = sum(level.count for level in self.levels)
         self.again = any(level.backlog.again for level in self.levels)
 
     def count_bytes(self) -> None:
-        """Keep `size` from now on."""
         if not self.counting:
             self.counting = True
             for level in self.levels:
@@ -168,16 +162,16 @@ class Ready:
 
     @property
     def arrived(self) -> int:
-        """Messages that were ever put in here, as far as the store remembers."""
+        """The number of messages ever added, as far as the store has it."""
         return sum([level.backlog.next for level in self.levels])
 
     @property
     def size(self) -> int:
-        """Bytes of the contents of ready messages, if they are counted."""
+        """Bytes of the contents of ready messages, if `counting`."""
         return self._returned_size + sum([level.backlog.size for level in self.levels])
 
     def weigh(self) -> QueueWeight:
-        """Bytes of what is in it; None for what many messages would have to be looked at for."""
+        """Return the bytes of contents; None where many messages would have to be looked at."""
         returned = few(level.returned for level in self.levels)
         if returned is None:
             return QueueWeight(None, None)
@@ -189,13 +183,11 @@ class Ready:
             return QueueWeight(every + sum(back), None, self.count, every + sum(back))
         return QueueWeight(every + sum(back), None, here + len(back), here_bytes + sum(back))
 
-    # --- coming in --------------------------------------------------------------------------------
-
     def by_level(self, messages: Sequence[Message]) -> Iterator[tuple[Level, Sequence[int] | None]]:
-        """Sort messages of one publish into levels.
+        """Sort the messages of one publish into levels.
 
         Yields:
-            A level and which of the messages belong to it, in order; None: all of them.
+            A level and the indexes of its messages in order; None: all of them.
         """
         if self.width == 1:
             yield self.levels[0], None
@@ -215,14 +207,12 @@ class Ready:
             yield self.levels[top - number], indexes
 
     def add(self, level: Level, messages: Sequence[Message], expiries: Sequence[int] | None) -> None:
-        """Published messages join the end of a level."""
         level.backlog.extend(messages, expiries)
         self.count += len(messages)
         if expiries is not None:
             self.may_expire = True
 
     def put_back(self, key: int, message: Message) -> None:
-        """A message that was taken returns to its place."""
         which, position = self.width - 1 - key % self.width, key // self.width
         self.levels[which].put_back(position, message)
         for cursor in self.cursors:
@@ -233,26 +223,23 @@ class Ready:
             self._returned_size += len(message[1])
 
     def let_go(self) -> None:
-        """Nobody looks through the queue any more."""
+        """Stop sorting returned messages, since no consumer looks through the queue any more."""
         for level in self.levels:
             level.ordered = False
-
-    # --- going out --------------------------------------------------------------------------------
 
     def take(
         self, count: int, now_ms: int, room: int = NO_BOUND
     ) -> tuple[Sequence[int], list[Message], Sequence[Keyed], int]:
-        """The next messages in order, at most `count`.
+        """Take the next messages in order.
 
         Args:
-            count: at most as many as are ready.
-            now_ms: what has expired before that is not handed out.
+            count: at most the number of ready messages.
+            now_ms: messages that expired before are not handed out.
             room: bytes of contents; the message that uses it up is the last.
 
         Returns:
-            Keys, messages, (key, message) of those that had expired, and the bytes of the messages'
-            contents. Fewer messages than asked for only if some had, or the room is used up; there may be
-            more then.
+            Keys, messages, (key, message) of those that had expired, and the bytes of the messages' contents.
+                Fewer than `count` only if some had expired, or the room is used up; there may be more then.
         """
         level = self._first_level()
         keys: Sequence[int] = ()
@@ -270,7 +257,7 @@ class Ready:
     def _take_rest(
         self, count: int, now_ms: int, room: int, keys: list[int], messages: list[Message], size: int
     ) -> tuple[list[int], list[Message], list[Keyed], int]:
-        """Fill up to `count`, from several levels, and of what was returned or may have expired."""
+        # Messages of several levels, returned ones, and those that may have expired.
         here = len(keys)
         expired: list[Keyed] = []
         while (
@@ -307,7 +294,6 @@ class Ready:
         return [position * width + level.number for position in positions]
 
     def _take_from(self, level: Level, count: int, room: int = NO_BOUND) -> list[Keyed]:
-        """At most so many messages off the head of a level; the one that uses up the room is the last."""
         width, number = self.width, level.number
         taken: list[Keyed] = []
         while level.returned and level.returned_is_first and len(taken) < count and room > 0:
@@ -331,7 +317,7 @@ class Ready:
         return taken
 
     def take_out(self, level: Level, window: Window, places: Sequence[int]) -> list[Keyed]:
-        """Take messages of a window of a level, at these places in it, which grow; at least one."""
+        """Take messages at growing places of a window, at least one."""
         taken = self.seen(level, window, places)
         before = len(level.returned)
         level.take_out(window, places)
@@ -345,7 +331,6 @@ class Ready:
         return taken
 
     def seen(self, level: Level, window: Window, places: Sequence[int]) -> list[Keyed]:
-        """Messages of a window of a level, which stay."""
         keys = self._keys(level, [window.positions[place] for place in places])
         return list(zip(keys, [window.messages[place] for place in places], strict=True))
 
@@ -357,10 +342,10 @@ class Ready:
         raise AssertionError("nothing is ready")
 
     def take_expired(self, now_ms: int) -> list[Keyed]:
-        """Take what has expired by now at the head of each level, at most `EXPIRED_MAX` messages.
+        """Take expired messages at the heads of the levels, at most `EXPIRED_MAX`.
 
-        More are due at once: whoever waits for `next_expiry` lets others run between. Meanwhile
-        nobody gets what has expired, because `take` looks as well.
+        If there are more, `next_expiry` is in the past, and other tasks can run before the next call. Expired
+        messages are not delivered meanwhile, because `take` checks as well.
         """
         gone: list[Keyed] = []
         if not self.may_expire:
@@ -371,7 +356,7 @@ class Ready:
         return gone
 
     def next_expiry(self) -> int | None:
-        """When the next message expires that is at the head of a level."""
+        """Return the earliest expiry at the head of a level."""
         if not self.may_expire:
             return None
         return min((expiry for level in self.levels if (expiry := self._first_expiry(level))), default=None)
@@ -382,7 +367,7 @@ class Ready:
         return level.backlog.first_expiry()
 
     def clear(self) -> Iterator[tuple[Level, Sequence[int]]]:
-        """Drop everything; the positions that went, level by level."""
+        """Remove all messages, and return their positions by level."""
         for level in self.levels:
             positions = [position for position, _ in level.returned]
             level.returned.clear()

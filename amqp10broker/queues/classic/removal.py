@@ -1,4 +1,4 @@
-"""How messages leave a classic queue for good: its store forgets them, those given up are dead-lettered."""
+"""The removal of messages from a classic queue and its store, with dead-lettering."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ from amqp10broker.queues.limits import is_limited, is_over
 from amqp10broker.queues.settings import DEFAULTS, Overflow, QueueSettings
 
 DROPPED_MAX: Final = 4096
-"""Messages that are dropped in one go when a limit was lowered; each may have to be dead-lettered."""
+"""Messages that are dropped in one step when a limit was lowered; each may have to be dead-lettered."""
 
 
 class Disposal:
-    """See the module.
+    """The removal of one queue's messages.
 
     Attributes:
-        settings: of the queue; replaced when they change.
         keeps: messages may be in the store.
         unfinished: there was more to drop than `make_room` does at one time.
-        expired_ms: when a message has expired last.
+        expired_ms: when a message expired last.
     """
 
     __slots__ = (
@@ -60,7 +59,7 @@ class Disposal:
         self.expired_ms: int | None = None
 
     def forget(self, keys: Sequence[int]) -> None:
-        """Messages are gone for good."""
+        """Remove messages from the store."""
         waiting = self._waiting
         if waiting.expiries:
             for key in keys:
@@ -98,18 +97,17 @@ class Disposal:
             self._dead_letters.append(DeadLetters(reason, messages, exchange, routing_key))
 
     def remove(self, reason: Reason, gone: Sequence[Keyed]) -> None:
-        """Give messages up, and forget them."""
+        """Dead-letter messages and remove them from the store."""
         self._counters.lost[reason] += len(gone)
         self.give_up(reason, [message for _, message in gone])
         self.forget([key for key, _ in gone])
 
     def remove_expired(self, gone: Sequence[Keyed], now_ms: int) -> None:
-        """Messages have expired."""
         self.expired_ms = now_ms
         self.remove(Reason.EXPIRED, gone)
 
     def remove_delayed(self, reason: Reason, gone: Sequence[Delayed]) -> None:
-        """Give messages up whose time has not come."""
+        """As `remove`, for messages in `DELAYED`."""
         self._counters.lost[reason] += len(gone)
         self.give_up(reason, [each.message for each in gone])
         if self.keeps:
@@ -122,14 +120,14 @@ class Disposal:
 
     @property
     def counted(self) -> tuple[int, int]:
-        """What counts against limits of length: messages, and their bytes if there is a limit of those."""
+        """Messages that count against the limits of length, and their bytes if there is a limit of those."""
         waiting, delayed = self._waiting, self._delayed
         return waiting.count + delayed.count, waiting.size + delayed.size
 
     def make_room(self) -> None:
-        """Drop from the head what is beyond the limits, at most `DROPPED_MAX` messages.
+        """Drop messages beyond the limits from the head, at most `DROPPED_MAX`.
 
-        Those whose time has not come are behind the others.
+        Delayed messages count as behind the others.
         """
         settings, waiting = self.settings, self._waiting
         self.unfinished = False
@@ -153,7 +151,7 @@ class Disposal:
             self.remove_delayed(Reason.MAXLEN, later)
 
     def drop_all(self) -> None:
-        """Drop everything that is ready, or will be."""
+        """Drop all ready and delayed messages."""
         for level, positions in self._waiting.clear():
             if self.keeps:
                 self._store.forget(level.number, positions)
@@ -162,6 +160,5 @@ class Disposal:
                 self._store.forget(DELAYED, run)
 
     def take_dead_letters(self) -> list[DeadLetters]:
-        """What was given up since the last call, in order."""
         dead_letters, self._dead_letters = self._dead_letters, []
         return dead_letters

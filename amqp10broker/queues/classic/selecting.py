@@ -1,7 +1,7 @@
-"""How a consumer that selects or browses finds messages in a classic queue.
+"""The search of a selecting or browsing consumer through a classic queue.
 
-It looks from its cursor on, a window at a time: as many messages as it may have, more while none of them is
-for it. What it wants beyond its credit is remembered by place.
+It looks from its cursor on, a window at a time: as many messages as it may have, more while none of them
+matches. The places of messages that match beyond its credit are remembered.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from amqp10broker.queues.classic.ready import Keyed, Level, Ready
 from amqp10broker.queues.turns import that_fill
 
 WINDOW_MAX: Final = 128
-"""Messages that are looked at in one go."""
+"""Messages that are examined in one batch."""
 
 
 def has_more(waiting: Ready, cursor: Cursor) -> bool:
-    """Whether there is something that a cursor has not looked at; perhaps it is gone already."""
+    """Return whether a cursor has something to look at, which may be gone already."""
     for which, level in enumerate(waiting.levels):
         if level.count and (cursor.behind[which] or cursor.at[which] < level.backlog.next):
             return True
@@ -29,22 +29,20 @@ def has_more(waiting: Ready, cursor: Cursor) -> bool:
 
 
 def has_passed(waiting: Ready, cursor: Cursor, ends: Sequence[int]) -> bool:
-    """Whether a cursor has looked at everything before these positions, one a level."""
+    """Return whether a cursor has looked at everything before these positions, one a level."""
     return not has_more(waiting, cursor) or (
         not any(cursor.behind) and all(at >= end for at, end in zip(cursor.at, ends, strict=True))
     )
 
 
 class Look:
-    """One look of a consumer through a queue.
+    """One search of a consumer through a queue.
 
     Attributes:
         keys: of what it gets.
-        messages: as many.
-        size: bytes of their contents.
-        expired: messages that it would get, had they not expired: taken out.
-        again: somebody may have had some of the messages before.
-        looked_at: messages that were looked at.
+        size: bytes of contents.
+        expired: messages that matched and had expired: taken out.
+        again: some messages may have been delivered before.
     """
 
     __slots__ = (
@@ -65,15 +63,14 @@ class Look:
     def __init__(
         self, waiting: Ready, cursor: Cursor, count: int, room: int, budget: int, now_ms: int
     ) -> None:
-        """Look.
+        """Search a queue.
 
         Args:
-            waiting: the queue's messages; what the consumer takes is taken out.
-            cursor: from where on; moves.
-            count: messages that it may have.
+            waiting: the queue's messages, from which matches are taken.
+            cursor: the start, which is advanced.
+            count: messages that the consumer may have.
             room: bytes of contents; the message that uses it up is the last.
             budget: messages that may be looked at.
-            now_ms: what has expired before that is not handed out.
         """
         self._waiting = waiting
         self._cursor = cursor
@@ -98,7 +95,7 @@ class Look:
         return len(self.keys) < self._count and self.size < self._room and self.looked_at < self._budget
 
     def _look_behind(self, which: int, level: Level) -> bool:
-        """Look at the places behind the cursor; whether that came to its end."""
+        # Returns whether all places behind the cursor were looked at.
         behind = self._cursor.behind[which]
         while behind:
             if not self._goes_on:
@@ -111,7 +108,7 @@ class Look:
         return True
 
     def _look_on(self, which: int, level: Level) -> bool:
-        """Look from the cursor on; whether that came to the end of the level."""
+        # Returns whether the end of the level was reached.
         cursor = self._cursor
         end = level.backlog.next
         step = self._count - len(self.keys)
@@ -129,7 +126,7 @@ class Look:
         return True
 
     def _look_through(self, which: int, level: Level, window: Window) -> bool:
-        """Whether the consumer wants any of these messages; it gets what it may have."""
+        # Returns whether the consumer wants any of these messages.
         self.looked_at += len(window.messages)
         wanted = self._cursor.wanted
         places: Sequence[int] = range(len(window.messages))
@@ -164,11 +161,11 @@ class Look:
         self.size += content_bytes(had)
 
     def _without_expired(self, window: Window, chosen: Sequence[int], taken: list[Keyed]) -> list[Keyed]:
-        """Time is looked at when a message's turn has come, as for other consumers."""
+        # The expiry is checked when a message is its consumer's next, as for other consumers.
         times = window.expiries
         kept: list[Keyed] = []
         for place, keyed in zip(chosen, taken, strict=True):
-            # A message that was handed out before has its time with its key.
+            # The expiry of a message that was handed out before is stored by key.
             expiry = (0 if times is None else times[place]) or self._waiting.expiries.get(keyed[0], 0)
             if not expiry or expiry >= self._now_ms:
                 kept.append(keyed)

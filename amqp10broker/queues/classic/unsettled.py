@@ -1,4 +1,4 @@
-"""What consumers of a classic queue hold: decided on, taken back, or final because it has arrived."""
+"""The deliveries that consumers of a classic queue hold: their settlement and return."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from amqp10broker.queues.outbox import Outbox
 
 
 class Holding:
-    """See the module."""
+    """The deliveries of one queue's consumers."""
 
     __slots__ = ("_disposal", "_outbox", "_waiting")
 
@@ -25,7 +25,7 @@ class Holding:
         self._outbox = outbox
 
     def decide(self, held: Iterable[Keyed], verdict: Verdict) -> None:
-        """Deliveries get a verdict."""
+        """Settle deliveries with an outcome."""
         match verdict:
             case Verdict.ACCEPT:
                 self._disposal.forget([key for key, _ in held])
@@ -45,7 +45,7 @@ class Holding:
     def take_back(
         self, consumer: Consumer, keys: Sequence[int], messages: Sequence[Message], seen: int
     ) -> None:
-        """Requeue deliveries that never reached the client, as they are.
+        """Requeue deliveries that never reached the client, unchanged.
 
         A consumer that browses will be shown them again.
         """
@@ -61,7 +61,7 @@ class Holding:
                 put_back(key, unsettled.pop(key))
         consumer.handed_out = seen
         for key, message in zip(keys, messages, strict=True):
-            # Our own copy, where there is one: the session's may be in another protocol's encoding.
+            # The queue's own copy if it has one: the session's may be in another protocol's encoding.
             held = unsettled.pop(key, None)
             if held is not None:
                 put_back(key, held)
@@ -81,7 +81,7 @@ class Holding:
             cursor.on_return(width - 1 - key % width, key // width)
 
     def trim(self, consumer: Consumer, seen: int) -> None:
-        """A settled consumer's deliveries are final when they have reached the session."""
+        """Remove deliveries of a settled consumer that have reached the session."""
         if consumer.browses:
             on_its_way = consumer.handed_out - seen
             for key in list(consumer.unsettled)[: len(consumer.unsettled) - on_its_way]:

@@ -1,8 +1,8 @@
-"""Where a quorum queue's messages are while its state holds only their indexes.
+"""Storage for the messages of a quorum queue, whose state holds only their indexes.
 
-`BodyStore` is what the queue asks for. `PagedBodies` keeps messages in pages of 4096 consecutive indexes,
-of which a few are lists of messages and all others packed bytes. Where those are is the business of
-`Packs`: in memory, where a long backlog costs little more than its bytes, or out of it.
+`BodyStore` is the interface that the queue uses. `PagedBodies` stores messages in pages of 4096 consecutive
+indexes, of which a few are lists of messages and all others packed bytes. `Packs` stores the packed bytes, in
+memory or on disk.
 """
 
 from __future__ import annotations
@@ -22,86 +22,86 @@ _PAGE: Final = 1 << _PAGE_BITS
 _MASK: Final = _PAGE - 1
 
 OPEN_PAGES_MAX: Final = 6
-"""Pages that are lists of messages: where publishers write, where consumers read, where they settle."""
+"""Pages that are lists of messages at the same time: for publishers, readers and settlements."""
 
 
 PEEKS_MAX: Final = 32
-"""Messages that are read of a page while it is packed. Then it is opened, which costs as much as those."""
+"""Messages that are read from a packed page before it is opened, which costs as much."""
 
 
 class BodyStore(Protocol):
-    """Messages by index. An index has at most one message; indexes of new messages only grow."""
+    """A store of messages by index.
+
+    An index has at most one message. The indexes of new messages only grow.
+    """
 
     def put(self, first: int, messages: Sequence[Message]) -> None:
-        """Keep new messages under consecutive indexes."""
+        """Store new messages under consecutive indexes."""
 
     def put_again(self, index: int, message: Message) -> None:
-        """Keep a message under an index that was dropped before."""
+        """Store a message under an index that was dropped before."""
 
     def fetch(self, indexes: Sequence[int]) -> list[Message]:
-        """The messages of these indexes, which are all there."""
+        """Return the messages of these indexes, all of which must be present."""
 
     def drop(self, indexes: Sequence[int]) -> None:
-        """Nobody will ask for these any more. All of them are there."""
+        """Remove the messages of these indexes, all of which must be present."""
 
     def renumber(self, indexes: Sequence[int], first: int) -> None:
-        """The messages of these indexes have new, consecutive ones from now on."""
+        """Move messages to new, consecutive indexes."""
 
     def clear(self) -> None:
-        """Drop everything."""
+        """Remove all messages."""
 
 
 Handle = object
-"""Packed messages, as `Packs` knows them."""
+"""A packed page's handle, opaque to all but its `Packs`."""
 
 
 class Packs(Protocol):
-    """Where packed messages are."""
+    """A store of packed messages."""
 
     def keep(self, pieces: Sequence[bytes]) -> Handle:
-        """Take them."""
+        """Store a pack and return its handle."""
 
     def read(self, handle: Handle) -> bytes:
-        """Give them back, as often as they are asked for."""
+        """Return the bytes of a pack."""
 
     def read_at(self, handle: Handle, at: int, length: int) -> bytes:
-        """Give a part of them: so many bytes, from there on."""
+        """Return a range of the bytes of a pack."""
 
     def drop(self, handle: Handle) -> None:
-        """Nobody will ask for them any more."""
+        """Remove a pack."""
 
 
 class MemoryPacks:
-    """In memory."""
+    """Packed messages in memory."""
 
     def keep(self, pieces: Sequence[bytes]) -> Handle:
-        """See `Packs`."""
         return b"".join(pieces)
 
     def read(self, handle: Handle) -> bytes:
-        """See `Packs`."""
         assert isinstance(handle, bytes)
         return handle
 
     def read_at(self, handle: Handle, at: int, length: int) -> bytes:
-        """See `Packs`."""
         assert isinstance(handle, bytes)
         return handle[at : at + length]
 
     def drop(self, handle: Handle) -> None:
-        """See `Packs`."""
+        pass
 
 
 class _Page:
     """Messages of 4096 consecutive indexes: packed, or a list with holes, or both.
 
     Attributes:
-        live: messages that are there.
+        live: number of messages present.
         messages: the list, None while the page is closed.
-        packed: all messages of `slots`, None if it would not say the same as the list.
-        slots: which places the packed messages have.
-        dropped: places dropped since it was packed.
-        peeks: messages that were read of it since it was closed.
+        packed: all messages of `slots`; None: it would differ from the list.
+        slots: the positions that the packed messages have.
+        dropped: positions dropped since it was packed.
+        peeks: messages read from it since it was closed.
     """
 
     __slots__ = ("_packs", "dropped", "live", "messages", "packed", "peeks", "slots")
@@ -116,7 +116,6 @@ class _Page:
         self.peeks = 0
 
     def open(self) -> list[Message | None]:
-        """The list of messages."""
         messages = self.messages
         if messages is None:
             messages = self.messages = [None] * _PAGE
@@ -132,19 +131,19 @@ class _Page:
         return messages
 
     def peek(self, slots: Sequence[int]) -> list[Message]:
-        """Messages of a page that is closed, and stays so. All of them are there."""
+        """Return messages of a closed page without opening it; all of them must be present."""
         self.peeks += len(slots)
         places = [bisect_left(self.slots, slot) for slot in slots]
         return decode_some(partial(self._packs.read_at, self.packed), places)
 
     def changed(self) -> None:
-        """What is packed does not say the same as the list any more, or is not needed."""
+        """Discard the packed form, which no longer equals the list."""
         if self.packed is not None:
             self._packs.drop(self.packed)
             self.packed = None
 
     def close(self) -> None:
-        """Have it packed only."""
+        """Pack the page and drop its list."""
         messages = self.messages
         assert messages is not None
         if self.packed is None:
@@ -156,14 +155,13 @@ class _Page:
         self.peeks = 0
 
     def places(self) -> list[int]:
-        """Which places have a message."""
         if self.messages is not None:
             return [slot for slot, message in enumerate(self.messages) if message is not None]
         dropped = dict.fromkeys(self.dropped)
         return [slot for slot in self.slots if slot not in dropped]
 
     def drop(self, slots: Sequence[int]) -> None:
-        """Forget messages; at least one other stays."""
+        """Remove messages of which at least one other remains."""
         self.live -= len(slots)
         messages = self.messages
         if messages is not None:
@@ -178,21 +176,19 @@ class _Page:
 
 
 class PagedBodies:
-    """Messages in pages, packed while nobody is near them."""
+    """A store of messages in pages, which are packed while they are not in use.
+
+    Without `packs`, packed pages are in memory.
+    """
 
     def __init__(self, packs: Packs | None = None) -> None:
-        """Begin empty.
-
-        Args:
-            packs: where packed messages are; None: in memory.
-        """
         self._packs = packs or MemoryPacks()
         self._pages: dict[int, _Page] = {}
         self._open: dict[int, None] = {}
-        """Pages that are lists, the one longest untouched first."""
+        """Pages that are lists, least recently used first."""
         self._latest = -1
         self._next = -1
-        """Behind the last message that was fetched."""
+        """Follows the last message that was fetched."""
 
     def __len__(self) -> int:
         return sum(page.live for page in self._pages.values())
@@ -207,7 +203,7 @@ class PagedBodies:
         return slot < len(messages) and messages[slot] is not None
 
     def indexes(self) -> list[int]:
-        """Of all messages, sorted."""
+        """Return the sorted indexes of all messages."""
         return [
             number << _PAGE_BITS | slot
             for number in sorted(self._pages)
@@ -215,7 +211,6 @@ class PagedBodies:
         ]
 
     def put(self, first: int, messages: Sequence[Message]) -> None:
-        """See `BodyStore`."""
         at, left = 0, len(messages)
         while left:
             number, slot = first >> _PAGE_BITS, first & _MASK
@@ -229,7 +224,6 @@ class PagedBodies:
             first, at, left = first + count, at + count, left - count
 
     def put_again(self, index: int, message: Message) -> None:
-        """See `BodyStore`."""
         page, held = self._opened(index >> _PAGE_BITS)
         slot = index & _MASK
         if len(held) <= slot:
@@ -240,7 +234,6 @@ class PagedBodies:
         page.changed()
 
     def fetch(self, indexes: Sequence[int]) -> list[Message]:
-        """See `BodyStore`."""
         first, last = indexes[0], indexes[-1]
         number = first >> _PAGE_BITS
         goes_on, self._next = first == self._next, last + 1
@@ -257,7 +250,7 @@ class PagedBodies:
         return [messages[at] for at in range(len(indexes))]
 
     def _messages_of(self, number: int, slots: Sequence[int], *, peek: bool) -> list[Message]:
-        """Messages of one page, which is opened for them unless they are few and far between."""
+        # The page is opened for them unless they are few and far between.
         page = self._pages.get(number)
         if peek and page is not None and page.messages is None and page.peeks + len(slots) <= PEEKS_MAX:
             return page.peek(slots)
@@ -268,7 +261,6 @@ class PagedBodies:
         return messages
 
     def drop(self, indexes: Sequence[int]) -> None:
-        """See `BodyStore`."""
         if not indexes:
             return
         number = min(indexes) >> _PAGE_BITS
@@ -286,19 +278,17 @@ class PagedBodies:
         if page.live > len(slots):
             page.drop(slots)
             return
-        # The page that publishers fill may be emptied too, and made anew by the next of them.
+        # The page that publishers fill may be emptied too, and is made anew by the next of them.
         page.changed()
         del self._pages[number]
         self._open.pop(number, None)
 
     def renumber(self, indexes: Sequence[int], first: int) -> None:
-        """See `BodyStore`."""
         messages = self.fetch(indexes)
         self.drop(indexes)
         self.put(first, messages)
 
     def clear(self) -> None:
-        """See `BodyStore`."""
         for page in self._pages.values():
             page.changed()
         self._pages.clear()
@@ -321,12 +311,12 @@ class PagedBodies:
 
 
 def _grows(indexes: Sequence[int]) -> bool:
-    """Whether each index is one more than the one before, given that the ends say so."""
+    # The caller has checked that the ends are as far apart as that.
     return isinstance(indexes, range) or all(map(int.__eq__, indexes, range(indexes[0], indexes[-1] + 1)))
 
 
 def ranges_of(indexes: Iterable[int]) -> list[tuple[int, int]]:
-    """Sorted indexes as ranges (first, last + 1)."""
+    """Return sorted indexes as ranges (first, last + 1)."""
     ranges: list[tuple[int, int]] = []
     start = stop = -1
     for index in indexes:

@@ -1,8 +1,8 @@
-"""Consumers that browse a quorum queue: they are shown messages, and are no part of its state.
+"""Consumers that browse a quorum queue: they receive copies of messages and are not part of its state.
 
-What they ask is in no entry of the log (`commands.Browsing`): it is carried out where the queue leads,
-between two entries. So no other member knows them. In a cluster the node of a browser knows how far it was
-shown (`Browser.shown`), and has the next leader go on there (docs/adr/0094).
+Their commands are in no log entry (`commands.Browsing`): the leader applies them between two entries, and no
+other member has them. In a cluster the node of a browser records its progress (`Browser.shown`), from which
+the next leader continues.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ if TYPE_CHECKING:
 
 LANES: Final = 4
 WINDOW_MAX: Final = 128
-"""Messages that are looked at in one go."""
+"""Messages that are examined in one batch."""
 
 OF_CONSUMERS: Final = (Credit, Settle, GiveBack, Cancel, Unsubscribe)
-"""What a browser says when it is there."""
+"""Commands that a subscribed browser may send."""
 
 
 class Browser:
-    """One of them.
+    """A browsing consumer.
 
     Attributes:
-        wanted: which messages it wants; None: all.
+        wanted: filter of its messages; None: all.
         credit: messages that it may be shown now.
         room: bytes of contents that it may be shown now.
-        delivery_count: messages that it was shown, as `Credit` counts them; a drain jumps ahead.
+        delivery_count: messages that it was shown, as `Credit` counts them; a drain advances it.
         epoch: of its last `GiveBack`.
-        at: by lane of waiting messages (`Ready.in_order`): everything before this key was looked at.
-        behind: (lane, key) of what it is shown again, as a heap.
-        on_its_way: index -> (lane, key) of what its session may not have.
-        handed_out: messages that it was shown, all of them.
-        ends: of a drain: what it must have looked through; None: no drain is under way.
-        looked_at: messages that it has gone over.
+        at: by line of waiting messages (`Ready.in_order`) the key before which everything was looked at.
+        behind: heap of (line, key) of messages to be shown again.
+        on_its_way: index -> (line, key) of messages that its session may not have.
+        handed_out: messages that it was ever shown.
+        ends: of a drain: the keys up to which it must have looked; None: no drain is under way.
+        looked_at: messages that it has looked at.
     """
 
     __slots__ = (
@@ -92,8 +92,9 @@ class Browser:
 
     @property
     def shown(self) -> list[int]:
-        """By lane: what waits from this key on it was not shown. A message that it gives back counts so, too:
-        in each lane it is shown messages in the order of their keys."""
+        """By line the key from which on messages were not shown. This includes messages that were given back:
+        in each line, messages are shown in the order of their keys.
+        """
         at = list(self.at)
         for lane, key in self.behind:
             at[lane] = min(at[lane], key)
@@ -101,11 +102,10 @@ class Browser:
 
 
 class Browsers:
-    """All of a queue.
+    """All browsing consumers of a queue.
 
     Attributes:
-        by_ref: all, as sessions know them.
-        scan_max: `SCAN_MAX`, or another number.
+        scan_max: messages to look at in one step, normally `SCAN_MAX`.
         unfinished: there was more to look at than that.
     """
 
@@ -123,7 +123,7 @@ class Browsers:
         return bool(self.by_ref)
 
     def marked(self, commands: Iterable[QuorumCommand]) -> list[QuorumCommand]:
-        """The same commands, with those of browsers as such."""
+        """Wrap the commands of browsers in `Browsing`."""
         found: list[QuorumCommand] = []
         coming = dict.fromkeys(self.by_ref)
         for command in commands:
@@ -137,7 +137,7 @@ class Browsers:
         return found
 
     def parts(self) -> dict[ConsumerRef, Part]:
-        """What others may know of them."""
+        """Return the progress of each browser for reports."""
         parts: dict[ConsumerRef, Part] = {}
         for ref, each in self.by_ref.items():
             rests = each.credit > 0 and not self._has_more(each)
@@ -146,7 +146,7 @@ class Browsers:
         return parts
 
     def carry_out(self, command: Browsing) -> None:
-        """What a browser asks."""
+        """Apply a browser's command."""
         asked = command.command
         if isinstance(asked, Subscribe):
             self._subscribe(asked)
@@ -169,7 +169,7 @@ class Browsers:
     def _subscribe(self, command: Subscribe) -> None:
         wanted = None
         if command.filters is not None:
-            # Not before somebody selects: a broker starts sooner without filters.
+            # Imported late: a broker starts sooner without filters.
             from amqp10broker.message.filters.filters import Filters
 
             assert isinstance(command.filters, Filters)
@@ -190,14 +190,13 @@ class Browsers:
         browser.credit = limit_left(command.delivery_count, command.credit, browser.delivery_count)
         browser.room = command.room
         if command.drain:
-            # Where the queue ends now: what comes while it is looked through is not waited for.
+            # Where the queue ends now: messages that come during the search do not count for the drain.
             browser.ends = self._messages.ready.ends(self._messages.next_index)
         self.show()
         if not command.drain:
             self._answer(browser, drain=False)
 
     def _give_back(self, browser: Browser, command: GiveBack) -> None:
-        """What was not sent is shown again."""
         self._outbox.withdraw(browser)
         if browser.ends is not None:
             self._answer(browser, drain=True)
@@ -208,7 +207,7 @@ class Browsers:
             if index in missed:
                 heappush(browser.behind, place)
         for index in command.keys:
-            # Shown by another leader, which knew where it stood then.
+            # Shown by another leader, which had recorded where it waited then.
             stands = None if index in browser.on_its_way else self._messages.ready.where(index)
             if stands is not None and stands[1] < browser.at[stands[0]]:
                 heappush(browser.behind, stands)
@@ -228,10 +227,8 @@ class Browsers:
         reply = CreditReply(browser.ref, browser.delivery_count, browser.credit, ready, drain, browser.epoch)
         self._outbox.tell(browser.ref.reply_to, reply)
 
-    # --- looking ------------------------------------------------------------------------------------
-
     def show(self) -> None:
-        """Show all of them what they have not seen, as far as their credit goes."""
+        """Show new messages to all browsers as far as their credit goes."""
         left = self.scan_max
         self.unfinished = False
         for browser in self.by_ref.values():
@@ -276,7 +273,7 @@ class Browsers:
                 step = max(1, browser.credit) if found else 2 * step
 
     def _look_through(self, browser: Browser, number: int, keys: list[int], expiries: list[int]) -> bool:
-        """Whether the browser wants any of these messages; it is shown what it may have."""
+        # Returns whether the browser wants any of these messages.
         messages = self._messages
         browser.looked_at += len(keys)
         indexes = messages.ready.indexes_of(number, keys)
@@ -304,20 +301,16 @@ class Browsers:
                 self._outbox.deliver_again(browser)
         return bool(alive)
 
-    # --- they go ------------------------------------------------------------------------------------
-
     def lose(self, is_gone: Callable[[PeerId], bool]) -> None:
-        """Sessions are gone."""
         for ref in [each for each in self.by_ref if is_gone(each.reply_to)]:
             self._outbox.withdraw(self.by_ref.pop(ref))
 
     def clear(self) -> None:
-        """The queue is led elsewhere, and they go on there."""
+        """Forget all browsers, which go on at another leader."""
         self.by_ref.clear()
         self.unfinished = False
 
     def delete(self) -> None:
-        """The queue is gone: tell all of them."""
         for browser in self.by_ref.values():
             self._outbox.flush(browser)
             self._outbox.tell(browser.ref.reply_to, QueueDeleted(browser.ref, self._name))

@@ -1,24 +1,20 @@
-"""Commands of a quorum queue as bytes: what its log says.
+"""The binary encoding of the commands of a quorum queue's log.
 
-One entry holds all commands of one wake, with its time and the index of the first message in it::
+One entry holds all commands of one step, with its time and the index of its first message::
 
     now_ms u64 | first u64 | command*            command: tag u8 | length u32 | content
 
-Integers are little-endian. Numbers of deliveries and publishes stand as a range where they are one.
-Messages are batches (`message.batch`), and an entry says where they begin, so that a message can be read
-again without reading the commands. Every message of an entry has an index, `first` and those behind it,
-whether the queue takes it or not: indexes are known before anything is carried out.
-
-Whom a command is about stands in it as it is (`PeerId` and handle), so that the same commands make the same
-bytes, and the bytes the same commands, for everybody and at any time.
+Integers are little-endian. Runs of delivery and publish numbers are written as a range. Messages are batches
+(`message.batch`), and an entry records where they begin, so that a message can be read again without decoding
+the commands. Every message of an entry has an index, `first` and those behind it, whether the queue accepts
+it or not: indexes are known before a command is applied. Commands contain the `PeerId` and handle of their
+sender, so that equal commands make equal bytes on every node.
 
 The content of `Letters` is ``node u32 | incarnation u32 | first u64 | last u64 | heard u64 | command*``.
 
-What changes nothing is left out. Entries of before had `Inspect` and `Touch`, which are read as the time that
-passed with them.
-
-`decode_old_commands` reads what journals had before format 3: no `first`, and numbers in the place of ids,
-which were given while commands were encoded and never twice.
+Commands without effect are omitted. Older entries contain `Inspect` and `Touch`, which are decoded as the
+passing of time. `decode_old_commands` reads journals of formats before 3: no `first`, and in the place of ids
+numbers that were assigned while encoding and never reused.
 """
 
 from __future__ import annotations
@@ -86,7 +82,7 @@ _PUBLISH: Final = struct.Struct("<BB")
 _SUBSCRIBE: Final = struct.Struct("<Bqq")
 _CREDIT: Final = struct.Struct("<IQBQ")
 _ROOM: Final = struct.Struct("<Q")
-"""Stands behind `_CREDIT` since 2026-11-22. What was carried out without it must be carried out so again."""
+"""Follows `_CREDIT` since 2026-11-22. An entry without it must be applied without it."""
 _SETTLE: Final = struct.Struct("<BBI")
 _GIVE_BACK: Final = struct.Struct("<IQQB")
 _UNSUBSCRIBE: Final = struct.Struct("<QBB")
@@ -98,7 +94,7 @@ _LENGTH: Final = struct.Struct("<I")
 _LOOK: Final = struct.Struct("<IIQQQQQQQ")
 
 OLD_PEER: Final = PeerId(0, 0, 0)
-"""Everybody in journals of before format 3; the handle is their number in the queue's log."""
+"""The peer of every command in journals of formats before 3; the handle is its number in the queue's log."""
 
 _PUBLISH_TAG: Final = 1
 _CREDIT_TAG: Final = 2
@@ -124,7 +120,8 @@ _NODE_SUSPECT_TAG: Final = 21
 _NODE_BACK_TAG: Final = 22
 _RAISE_TAG: Final = 23
 _SELECT_TAG: Final = 24
-"""A `Subscribe` that selects: ``length u32 | which messages | as without``. Of version 2, as the next."""
+"""A `Subscribe` that selects: ``length u32 | selection | as without``. Of machine version 2, as is the next.
+"""
 _SELECTED_TAG: Final = 25
 
 _NO_TIMEOUT: Final = -1
@@ -133,25 +130,24 @@ _VERDICT_NUMBERS: Final = {verdict: number for number, verdict in enumerate(_VER
 
 
 class Place(NamedTuple):
-    """Where a run of messages lies in an entry."""
+    """The position of a run of messages in an entry."""
 
     first: int
-    """Index of the first message."""
     messages: int
     at: int
-    """Where the batch begins, counted from the start of the entry."""
+    """Offset of the batch from the start of the entry."""
     length: int
-    """Bytes of the batch."""
+    """Length of the batch in bytes."""
 
 
 @dataclass(slots=True, eq=False)
 class Encoded:
-    """An entry. Nobody changes it.
+    """An encoded entry; immutable.
 
     Attributes:
-        pieces: its bytes, in pieces that belong together in this order.
+        pieces: its bytes, in order.
         places: of the messages of each `Publish`.
-        end: index of the first message behind it.
+        end: index that follows its last message.
     """
 
     pieces: list[bytes]
@@ -161,12 +157,10 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """An entry that was read.
+    """A decoded entry.
 
     Attributes:
-        now_ms: its time.
-        first: index of its first message; of an old one it is not said.
-        commands: what they are.
+        first: index of its first message; not meaningful in old journals.
     """
 
     now_ms: int
@@ -175,17 +169,17 @@ class Decoded:
 
 
 def encode_commands(commands: Sequence[QuorumCommand], now_ms: int, first: int, version: int = 1) -> Encoded:
-    """Commands as one entry.
+    """Encode commands as one entry.
 
     Args:
-        commands: in order; none publishes more than `BATCH_MAX` messages. What changes nothing is left out.
-        now_ms: its time.
-        first: the index of its first message.
-        version: of the machine that will carry it out, which the log says and not this broker. All there are
-            write the same so far.
+        commands: in order, each `Publish` with at most `BATCH_MAX` messages. Commands without effect are
+            omitted.
+        first: the index of the first message.
+        version: the machine version in the log at this place, not the newest of this broker. All versions
+            write alike so far.
 
     Raises:
-        NewerMachine: this broker knows no such version.
+        NewerMachine: this broker does not support the version.
     """
     machine_version.check(version)
     pieces = [_ENTRY.pack(now_ms, first)]
@@ -197,18 +191,6 @@ def encode_commands(commands: Sequence[QuorumCommand], now_ms: int, first: int, 
 def _encode_all(
     commands: Sequence[QuorumCommand], pieces: list[bytes], places: list[Place], at: int, first: int
 ) -> tuple[int, int]:
-    """Put the bytes of commands behind `pieces`.
-
-    Args:
-        commands: in order.
-        pieces: of the entry so far.
-        places: likewise.
-        at: bytes of the entry so far.
-        first: the index of the next message.
-
-    Returns:
-        `at` and `first` behind them.
-    """
     for command in commands:
         if isinstance(command, CHANGES_NOTHING):
             continue
@@ -238,7 +220,7 @@ def _encode_all(
 
 
 def framed(command: QuorumChange) -> list[bytes]:
-    """One command as it stands in an entry, in pieces that belong together in this order."""
+    """Encode one command as pieces of an entry."""
     tag, content = _encode(command)
     return [_START.pack(tag, sum(map(len, content))), *content]
 
@@ -325,13 +307,10 @@ def _encode_look(look: Look) -> list[bytes]:
 
 
 def decode_commands(payload: bytes) -> Decoded:
-    """What `encode_commands` made.
-
-    Args:
-        payload: of one entry.
+    """Decode an entry of `encode_commands`.
 
     Raises:
-        ValueError: it is no such entry.
+        ValueError: the payload is not a valid entry.
     """
     try:
         now_ms, first = _ENTRY.unpack_from(payload)
@@ -341,16 +320,13 @@ def decode_commands(payload: bytes) -> Decoded:
 
 
 def entry_head(payload: bytes, at: int) -> tuple[int, int, int]:
-    """Time and first index of an entry, without reading its commands, and the version that it raises to.
+    """Return the time, first index and raised version of the entry at an offset, without decoding its
+    commands.
 
     The version is 0 for all entries but those of a `RaiseVersion`, which stand alone.
 
-    Args:
-        payload: has the entry.
-        at: where in it the entry begins.
-
     Raises:
-        ValueError: it is cut off.
+        ValueError: the entry is cut off.
     """
     try:
         now_ms, first = _ENTRY.unpack_from(payload, at)
@@ -364,9 +340,10 @@ def entry_head(payload: bytes, at: int) -> tuple[int, int, int]:
 
 
 def decode_old_commands(payload: bytes) -> Decoded:
-    """What journals had before format 3; raises likewise.
+    """Decode an entry of a journal of a format before 3, to be applied with `QuorumQueue.old_rules`.
 
-    It is carried out as it was then: see `QuorumQueue.old_rules`.
+    Raises:
+        ValueError: the payload is not a valid entry.
     """
     try:
         (now_ms,) = _OLD_ENTRY.unpack_from(payload)
@@ -377,7 +354,7 @@ def decode_old_commands(payload: bytes) -> Decoded:
 
 Ref = tuple[PeerId, int]
 ReadRef = Callable[[bytes], tuple[Ref, bytes]]
-"""Whom a command is about, and the rest of its content."""
+"""Decodes the reference of a command, and returns the rest of its content."""
 
 
 def _read_ref(content: bytes) -> tuple[Ref, bytes]:
@@ -391,18 +368,17 @@ def _read_old_ref(content: bytes) -> tuple[Ref, bytes]:
 
 
 def read_framed(data: bytes, at: int, end: int | None = None) -> Iterator[tuple[int, int, int]]:
-    """Commands, or others, that stand one behind the other as `framed` writes them.
+    """Iterate over consecutive items in the format of `framed`.
 
     Args:
-        data: which bytes.
-        at: where the first begins.
-        end: where the last ends; None: where the bytes do.
+        at: offset of the first item.
+        end: end of the last item; None: end of the data.
 
     Yields:
-        Of each the tag, and where its content begins and ends.
+        For each item its tag, and the start and end of its content.
 
     Raises:
-        ValueError: the last one is cut off.
+        ValueError: the last item is cut off.
     """
     size = len(data) if end is None else end
     while at < size:
@@ -418,16 +394,10 @@ def read_framed(data: bytes, at: int, end: int | None = None) -> Iterator[tuple[
 
 
 def decode_framed(tag: int, data: bytes, start: int, end: int) -> QuorumChange:
-    """One command that `framed` wrote.
-
-    Args:
-        tag: as `read_framed` said, as all that follows.
-        data: which bytes.
-        start: where its content begins.
-        end: where it ends.
+    """Decode one command from a tag and range that `read_framed` returned.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the content is not a valid command.
     """
     try:
         return _decode_one(tag, data, start, end, _read_ref)
@@ -536,7 +506,7 @@ def _decode_unsubscribe(content: bytes, read: ReadRef) -> Unsubscribe:
 
 
 def _decode_request(content: bytes, read: ReadRef) -> RequestRef:
-    # Old journals do not say who asked: nobody is left who could be told.
+    # Old journals do not contain the sender: it no longer exists, so no reply is needed.
     return RequestRef(*read(content)[0]) if content else RequestRef(OLD_PEER, 0)
 
 
@@ -574,7 +544,7 @@ _DECODERS: Final[dict[int, Callable[[bytes, ReadRef], QuorumChange]]] = {
 
 
 def encode_numbers(numbers: Sequence[int]) -> bytes:
-    """Numbers of 64 bits in their order: as a range if they are one."""
+    """Encode 64-bit numbers in their order, as a range if they are consecutive."""
     count = len(numbers)
     if not count:
         return _COUNT.pack(0, 0)
@@ -587,7 +557,7 @@ def encode_numbers(numbers: Sequence[int]) -> bytes:
 
 
 def decode_numbers(data: bytes, at: int) -> tuple[Sequence[int], int]:
-    """What `encode_numbers` made, and where it ends."""
+    """Decode the result of `encode_numbers`; return the numbers and the offset behind them."""
     end = at + _numbers_size(data, at)
     if end > len(data):
         raise ValueError("numbers of a queue are cut off")
@@ -604,7 +574,7 @@ def _numbers_size(data: bytes, at: int) -> int:
 
 
 def little_endian(numbers: array[int]) -> bytes:
-    """An array's bytes, the same on every machine."""
+    """Return an array's bytes in little-endian order."""
     if byteorder == "big":
         numbers = array(numbers.typecode, numbers)
         numbers.byteswap()
@@ -612,10 +582,10 @@ def little_endian(numbers: array[int]) -> bytes:
 
 
 def from_little_endian(typecode: str, data: bytes) -> array[int]:
-    """What `little_endian` made.
+    """Decode an array of little-endian items.
 
     Raises:
-        ValueError: it is no whole number of items.
+        ValueError: the length is not a multiple of the item size.
     """
     numbers: array[int] = array(typecode)
     numbers.frombytes(data)
@@ -625,7 +595,7 @@ def from_little_endian(typecode: str, data: bytes) -> array[int]:
 
 
 def encode_settings(settings: QueueSettings) -> bytes:
-    """Settings as JSON, what is as by default left out."""
+    """Encode settings as JSON without those that have their default."""
     given = {
         name: value.value if isinstance(value, Enum) else value
         for name, value in asdict(settings).items()
@@ -635,7 +605,7 @@ def encode_settings(settings: QueueSettings) -> bytes:
 
 
 def decode_settings(data: bytes) -> QueueSettings:
-    """What `encode_settings` made; settings that this version does not know are left out."""
+    """Decode the result of `encode_settings`; unknown settings are ignored."""
     known: dict[str, Any] = {}
     given = json.loads(data)
     for field in fields(QueueSettings):

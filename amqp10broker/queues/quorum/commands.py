@@ -1,8 +1,8 @@
-"""What a quorum queue is told beside `queues.commands`: by its own shell, and by who hands on dead messages.
+"""Commands of a quorum queue beside those of `queues.commands`, from its runtime and from its dead-lettering.
 
-Everything that changes the state of a quorum queue is a command, the passing of time too: these commands
-are its log, and the same log makes the same state. What changes nothing (`Inspect`, `Touch`) is in no entry
-of it: it is answered between two of them, where its sender put it.
+Everything that changes the state of a quorum queue is a command, the passing of time included: these commands
+are its log, and the same log makes the same state. Commands that change nothing (`Inspect`, `Touch`) are in
+no entry: they are answered between two of them, in the order in which they were sent.
 """
 
 from __future__ import annotations
@@ -31,19 +31,18 @@ from amqp10broker.queues.commands import joined as joined_publishes
 
 @dataclass(slots=True, eq=False)
 class Letters:
-    """What the sessions of one node ask, in one go.
+    """A batch of commands of the sessions of one node.
 
-    The node numbers its letters to the queue from 1. They are carried out only if the first of these is the
-    next one; else nothing is, and nothing is told: they came twice, or some before them are missing.
+    The node numbers its commands to the queue from 1. The batch is applied only if its first number is the
+    next one; otherwise it is ignored without effects, as a repetition or because earlier ones are missing.
 
     Attributes:
-        node: number of the node.
-        incarnation: of this start of it.
-        first: number of the first letter.
-        last: number of the last one; ``first - 1``: there is none, and only `heard` is said.
+        incarnation: of this start of the node.
+        first: number of the first command.
+        last: number of the last one; ``first - 1``: there is none, and the batch contains `heard` only.
         heard: index of the last entry whose effects the node has.
-        commands: in the order of the letters; their number may be another, for publishes are joined. One
-            that is not of a session of this node and start is not carried out.
+        commands: in order; their count may differ from the numbers, since publishes are joined. A command
+            that is not of a session of this node and start is not applied.
     """
 
     node: int
@@ -56,13 +55,12 @@ class Letters:
 
 @dataclass(frozen=True, slots=True)
 class NodeSuspect:
-    """A node is not heard of: its consumers get nothing, and keep what they hold.
+    """A node is unreachable: its consumers get nothing, and keep their deliveries.
 
-    After `QueueSettings.consumer_disconnected_timeout_ms` that comes back, without a failed delivery.
+    After `QueueSettings.consumer_disconnected_timeout_ms` these are returned, without a failed delivery.
 
     Attributes:
-        node: its number.
-        incarnation: which start of it.
+        incarnation: the start of the node.
     """
 
     node: int
@@ -71,7 +69,7 @@ class NodeSuspect:
 
 @dataclass(frozen=True, slots=True)
 class NodeBack:
-    """A node that was suspected is heard of again: its consumers go on."""
+    """A suspected node is reachable again: its consumers go on."""
 
     node: int
     incarnation: int
@@ -79,12 +77,11 @@ class NodeBack:
 
 @dataclass(frozen=True, slots=True)
 class NodeGone:
-    """A node went away, or began again: its consumers and publishers are gone, as if their connections had
-    been lost, and its letters are forgotten. What comes of it later is not carried out.
+    """A node went away, or began again: its consumers and publishers are removed as if their connections had
+    been lost, and the numbers of its commands are forgotten. Later commands of it are not applied.
 
     Attributes:
-        node: its number.
-        incarnation: this start of it, and those before; who came with a later one stays.
+        incarnation: this start and those before; consumers and publishers of a later one stay.
     """
 
     node: int
@@ -93,17 +90,17 @@ class NodeGone:
 
 @dataclass(frozen=True, slots=True)
 class SessionGone:
-    """One session is gone with all its consumers and publishers, as if its connection had been lost."""
+    """A session is gone with its consumers and publishers, as if its connection had been lost."""
 
     session: PeerId
 
 
 @dataclass(frozen=True, slots=True)
 class DlxSettle:
-    """Dead messages have been taken by all their target queues.
+    """Dead messages have been accepted by all their target queues.
 
     Attributes:
-        keys: as `QuorumQueue.take_dlx` gave them; unknown ones are ignored.
+        keys: from `QuorumQueue.take_dlx`; unknown ones are ignored.
     """
 
     keys: Sequence[int]
@@ -111,7 +108,7 @@ class DlxSettle:
 
 @dataclass(frozen=True, slots=True)
 class RaiseVersion:
-    """What stands behind this in the log is carried out, and was encoded, by another version of the machine.
+    """The entries behind this one in the log are encoded and applied by another machine version.
 
     It is an entry by itself.
 
@@ -124,13 +121,12 @@ class RaiseVersion:
 
 @dataclass(slots=True)
 class Look:
-    """What the leader found for one consumer that selects.
+    """The leader's search result for one consumer that selects.
 
     Attributes:
-        consumer: which.
-        at: its cursor from now on (`selecting.Selection`): before it waits nothing more that it wants.
-        taken: line and key of what it gets, in this order; what does not wait there any more is left out, and
-            what it may not have any more stands again for everybody.
+        at: its cursor from now on (`selecting.Selection`): no message before it is wanted and waits.
+        taken: line and key of the messages that it gets, in this order; messages that no longer wait there
+            are left out, and those that it may not have any more are offered again to all consumers.
     """
 
     consumer: ConsumerRef
@@ -140,7 +136,7 @@ class Look:
 
 @dataclass(slots=True, eq=False)
 class Selected:
-    """The leader has looked through the queue for consumers that select. Of machine version 2 on."""
+    """The leader's search results for consumers that select. Since machine version 2."""
 
     looks: Sequence[Look]
 
@@ -148,23 +144,23 @@ class Selected:
 QuorumChange = (
     Change | Letters | NodeSuspect | NodeBack | NodeGone | SessionGone | DlxSettle | RaiseVersion | Selected
 )
-"""What the log says."""
+"""The commands that may be in the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Browsing:
-    """What a consumer asks that is shown messages and takes none: no part of the state, and of no entry."""
+    """A command of a browsing consumer: not part of the state, and in no entry."""
 
     command: Subscribe | Credit | Settle | GiveBack | Cancel | Unsubscribe
 
 
 @dataclass(frozen=True, slots=True)
 class BrowsersGone:
-    """Browsers at a node are gone: it has lost touch with this member, and brings those that there are anew.
+    """Browsers at a node are gone: it has lost contact with this member, and will attach those that exist
+    anew.
 
     Attributes:
-        node: its number.
-        incarnation: which start of it.
+        incarnation: the start of the node.
     """
 
     node: int
@@ -178,7 +174,7 @@ CHANGES_NOTHING: Final = (Inspect, Touch, Browsing, BrowsersGone)
 
 
 def joined(commands: Iterable[QuorumCommand]) -> list[QuorumCommand]:
-    """As `queues.commands.joined`; and letters of one node that follow each other are one."""
+    """As `queues.commands.joined`, and consecutive `Letters` of one node become one."""
     result: list[QuorumCommand] = []
     for command in joined_publishes(commands):
         if type(command) is Letters:
@@ -206,7 +202,7 @@ def _join_letters(result: list[QuorumCommand], letters: Letters) -> None:
 
 
 def split(commands: Sequence[QuorumCommand]) -> Sequence[QuorumCommand]:
-    """The same commands, with publishes of more messages than a batch holds in parts."""
+    """Split publishes of more messages than a batch holds."""
     if not any(map(_is_long, commands)):
         return commands
     parts: list[QuorumCommand] = []

@@ -1,8 +1,8 @@
-"""The consumers of a quorum queue: what each holds, whose turn it is, which one is active.
+"""The state of a quorum queue's consumers: their deliveries, their rotation, and the single active one.
 
-Without a single active consumer, those of the highest priority with credit take turns. With one, only
-it gets messages. A consumer of higher priority that comes later takes over when the active one has
-settled what it holds; until then that one is quiescing and gets nothing (docs/queue-features.md, section 8).
+Without a single active consumer, those of the highest priority with credit take turns. With one, only it gets
+messages. A consumer of higher priority that comes later takes over when the active one has settled its
+deliveries; until then that one is quiescing and gets nothing (docs/queue-features.md, section 8).
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ SIZE_BITS: Final = 32
 _SIZE_MASK: Final = (1 << SIZE_BITS) - 1
 
 _OLD_RANKS_MAX: Final = 64
-"""Ranks that do not hold any more, beside as many as there are consumers."""
+"""Outdated ranks that may be kept, beside as many as there are consumers."""
 
 
 class Selection:
-    """What a consumer selects, and how far it has looked.
+    """A consumer's selection, and its progress.
 
     Attributes:
-        wanted: as the log has it.
-        at: by line of `Ready.in_order`, and of `selecting.Again`: everything before this key was looked at.
-        ends: of a drain: what must have been looked through; None: no drain is under way.
-        looked_at: messages that it has gone over, as far as this process knows.
+        wanted: the filters as in the log.
+        at: by line of `Ready.in_order`, and of `selecting.Again`, the key before which everything was looked
+            at.
+        ends: of a drain: the keys up to which it must have looked; None: no drain is under way.
+        looked_at: messages that it has looked at, in this process.
         passed: how many of these it was given.
     """
 
@@ -48,9 +49,9 @@ class Selection:
 
     @property
     def filter(self) -> MessageFilter:
-        """The same, for who leads."""
+        """The decoded filter, needed by the leader only."""
         if self._filter is None:
-            # Not before somebody selects: a broker starts sooner without filters.
+            # Imported late: a broker starts sooner without filters.
             from amqp10broker.message.filters.wanted import decode_wanted
 
             self._filter = decode_wanted(self.wanted).messages
@@ -59,31 +60,31 @@ class Selection:
 
 
 class Consumer:
-    """One consumer's part of the queue.
+    """A consumer's state in its queue.
 
     Attributes:
         settled: deliveries count as accepted when they have reached the session.
-        counted: it is a consumer for counts and single activity, which a fetch of one message is not.
-        priority: of all with credit, those of the highest get messages.
-        timeout_ms: how long it may hold a delivery; None: as the queue's settings say.
-        name: for people.
-        number: grows with each that subscribes.
+        counted: false for a fetch of one message, which counts neither as a consumer nor for single activity.
+        priority: of all consumers with credit, those of the highest get messages.
+        timeout_ms: how long it may hold a delivery; None: as in the queue's settings.
+        name: for display.
+        number: grows with each subscription.
         credit: deliveries it may have now.
         room: bytes of contents it may have now; used up, there is no credit either.
-        delivery_count: deliveries it had, as `Credit` counts them; a drain jumps ahead.
-        handed_out: deliveries it had, all of them.
+        delivery_count: deliveries it had, as `Credit` counts them; a drain advances it.
+        handed_out: deliveries that it ever had.
         turn: deliveries it gets before the next consumer.
         epoch: of its last `GiveBack`.
-        unsettled: index -> ``when it was delivered in ms << 32 | size``, in order of delivery; of a
-            settled consumer only what may still be on its way to the session.
-        cancelled: it gets no more, and holds what it has not settled.
-        silent: it let a delivery time out, and has not been heard of since. It gets nothing.
-        suspended: its node is not heard of. It gets nothing.
-        given_up: for so long that what it held came back: another may be the active one.
-        active: it is told that it is the single active consumer.
-        queued: it is in a queue of turns.
-        settled_ms: when it decided on deliveries last; None: it never did, as far as this process knows.
-        selection: what it selects; None: it gets whatever is first.
+        unsettled: index -> ``delivery time in ms << 32 | size``, in order of delivery; of a settled consumer
+            only what may still be on its way to the session.
+        cancelled: it gets no more, and may still settle its deliveries.
+        silent: it let a delivery time out and has sent nothing since. It gets nothing.
+        suspended: its node is unreachable. It gets nothing.
+        given_up: suspended for so long that its deliveries were returned: another may be the active one.
+        active: it has been notified that it is the single active consumer.
+        queued: it is in `Turns`.
+        settled_ms: when this process last saw it settle deliveries; None: never.
+        selection: its filters and progress; None: it gets the first message.
     """
 
     __slots__ = (
@@ -112,7 +113,7 @@ class Consumer:
     )
 
     shown: Final = ()
-    """The state says where it is (`Deliver.shown`)."""
+    """Its progress is part of the state, and no node has to record it (`Deliver.shown`)."""
 
     def __init__(
         self,
@@ -150,7 +151,7 @@ class Consumer:
 
     @property
     def part(self) -> Part:
-        """What others may know of it."""
+        """Its progress for reports."""
         held = 0 if self.settled else len(self.unsettled)
         held_ms = delivered_at(next(iter(self.unsettled.values()))) if held else 0
         return Part(
@@ -167,22 +168,22 @@ class Consumer:
 
     @property
     def busy(self) -> bool:
-        """It holds something that somebody has to decide on."""
+        """Whether it holds deliveries that its client has to settle."""
         return bool(self.unsettled) and not self.settled
 
 
 def size_of(held: int) -> int:
-    """The size in a value of `Consumer.unsettled`."""
+    """Return the size in a value of `Consumer.unsettled`."""
     return held & _SIZE_MASK
 
 
 def delivered_at(held: int) -> int:
-    """The time in ms in a value of `Consumer.unsettled`."""
+    """Return the delivery time in ms in a value of `Consumer.unsettled`."""
     return held >> SIZE_BITS
 
 
 class Turns:
-    """Consumers that can take a message now, by priority, each priority in turns."""
+    """Consumers that can take a message now, in rotation by priority."""
 
     __slots__ = ("_by_priority",)
 
@@ -193,22 +194,21 @@ class Turns:
         return bool(self._by_priority)
 
     def credit(self) -> int:
-        """All that these consumers may have."""
+        """Return the sum of their credit."""
         return sum(each.credit for group in self._by_priority.values() for each in group)
 
     def first(self) -> Ring[Consumer]:
-        """Those of the highest priority. There must be some."""
+        """Return those of the highest priority; there must be at least one consumer."""
         by_priority = self._by_priority
         return by_priority[max(by_priority)] if len(by_priority) > 1 else next(iter(by_priority.values()))
 
     def add(self, consumer: Consumer) -> None:
-        """It can take messages from now on; the others of its priority are first."""
+        """Add a consumer behind the others of its priority."""
         if not consumer.queued:
             consumer.queued = True
             self._by_priority.setdefault(consumer.priority, Ring()).add(consumer)
 
     def remove(self, consumer: Consumer) -> None:
-        """It cannot any more."""
         if consumer.queued:
             consumer.queued = False
             group = self._by_priority[consumer.priority]
@@ -217,32 +217,26 @@ class Turns:
                 del self._by_priority[consumer.priority]
 
     def clear(self) -> None:
-        """None can."""
         self._by_priority.clear()
 
     def in_order(self) -> list[Consumer]:
-        """All of them, those of one priority in the order of their turns."""
+        """Return all consumers, those of one priority in the order of rotation."""
         return [each for _, group in sorted(self._by_priority.items()) for each in group]
 
 
 class Activity:
-    """Which consumer is the active one, of a queue that has only one.
+    """The choice of the single active consumer.
 
-    The best to follow is kept in a heap: of thousands of consumers that come and go together, none is
-    compared with all the others.
+    The candidates are in a heap: of thousands of consumers that come and go together, none is compared with
+    all the others.
 
     Attributes:
-        holder: the active or quiescing consumer, None if nobody can be.
+        holder: the active or quiescing consumer; None if there is no candidate.
     """
 
     __slots__ = ("_all", "_changed", "_ranks", "holder")
 
     def __init__(self, consumers: Mapping[ConsumerRef, Consumer]) -> None:
-        """Begin without an active one.
-
-        Args:
-            consumers: all of the queue, also those to come.
-        """
         self.holder: Consumer | None = None
         self._all = consumers
         self._changed: list[Consumer] = []
@@ -250,9 +244,10 @@ class Activity:
         heapify(self._ranks)
 
     def rank(self, consumer: Consumer) -> None:
-        """One that is not the holder is new, can be active again, or its credit is another.
+        """Update a consumer's rank: one that is not the holder is new, can be active again, or has other
+        credit.
 
-        Ranks that do not hold any more are thrown away when they come first, or when they are too many.
+        Outdated ranks are removed when they come first or become too many.
         """
         if consumer is self.holder or not consumer.counted:
             return
@@ -262,7 +257,7 @@ class Activity:
             heapify(self._ranks)
 
     def choose(self) -> None:
-        """Look again who is to be active, after anything that may have changed it."""
+        """Choose the active consumer after any change that may affect it."""
         holder = self.holder
         best = self._best()
         if holder is None or not self._is_able(holder):
@@ -282,12 +277,12 @@ class Activity:
             self._set(holder, active=True)
 
     def take_changed(self) -> list[Consumer]:
-        """Consumers whose `active` is not what it was at the last call."""
+        """Return the consumers whose `active` has changed since the last call."""
         changed, self._changed = self._changed, []
         return changed
 
     def _best(self) -> Consumer | None:
-        """The able one of the highest rank; None if there is none but the holder."""
+        # None if the holder is the only candidate.
         ranks = self._ranks
         while ranks:
             *rank, consumer = ranks[0]
@@ -305,11 +300,11 @@ class Activity:
         if consumer.active != active:
             consumer.active = active
             if consumer in self._changed:
-                self._changed.remove(consumer)  # back to what it was told
+                self._changed.remove(consumer)  # as it was last notified
             else:
                 self._changed.append(consumer)
 
 
 def _rank(consumer: Consumer) -> tuple[int, int, int]:
-    """The smallest is the best: of the highest priority, with the most credit, of the first that came."""
+    # The smallest is the best: of the highest priority, with the most credit, the oldest.
     return -consumer.priority, -consumer.credit, consumer.number

@@ -1,4 +1,4 @@
-"""How a quorum queue serves its consumers: subscriptions, credit, turns, settlement, time-outs."""
+"""The consumers of a quorum queue: subscriptions, credit, rotation, settlement and time-outs."""
 
 from __future__ import annotations
 
@@ -43,22 +43,23 @@ from amqp10broker.queues.turns import Ring, next_takers, turn_of, turn_within
 
 
 class QuorumConsumers:
-    """The consumers of one queue.
+    """All consumers of one queue.
 
     Attributes:
-        by_ref: all, in the order in which they came.
-        count: of those that may get messages, without fetches of one message.
+        by_ref: in the order of subscription.
+        count: consumers that may get messages, without fetches of one message.
         turns: those that can take a message now.
-        timeout_at: no delivery is held for too long before, in ms; None: never.
+        timeout_at: lower bound of the time at which a delivery has been held for too long, in ms; None:
+            never.
         unused_since: when the last consumer went or the last message was fetched, in ms.
-        made: consumers that ever were.
-        rotates: messages go to the consumers one each, and not in turns of several.
-        activity: which one is active, if only one is.
-        selecting: those that select.
-        suspects: nodes that are not heard of, by number and incarnation -> since when, in ms; None: for so
-            long that what their consumers held came back.
-        give_up_at: none of them has been away for too long before, in ms; None: never.
-        delivered_ms: when messages were handed out last, as far as this process knows.
+        made: number of consumers ever subscribed.
+        rotates: messages go to the consumers one each, not several at a time.
+        activity: the choice of the single active consumer.
+        suspects: unreachable nodes, by number and incarnation -> since when, in ms; None: for so long that
+            the deliveries of their consumers were returned.
+        give_up_at: lower bound of the time at which one of them has been away for too long, in ms; None:
+            never.
+        delivered_ms: when this process last saw messages handed out.
     """
 
     __slots__ = (
@@ -107,7 +108,7 @@ class QuorumConsumers:
         holder: Consumer | None,
         suspects: dict[tuple[int, int], int | None],
     ) -> None:
-        """Take over what a snapshot says. The consumers are in `by_ref` already."""
+        """Restore the state of a snapshot; the consumers are in `by_ref` already."""
         self.suspects = suspects
         for consumer in self.by_ref.values():
             self._suspend(consumer)
@@ -126,14 +127,13 @@ class QuorumConsumers:
         self._find_timeout()
 
     def delete(self) -> None:
-        """The queue is gone: tell all of them."""
         for consumer in self.by_ref.values():
             self._outbox.flush(consumer)
             self._outbox.tell(consumer.ref.reply_to, QueueDeleted(consumer.ref, self._name))
         self._clear()
 
     def suspect(self, node: int, incarnation: int) -> None:
-        """A node is not heard of: its consumers get nothing. What is so for long has a time already."""
+        """Suspend the consumers of an unreachable node; a node that is suspected already keeps its time."""
         key = node, incarnation
         if key in self.suspects:
             return
@@ -144,7 +144,7 @@ class QuorumConsumers:
         self.give_up()
 
     def back(self, node: int, incarnation: int) -> None:
-        """It is heard of again."""
+        """Resume the consumers of a node that is reachable again."""
         key = node, incarnation
         if key not in self.suspects:
             return
@@ -160,10 +160,10 @@ class QuorumConsumers:
         self.serve()
 
     def give_up(self) -> None:
-        """Take back what is held by nodes that were away for too long, and find out when this is due again.
+        """Return the deliveries of nodes that were away for too long, and compute when this is due again.
 
-        Nothing has failed: they may have been cut off only. What went out settled is theirs, for as long as
-        they may come back for it.
+        This is not counted as a failed delivery, since the nodes may only be cut off. Deliveries that were
+        sent settled stay with their consumers for as long as these may come back.
         """
         limit = self._messages.settings.consumer_disconnected_timeout_ms
         now = self._messages.now_ms
@@ -198,20 +198,20 @@ class QuorumConsumers:
         )
 
     def forget_suspects(self, node: int, incarnation: int) -> None:
-        """This start of a node and those before are gone."""
+        """Remove this incarnation of a node, and earlier ones, from the suspects."""
         for key in [each for each in self.suspects if each[0] == node and each[1] <= incarnation]:
             del self.suspects[key]
         self._find_give_up()
 
     def lose(self, is_gone: Callable[[PeerId], bool]) -> None:
-        """Sessions are gone: what their consumers held comes back, as from lost connections.
+        """Remove the consumers of lost sessions and return their deliveries, as for lost connections.
 
-        An unused queue's time begins anew, although it may have lost no consumer: as long as the node was
-        away, nobody could use it.
+        The lease of an unused queue begins anew even if it lost no consumer: while the node was away, no
+        client of it could use the queue.
         """
         lost = [each for each in self.by_ref.values() if is_gone(each.ref.reply_to)]
         held = sorted(item for each in lost if not each.settled for item in each.unsettled.items())
-        # What went out settled may have arrived, and nobody asked for it twice.
+        # What went out settled may have arrived, and must not be delivered twice.
         self._messages.gone([key for each in lost if each.settled for key in each.unsettled])
         for consumer in lost:
             self._forget(consumer.ref)
@@ -239,7 +239,7 @@ class QuorumConsumers:
         self.timeout_at = None
 
     def single_active_changed(self) -> None:
-        """The queue has a single active consumer from now on, or has none any more."""
+        """Apply a change of the setting of a single active consumer."""
         self.activity = Activity(self.by_ref)
         for consumer in self.by_ref.values():
             consumer.active = False
@@ -247,7 +247,6 @@ class QuorumConsumers:
         self.choose_active()
 
     def subscribe(self, command: Subscribe) -> None:
-        """A consumer comes; the queue is there."""
         ref = command.consumer
         consumer = Consumer(
             ref,
@@ -279,7 +278,6 @@ class QuorumConsumers:
             self.serve()
 
     def cancel(self, command: Cancel) -> None:
-        """A consumer gets no more."""
         consumer = self.by_ref.get(command.consumer)
         if consumer is None or consumer.cancelled:
             return
@@ -291,7 +289,6 @@ class QuorumConsumers:
         self._end_of(consumer)
 
     def unsubscribe(self, command: Unsubscribe) -> None:
-        """A consumer is gone."""
         consumer = self.by_ref.get(command.consumer)
         if consumer is None:
             return
@@ -306,7 +303,7 @@ class QuorumConsumers:
         self.serve()
 
     def credit(self, command: Credit) -> None:
-        """A consumer may have more, or less."""
+        """Apply a consumer's credit, which may have grown or shrunk."""
         consumer = self.by_ref.get(command.consumer)
         if consumer is None or consumer.cancelled:
             return
@@ -332,17 +329,17 @@ class QuorumConsumers:
         if not command.drain:
             self._reply(consumer, drain=False)
         elif selection is not None and (consumer.suspended or consumer.ref in self.selecting.able):
-            # Where the queue ends now: what comes while it is looked through is not waited for.
+            # Where the queue ends now: messages that come during the search do not count for the drain.
             selection.ends = self.selecting.ends()
             self._look_for_end(consumer)
         else:
             if self.selecting.able and consumer.queued:
-                # It asks for what is there now, also for what others have yet to look at.
+                # A drain is for what is there now, also for messages that other consumers have yet to look
+                # at.
                 self._hand_out(consumer, min(consumer.credit, self._messages.ready.length), None)
             self._drained(consumer)
 
     def _drained(self, consumer: Consumer) -> None:
-        """What a consumer could not have at once, or has looked for in vain, is forfeited."""
         if consumer.credit:
             consumer.delivery_count = (consumer.delivery_count + consumer.credit) & MASK
             consumer.credit = 0
@@ -354,11 +351,10 @@ class QuorumConsumers:
             return
         selection.ends = None
         self.selecting.able.pop(consumer.ref, None)
-        # It comes later than what asked for it: that it was carried out does not say the answer.
+        # The answer comes later than the request: that the request was applied does not contain it.
         self._lanes.keep(consumer.ref.reply_to, self._reply(consumer, drain=True))
 
     def _look_for_end(self, consumer: Consumer) -> None:
-        """Answer a drain, if the consumer has looked through everything."""
         selection = consumer.selection
         if selection is not None and selection.ends is not None and self.selecting.passed(consumer):
             self._drained(consumer)
@@ -377,7 +373,6 @@ class QuorumConsumers:
         return reply
 
     def _available(self, consumer: Consumer) -> int:
-        """Messages that there may be for it: none for one that waits to be the single active consumer."""
         single = self._messages.settings.single_active_consumer
         if single and consumer.counted and self.activity.holder is not consumer:
             return 0
@@ -385,7 +380,7 @@ class QuorumConsumers:
         return self._messages.ready.length if sees else 0
 
     def selected(self, command: Selected) -> None:
-        """The leader has looked through the queue for those who select."""
+        """Hand out what the leader found for consumers that select."""
         selecting = self.selecting
         left: list[Place] = []
         for look in command.looks:
@@ -410,7 +405,6 @@ class QuorumConsumers:
         self.serve()
 
     def settle(self, command: Settle) -> None:
-        """A consumer decided on deliveries."""
         consumer = self.by_ref.get(command.consumer)
         if consumer is None:
             return
@@ -428,7 +422,7 @@ class QuorumConsumers:
         self.serve()
 
     def give_back(self, command: GiveBack) -> None:
-        """A consumer has credit for less than it was given."""
+        """Take back deliveries for which the consumer has no credit."""
         consumer = self.by_ref.get(command.consumer)
         if consumer is None:
             return
@@ -446,7 +440,6 @@ class QuorumConsumers:
     def _take_back(
         self, consumer: Consumer, keys: Sequence[int], messages: Sequence[Message], seen: int
     ) -> None:
-        """Put deliveries that never reached the client back to their places, as they are."""
         self._outbox.withdraw(consumer)
         unsettled = consumer.unsettled
         on_its_way = max(0, consumer.handed_out - seen)
@@ -454,7 +447,7 @@ class QuorumConsumers:
         consumer.handed_out -= on_its_way
         back += [key for key in keys if key in unsettled]
         if consumer.settled:
-            # What is trimmed is not here any more: the session's copy is all there is.
+            # What is trimmed is not here any more: the session's copy is the only one.
             for key, message in zip(keys, messages, strict=True):
                 if key not in unsettled:
                     place = self._messages.put_back_unknown(key, message)
@@ -468,7 +461,6 @@ class QuorumConsumers:
                 self.selecting.stand_again(places)
 
     def _end_of(self, consumer: Consumer) -> None:
-        """It gets no more: another may be the active one, and the queue may be unused from now on."""
         self.turns.remove(consumer)
         self.selecting.able.pop(consumer.ref, None)
         if consumer.counted:
@@ -500,7 +492,8 @@ class QuorumConsumers:
                     turns.remove(taker)
 
     def _serve_in_turns(self) -> None:
-        """As `serve`, where some select, or by the rules of before version `machine_version.ROTATING`."""
+        # Used where some consumers select, and by the rules of machine versions before
+        # `machine_version.ROTATING`.
         turns, ready = self.turns, self._messages.ready
         group: Ring[Consumer] | None = None
         bounds: Sequence[int] | None = None
@@ -512,7 +505,7 @@ class QuorumConsumers:
                 if self.selecting.able:
                     bounds = self.selecting.bounds(group.first.priority)
             if bounds is not None and not ready.has_before(bounds):
-                return  # what is there has yet to be looked at for others
+                return  # other consumers have yet to look at the rest
             consumer = group.first
             count = turn_of(consumer, group, left, waiting)
             self._hand_out(consumer, count, bounds)
@@ -528,7 +521,7 @@ class QuorumConsumers:
             self._have(consumer, indexes, sizes, self._read(indexes))
 
     def _take(self, count: int, room: int, bounds: Sequence[int] | None) -> tuple[list[int], list[int]]:
-        """Indexes and sizes of the next ready messages; the one that uses up the room is the last."""
+        # The message that uses up the room is the last.
         ready = self._messages.ready
         indexes: list[int] = []
         sizes: list[int] = []
@@ -555,7 +548,7 @@ class QuorumConsumers:
     def _have(
         self, consumer: Consumer, indexes: list[int], sizes: list[int], messages: list[Message]
     ) -> None:
-        """A consumer gets messages; they are not read while the queue follows."""
+        # Messages are not read while the queue follows.
         count = len(indexes)
         consumer.room -= sum(sizes)
         consumer.credit = consumer.credit - count if consumer.room > 0 else 0
@@ -590,7 +583,8 @@ class QuorumConsumers:
                 self._drained(consumer)
 
     def _heard_of(self, consumer: Consumer) -> None:
-        """The session of a consumer did something, so its client is alive; it may have settled its last."""
+        # Any command of the session shows that its client is alive; this one may have settled its last
+        # delivery.
         if consumer.silent:
             consumer.silent = False
             self._rank(consumer)
@@ -604,7 +598,7 @@ class QuorumConsumers:
             self.activity.rank(consumer)
 
     def choose_active(self) -> None:
-        """Look again who is the single active consumer."""
+        """Choose the single active consumer again."""
         if not self._messages.settings.single_active_consumer:
             return
         activity = self.activity
@@ -612,17 +606,16 @@ class QuorumConsumers:
         for consumer in activity.take_changed():
             self._update_turn(consumer)
             if consumer.ref in self.by_ref and not consumer.cancelled:
-                # What it was given while it was active is told before.
+                # Deliveries from its active time must be reported before the change.
                 self._outbox.flush(consumer)
                 self._outbox.tell(consumer.ref.reply_to, ActiveChanged(consumer.ref, consumer.active))
 
-    # --- for a node that comes to a new leader -------------------------------------------------------
-
     def beyond(self, ref: ConsumerRef, seen: int) -> tuple[Deliver | None, int]:
-        """What a consumer was handed out and its node has not seen; and how much of it was taken back since.
+        """Return the deliveries that a consumer's node has not seen, and how many deliveries were taken back
+        since.
 
-        What is taken back without its session knowing is the oldest that the consumer has: as long as there
-        is any that was seen, that is taken first.
+        Deliveries that were taken back without the session's knowledge are the oldest of the consumer: those
+        that it has seen go first.
         """
         consumer = self.by_ref[ref]
         count = max(0, consumer.handed_out - seen)
@@ -635,7 +628,7 @@ class QuorumConsumers:
         return deliver, count - len(keys)
 
     def facts(self, ref: ConsumerRef, missed: int) -> ConsumerFacts:
-        """How things stand for a consumer that has missed so much for good."""
+        """Return the state of a consumer for a node that can no longer catch up by effects."""
         consumer = self.by_ref[ref]
         single = self._messages.settings.single_active_consumer
         tells = single and consumer.counted and not consumer.cancelled
@@ -649,7 +642,7 @@ class QuorumConsumers:
         )
 
     def time_out(self) -> None:
-        """Take back what consumers hold for too long, and find out when this is due again."""
+        """Return deliveries that were held for too long, and compute when this is due again."""
         now = self._messages.now_ms
         for consumer in list(self.by_ref.values()):
             limit = self._timeout_of(consumer)
@@ -688,7 +681,7 @@ class QuorumConsumers:
         self.choose_active()
 
     def _timeout_of(self, consumer: Consumer) -> int | None:
-        """How long it may hold a delivery, in ms. A time of 0 is none, and what is settled is not held."""
+        # A time-out of 0 means none, and what is settled is not held.
         timeout_ms = consumer.timeout_ms
         if timeout_ms is None:
             timeout_ms = self._messages.settings.consumer_timeout_ms

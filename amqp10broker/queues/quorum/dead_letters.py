@@ -1,8 +1,8 @@
-"""Dead messages of a quorum queue: those to be handed on at most once, and those kept until they arrived.
+"""Dead messages of a quorum queue.
 
 At most once: they leave the queue at once, as `DeadLetters`. At least once: they stay in the queue, count
-against its limits, and an internal consumer takes them, `PREFETCH` at a time, until all target queues
-have confirmed them (docs/queue-features.md, section 6).
+against its limits, and an internal consumer takes them, `PREFETCH` at a time, until all target queues have
+confirmed them (docs/queue-features.md, section 6).
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ PREFETCH: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class DeadMessage:
-    """A message for the internal consumer.
+    """A dead message for the internal consumer.
 
     Attributes:
         key: for `DlxSettle`.
-        message: as the target queues get it.
-        reason: why it died.
+        message: as it is sent to the target queues.
     """
 
     key: int
@@ -34,7 +33,7 @@ class DeadMessage:
 
 
 def at_least_once(settings: QueueSettings) -> bool:
-    """Whether dead messages stay until they arrived. With drop-head they do not."""
+    """Return whether dead messages stay until they have arrived; with drop-head they do not."""
     return (
         settings.dead_letter_strategy is DeadLetterStrategy.AT_LEAST_ONCE
         and settings.overflow is Overflow.REJECT_PUBLISH
@@ -43,10 +42,10 @@ def at_least_once(settings: QueueSettings) -> bool:
 
 
 class Pending:
-    """Dead messages that stay, the oldest first.
+    """Dead messages that have not arrived, oldest first.
 
     Attributes:
-        entries: index -> why, and size.
+        entries: index -> reason and size.
         size_bytes: of all their bodies.
     """
 
@@ -55,19 +54,18 @@ class Pending:
     def __init__(self) -> None:
         self.entries: dict[int, tuple[Reason, int]] = {}
         self.size_bytes = 0
-        # No part of the state: another member's internal consumer begins anew.
+        # Not part of the state: another member's internal consumer begins anew.
         self._handed_out: set[int] = set()
 
     def __len__(self) -> int:
         return len(self.entries)
 
     def add(self, index: int, reason: Reason, size: int) -> None:
-        """One more."""
         self.entries[index] = reason, size
         self.size_bytes += size
 
     def next(self) -> list[tuple[int, Reason]]:
-        """Those the internal consumer gets now, as far as its prefetch allows."""
+        """Return the next messages for the internal consumer, up to its prefetch."""
         room = PREFETCH - len(self._handed_out)
         if room <= 0 or len(self.entries) == len(self._handed_out):
             return []
@@ -81,7 +79,7 @@ class Pending:
         return found
 
     def settle(self, index: int) -> bool:
-        """It has arrived, or is given up; False if it is not here."""
+        """Remove a message that has arrived or is given up; return False if it is not present."""
         entry = self.entries.pop(index, None)
         if entry is None:
             return False
@@ -90,11 +88,11 @@ class Pending:
         return True
 
     def begin_anew(self) -> None:
-        """An internal consumer that holds none of them begins."""
+        """Offer all messages again to a new internal consumer."""
         self._handed_out.clear()
 
     def clear(self) -> list[int]:
-        """Give all up. Returns the indexes."""
+        """Remove all messages and return their indexes."""
         indexes = list(self.entries)
         self.entries.clear()
         self._handed_out.clear()

@@ -1,9 +1,8 @@
-"""One line of waiting messages of a quorum queue, as packed numbers.
+"""A line of waiting messages of a quorum queue, as packed numbers.
 
-A message that waits is an entry of three numbers: its key, which only grows along the line, the size of
-its body, and when it expires. They lie in blocks of arrays, 12 bytes an entry, or 20 in a block that has
-messages with a time to live, so that a million of them are some megabytes and not a million objects.
-Everything is taken and put in batches.
+An entry consists of a key, which only grows along the line, the size of the body, and the expiry. Entries lie
+in blocks of arrays, 12 bytes an entry, or 20 in a block with messages that have a time to live: a million of
+them take some megabytes. All operations work on batches.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ NEVER: Final = 0
 
 
 class Block:
-    """Some entries, and how many of them have been taken from the front."""
+    """A block of entries, some of which may have been taken from the front."""
 
     __slots__ = ("expiries", "keys", "sizes", "start")
 
@@ -36,15 +35,11 @@ class Block:
         self.start = 0
 
     def expiries_between(self, start: int, stop: int) -> list[int]:
-        """Of so many entries; all `NEVER` when the block has none."""
+        """Return the expiries of a range of entries; all are `NEVER` when the block has none."""
         return [NEVER] * (stop - start) if self.expiries is None else self.expiries[start:stop].tolist()
 
     def places_of(self, keys: Sequence[int]) -> Sequence[int]:
-        """Where the entries with these keys are, of those that are there.
-
-        Args:
-            keys: growing.
-        """
+        """Return the positions of entries with these growing keys, as far as they are present."""
         start = bisect_left(self.keys, keys[0], self.start)
         stop = start + len(keys)
         if self.keys[start:stop].tolist() == keys:
@@ -57,7 +52,7 @@ class Block:
         return found
 
     def remove(self, places: Sequence[int]) -> None:
-        """Take entries out, whose places grow."""
+        """Remove the entries at these growing positions."""
         first, last = places[0], places[-1]
         if first == self.start and last - first == len(places) - 1:
             self.start = last + 1
@@ -72,11 +67,13 @@ class Block:
 
 
 _NO_BLOCKS: Final[deque[Block]] = deque()
-"""Of every line that never had an entry: an empty deque takes more than the rest of it. It stays empty."""
+"""Shared by all lines that never had an entry: an empty deque is larger than the rest of such a line. Stays
+empty.
+"""
 
 
 MERGED_MAX: Final = 2 * BLOCK_MAX
-"""Entries after which a block that others are put back into is cut."""
+"""Entries after which a block is split when entries are put back into it."""
 
 
 def _block_of(entries: Sequence[tuple[int, int, int]]) -> Block:
@@ -85,11 +82,10 @@ def _block_of(entries: Sequence[tuple[int, int, int]]) -> Block:
 
 
 class Lane:
-    """Entries in order of their keys.
+    """A line of entries in order of their keys.
 
     Attributes:
-        length: how many.
-        expiring: how many of them expire at some time.
+        expiring: number of entries with an expiry.
     """
 
     __slots__ = ("_blocks", "expiring", "length")
@@ -101,24 +97,23 @@ class Lane:
 
     @property
     def head_key(self) -> int:
-        """The key of the first entry. There must be one."""
+        """The key of the first entry, of which there must be one."""
         block = self._blocks[0]
         return block.keys[block.start]
 
     @property
     def head_expiry(self) -> int:
-        """When the first entry expires in ms, `NEVER` if it does not or there is none."""
+        """The expiry of the first entry in ms; `NEVER` if it has none or there is no entry."""
         if not self.expiring:
             return NEVER
         block = self._blocks[0]
         return NEVER if block.expiries is None else block.expiries[block.start]
 
     def append(self, keys: Sequence[int], sizes: Sequence[int], expiries: Sequence[int] | None) -> None:
-        """Put entries at the end.
+        """Append entries at the end.
 
         Args:
             keys: larger than any that is or was in the line.
-            sizes: bytes.
             expiries: ms, or `NEVER`; None: none of them expires.
         """
         count = len(keys)
@@ -138,7 +133,6 @@ class Lane:
         self.length += count
 
     def _own_blocks(self) -> deque[Block]:
-        """To put something into."""
         if self._blocks is _NO_BLOCKS:
             self._blocks = deque()
         return self._blocks
@@ -146,17 +140,17 @@ class Lane:
     def take(
         self, count: int, expired_at: int, room: int = NO_BOUND, below: int | None = None
     ) -> tuple[list[int], list[int], list[int] | None]:
-        """Take from the front, up to the first entry that has expired.
+        """Take entries from the front, up to the first that has expired.
 
         Args:
-            count: at most so many, at least 1.
+            count: maximum, at least 1.
             expired_at: ms; entries up to here have expired.
             room: bytes; the entry that uses it up is the last.
-            below: only entries with smaller keys, of which there is one at least; None: any.
+            below: take only entries with smaller keys, of which there is at least one; None: any.
 
         Returns:
-            Keys, sizes, and expiries (None: none of them expires). Fewer than asked for when a block
-            ends: ask again.
+            Keys, sizes, and expiries (None: none of them expires). Fewer than `count` at the end of a block:
+                call again.
         """
         if not self.length:
             return [], [], None
@@ -185,10 +179,9 @@ class Lane:
         return keys, sizes, expiries
 
     def look(self, key: int, most: int) -> tuple[list[int], list[int]]:
-        """Entries from a key on, which stay: at most so many, and fewer where a block ends.
+        """Return keys and expiries of entries from a key on, without removing them.
 
-        Returns:
-            Keys and expiries; none if there are none.
+        At most `most`, and fewer at the end of a block; empty if there are none.
         """
         for block in self._blocks:
             if block.keys[-1] >= key:
@@ -198,11 +191,7 @@ class Lane:
         return [], []
 
     def find(self, keys: Sequence[int]) -> list[tuple[int, int, int]]:
-        """The entries with these keys, of those that are there: key, size, expiry.
-
-        Args:
-            keys: growing; at least one.
-        """
+        """Return key, size and expiry of the entries with these growing keys, as far as they are present."""
         found: list[tuple[int, int, int]] = []
         for block, some in self._by_block(keys):
             places = block.places_of(some)
@@ -213,11 +202,7 @@ class Lane:
         return found
 
     def take_out(self, keys: Sequence[int]) -> None:
-        """Take entries from wherever they are.
-
-        Args:
-            keys: growing; at least one, and all of them are there.
-        """
+        """Remove entries with these growing keys, at least one, all of which must be present."""
         empty: list[Block] = []
         for block, some in self._by_block(keys):
             places = block.places_of(some)
@@ -231,7 +216,6 @@ class Lane:
         self.length -= len(keys)
 
     def _by_block(self, keys: Sequence[int]) -> Iterator[tuple[Block, Sequence[int]]]:
-        """Blocks that may have some of these keys, and which."""
         at = 0
         for block in self._blocks:
             if block.keys[-1] >= keys[at]:
@@ -242,7 +226,7 @@ class Lane:
                     return
 
     def take_expired(self, expired_at: int) -> tuple[list[int], list[int]]:
-        """Take all entries at the front that have expired. Returns keys and sizes."""
+        """Take all expired entries at the front, and return their keys and sizes."""
         keys: list[int] = []
         sizes: list[int] = []
         while self.expiring:
@@ -268,11 +252,7 @@ class Lane:
             self._blocks.popleft()
 
     def put_back(self, entries: list[tuple[int, int, int]]) -> None:
-        """Put entries back to where they were, before everything with a larger key.
-
-        Args:
-            entries: key, size, expiry; at least one, in any order.
-        """
+        """Put entries (key, size, expiry) back in the order of the keys; at least one, in any order."""
         self.length += len(entries)
         self.expiring += sum(1 for entry in entries if entry[2])
         blocks = self._own_blocks()
@@ -280,7 +260,7 @@ class Lane:
         if not blocks or entries[-1][0] < blocks[0].keys[blocks[0].start]:
             blocks.appendleft(_block_of(entries))
             return
-        # Others gave back before, or somebody took from the middle: theirs are among ours.
+        # Entries that were put back before, or taken from the middle, have keys among these.
         passed: list[Block] = []
         while entries and blocks:
             block = blocks.popleft()
@@ -304,14 +284,14 @@ class Lane:
         )
 
     def clear(self) -> list[int]:
-        """Take everything. Returns the keys."""
+        """Remove all entries and return their keys."""
         keys = [key for block in self._blocks for key in block.keys[block.start :]]
         self._blocks.clear()
         self.length = self.expiring = 0
         return keys
 
     def columns(self) -> tuple[array[int], array[int], array[int]]:
-        """All keys, sizes and expiries, for a snapshot."""
+        """Return all keys, sizes and expiries, for a snapshot."""
         keys, sizes, expiries = array("Q"), array("I"), array("Q")
         for block in self._blocks:
             keys.extend(block.keys[block.start :])

@@ -1,12 +1,13 @@
-"""The messages of a quorum queue that were published to be delivered later, as packed numbers.
+"""The messages of a quorum queue that were published for later delivery, as packed numbers.
 
-They are in order of the time at which something is due with each: it is ready then, or it has expired, if
-that is before. The soonest are tuples in a heap, at most `SOON_MAX` of them. When there are more, the later
-half is packed into pages, in order; a page is taken in when its first message is due, and what of it is later
-than all that is here goes out again. So a million of them are some 25 MB and not a million objects, in
-whatever order they come. What they contain is where all messages are (`bodies`).
+They are in order of their due times: a message becomes ready then, or expires, if that is earlier. The
+soonest are tuples in a heap, at most `SOON_MAX` of them. Beyond that, the later half is packed into pages, in
+order; a page is loaded when its first message is due, and messages of it that are later than all others in
+memory are packed again. So a million of them take some 25 MB, in whatever order they come. `bodies` holds
+their contents.
 
-Where a message lies, heap or page, is no part of the state: members may differ in it, and see the same order.
+The distribution over heap and pages is not part of the state: members may differ in it, and have the same
+order.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from amqp10broker.queues.quorum.lane import NEVER
 SOON_MAX: Final = 8192
 LATER_COLUMNS: Final = 5
 PAGE_MAX: Final = 128
-"""Few: of all pages that were packed at one time, about one is in memory as tuples."""
+"""Small, so that of all pages that were packed at one time about one is in memory as tuples."""
 
 
 class Later(NamedTuple):
-    """One message. They are in order by when, and then by key."""
+    """A message, ordered by due time and then by key."""
 
     when_ms: int
-    """When something is due with it."""
+    """When it becomes ready or expires."""
     key: int
-    """Its index."""
+    """The index of the message."""
     size: int
     expiry: int
     """In ms, or `NEVER`."""
@@ -39,7 +40,7 @@ class Later(NamedTuple):
 
 
 class _Page(NamedTuple):
-    """Messages in order, column by column. Pages are in order of their first messages."""
+    """Messages in order, as columns. Pages are ordered by their first messages."""
 
     when_ms: int
     key: int
@@ -47,22 +48,21 @@ class _Page(NamedTuple):
     indexes: array[int]
     sizes: array[int]
     expiries: array[int] | None
-    """None: none expires."""
+    """None: no message expires."""
     highs: array[int] | None
-    """None: none is of high priority."""
+    """None: no message is of high priority."""
 
     def messages(self) -> Iterator[Later]:
-        """All of them."""
         nothing = bytes(len(self.whens))
         columns = self.whens, self.indexes, self.sizes, self.expiries or nothing, self.highs or nothing
         return map(Later._make, zip(*columns, strict=True))
 
 
 class LaterMessages:
-    """See the module.
+    """A quorum queue's messages for later delivery.
 
     Attributes:
-        count: messages.
+        count: number of messages.
         size: bytes of their contents.
     """
 
@@ -76,12 +76,12 @@ class LaterMessages:
 
     @property
     def next_due(self) -> int | None:
-        """When something is due next, in ms; None: there are no messages."""
+        """The first due time in ms; None: there are no messages."""
         times = [line[0].when_ms for line in (self._soon, self._pages) if line]
         return min(times, default=None)
 
     def add(self, messages: Sequence[Later]) -> None:
-        """Take messages, in any order."""
+        """Add messages in any order."""
         for each in messages:
             heappush(self._soon, each)
             self.size += each.size
@@ -89,14 +89,14 @@ class LaterMessages:
         self._pack_later()
 
     def take_due(self, now_ms: int, most: int) -> list[Later]:
-        """Take the first messages with which something is due by now, at most so many."""
+        """Take the first messages that are due, at most `most`."""
         taken: list[Later] = []
         while len(taken) < most and (when := self.next_due) is not None and when <= now_ms:
             taken.append(self._take())
         return taken
 
     def take_first(self, count: int) -> list[Later]:
-        """Take those with which something is due first. There are so many."""
+        """Take the first messages, of which there must be `count`."""
         return [self._take() for _ in range(count)]
 
     def _take(self) -> Later:
@@ -110,14 +110,14 @@ class LaterMessages:
         return first
 
     def indexes(self) -> list[int]:
-        """Of all messages, in no order."""
+        """Return the indexes of all messages in no order."""
         found = [each.key for each in self._soon]
         for page in self._pages:
             found += page.indexes
         return found
 
     def clear(self) -> list[int]:
-        """Take everything. Returns the indexes."""
+        """Remove all messages and return their indexes."""
         indexes = self.indexes()
         self._soon.clear()
         self._pages.clear()
@@ -125,21 +125,18 @@ class LaterMessages:
         return indexes
 
     def _pack_later(self) -> None:
-        """Have no more tuples than there may be: the later half goes."""
         soon = self._soon
         while len(soon) > SOON_MAX:
-            # What is sorted is a heap as well.
+            # A sorted list is a heap as well.
             soon.sort()
             for at in range(SOON_MAX // 2, len(soon), PAGE_MAX):
                 heappush(self._pages, _packed(soon[at : at + PAGE_MAX]))
             del soon[SOON_MAX // 2 :]
 
-    # --- for snapshots ----------------------------------------------------------------------------
-
     def columns(self) -> tuple[array[int], ...]:
-        """Indexes, times, sizes, expiries and whether they are of high priority, in order of the indexes.
+        """Return indexes, times, sizes, expiries and high-priority flags, in order of the indexes.
 
-        Then most of these are ranges, or one number many times.
+        In this order most of them are ranges, or one number many times.
         """
         parts = [_packed(self._soon)] if self._soon else []
         parts += self._pages
@@ -156,7 +153,7 @@ class LaterMessages:
         return tuple(array(each.typecode, map(each.__getitem__, order)) for each in columns)
 
     def restore(self, columns: Sequence[Sequence[int]]) -> None:
-        """Take over what `columns` gave, into a new object."""
+        """Restore the result of `columns` into a new object."""
         indexes, whens, *rest = columns
         for at in range(0, len(indexes), SOON_MAX):
             part = slice(at, at + SOON_MAX)

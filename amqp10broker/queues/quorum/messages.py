@@ -1,6 +1,6 @@
-"""The messages of a quorum queue: where each is, what happened to it, when it has to go.
+"""The messages of a quorum queue: their places, their delivery counts, their limits.
 
-What consumers hold is their own business (`consumers`); it comes here when they are done with it.
+`consumers` has the deliveries that consumers hold; they come back here when they are decided.
 """
 
 from __future__ import annotations
@@ -26,14 +26,17 @@ from amqp10broker.queues.settings import Overflow, QueueSettings, RetryType
 from amqp10broker.queues.turns import that_fill
 
 Counts = tuple[int, int, bytes]
-"""Of a message that came back: how often consumers had it, how many of these deliveries failed, and the
-annotations that were merged into it."""
+"""Of a returned message: number of deliveries, number of failed ones, and the annotations merged into it."""
 
 RETRY_MS_MAX: Final = 315_360_000_000
-"""No message waits longer for its next delivery: ten years, as for times to live. Settings have no bound."""
+"""Upper bound of the wait for the next delivery, for which settings have none: ten years, as for times to
+live.
+"""
 
 DUE_MAX: Final = 1024
-"""Messages that become ready by one command. What the log means depends on it: another is a new version."""
+"""Messages that become ready by one command. The meaning of logs depends on it: another number needs a new
+machine version.
+"""
 
 _NO_COUNTS: Final[Counts] = (0, 0, b"")
 _SHARED_COUNTS_MAX: Final = 1024
@@ -44,21 +47,18 @@ class Messages:
     """All messages of one queue, by index.
 
     Attributes:
-        settings: of the queue.
-        bodies: what they contain.
-        replaying: nothing is read, for nobody would hear of it.
-        delays: what is published may ask to be delivered later.
-        now_ms: time of the command that is carried out.
-        expired_at: what expires up to here has expired.
+        replaying: messages are not read, since no effect is emitted.
+        delays: publishes may request later delivery.
+        now_ms: time of the command that is applied.
+        expired_at: messages that expire up to here have expired.
         next_index: of the next message.
-        old_rules: see `QuorumQueue.old_rules`.
-        ready: those that wait.
-        counts: of those that came back.
-        pending: dead ones that stay until they have arrived.
+        old_rules: as `QuorumQueue.old_rules`.
+        counts: of messages that came back.
+        pending: dead messages that stay until they have arrived.
         full: publishes are rejected.
-        dead_letters: those given up since somebody took them.
-        counters: what became of messages; replaying adds nothing to them.
-        expired_ms: when a message has expired last, as far as this process knows.
+        dead_letters: messages given up since they were last taken.
+        counters: what became of messages; not changed while replaying.
+        expired_ms: when this process last saw a message expire.
     """
 
     __slots__ = (
@@ -99,7 +99,7 @@ class Messages:
         self._shared_counts: dict[Counts, Counts] = {}
 
     def clear(self) -> None:
-        """The queue is gone."""
+        """Remove all messages of a deleted queue."""
         self.ready = Ready()
         self.counts.clear()
         self.pending.clear()
@@ -107,7 +107,7 @@ class Messages:
         self.bodies.clear()
 
     def add(self, first: int, messages: Sequence[Message], sizes: list[int]) -> None:
-        """New messages, under indexes from `first` on, to the end of their lines or for later."""
+        """Add new messages under consecutive indexes, to the end of their lines or for later delivery."""
         self.bodies.put(first, messages)
         heads = dict.fromkeys(map(_HEAD, messages))
         queue_ttl = self.settings.message_ttl_ms
@@ -156,7 +156,7 @@ class Messages:
         self.ready.later.add(later)
 
     def before_later(self, messages: Sequence[Message]) -> int:
-        """How many of these there are before the first that is to be delivered later; all, if none is."""
+        """Return the number of messages before the first that requests later delivery; all, if none does."""
         if not self.delays:
             return len(messages)
         heads = list(map(_HEAD, messages))
@@ -168,9 +168,10 @@ class Messages:
         return delay is not None and delay.due_ms(self.now_ms) > self.now_ms
 
     def release(self) -> list[Place]:
-        """What was published to be delivered later is ready, or has expired, when its time has come.
+        """Make messages whose time has come ready, or expire them.
 
-        Not all of it at a time; then the queue wants to be woken at once (`Ready.deadline`).
+        At most `DUE_MAX` at a time; the deadline of the queue is at once if there are more
+        (`Ready.deadline`).
 
         Returns:
             As `Ready.line_up`.
@@ -184,7 +185,7 @@ class Messages:
         return self.ready.line_up(due, self.next_index)
 
     def read(self, indexes: Sequence[int]) -> list[Message]:
-        """What consumers see: with what happened to each written into it."""
+        """Return messages as consumers receive them, with their delivery counts and annotations."""
         messages = self.bodies.fetch(indexes)
         if self.counts:
             find = self.counts.get
@@ -195,7 +196,9 @@ class Messages:
         return messages
 
     def put_back_unknown(self, index: int, message: Message) -> Place:
-        """A message that the queue had let go comes back, to about where it was: its place."""
+        """Put back a message that the queue had dropped, and return its place, which is about the original
+        one.
+        """
         _, priority, ttl, _ = traits_of(message[0])
         expiry = NEVER if ttl is None else max(1, self.now_ms + ttl)
         self.bodies.put_again(index, message)
@@ -204,12 +207,11 @@ class Messages:
         return (HIGH if high else NORMAL), index
 
     def decide(self, held: Sequence[tuple[int, int]], verdict: Verdict, annotations: bytes = b"") -> None:
-        """What becomes of deliveries that somebody held, in this order.
+        """Apply a client's outcome to deliveries that a consumer held, in this order.
 
         Args:
-            held: items of `Consumer.unsettled`, which is out of there already.
-            verdict: of all of them.
-            annotations: to be merged into them.
+            held: items of `Consumer.unsettled`, already removed there.
+            annotations: to be merged into the messages.
         """
         if not held:
             return
@@ -245,7 +247,7 @@ class Messages:
         counts = acquired + 1, failures + failed, merged(notes, annotations)
         shared = self._shared_counts.get(counts)
         if shared is None:
-            # Most messages that come back at the same time have the same counts: one object for all.
+            # Most messages that come back at the same time have the same counts: they share one object.
             if len(self._shared_counts) >= _SHARED_COUNTS_MAX:
                 self._shared_counts.clear()
             shared = self._shared_counts[counts] = counts
@@ -262,13 +264,13 @@ class Messages:
         return self.now_ms + min(wait, most)
 
     def line_up_again(self, entries: list[tuple[int, int, int]]) -> None:
-        """Messages that are to be delivered again now: index, size, expiry."""
+        """Make messages ready for another delivery: index, size, expiry."""
         if self.settings.delivery_limit is not None:
             for entry in entries:
                 self.ready.give_return(*entry)
         elif not self.old_rules:
-            # Without a limit nothing ends a loop of returns, which must not keep others from being served:
-            # the message goes to the tail, as in RabbitMQ.
+            # Without a limit a loop of returns does not end, and must not keep others from being served: the
+            # message goes to the tail, as in RabbitMQ.
             behind = self.next_index
             for entry in entries:
                 self.ready.give_to_tail(*entry, behind)
@@ -283,7 +285,7 @@ class Messages:
             self.ready.add(fresh, sizes, expiries if any(expiries) else None, high=False)
 
     def gone(self, indexes: list[int]) -> None:
-        """These messages are no more."""
+        """Remove messages that are done with."""
         if indexes:
             self.ready.forget(indexes)
             if self.counts:
@@ -292,7 +294,6 @@ class Messages:
             self.bodies.drop(indexes)
 
     def _die(self, reason: Reason, indexes: list[int], sizes: list[int]) -> None:
-        """The queue gives these up: to the dead-letter exchange, if there is one."""
         settings = self.settings
         if not self.replaying:
             self.counters.lost[reason] += len(indexes)
@@ -311,7 +312,7 @@ class Messages:
         self.gone(indexes)
 
     def expire(self) -> None:
-        """Let go what has expired and is the first in its line."""
+        """Remove the expired messages at the head of each line."""
         for indexes, sizes in self.ready.take_expired(self.expired_at):
             self.expired_ms = self.now_ms
             self._die(Reason.EXPIRED, indexes, sizes)
@@ -319,13 +320,10 @@ class Messages:
     def select(
         self, places: Sequence[Place], count: int, room: int
     ) -> tuple[list[int], list[int], list[Place]]:
-        """Take messages from wherever they wait.
-
-        What is not there is left out; what has expired goes, for its turn has come.
+        """Take messages from anywhere; those that are gone are skipped, expired ones removed.
 
         Args:
-            places: where.
-            count: at most so many.
+            count: maximum.
             room: bytes; the message that uses it up is the last.
 
         Returns:
@@ -353,10 +351,8 @@ class Messages:
                 room -= sum(chosen)
         return indexes, sizes, left
 
-    # --- limits -----------------------------------------------------------------------------------
-
     def counted(self) -> tuple[int, int]:
-        """What counts against the limits: messages and bytes that wait, delayed and dead ones too."""
+        """Return messages and bytes that count against the limits, delayed and dead ones included."""
         ready, pending = self.ready, self.pending
         return (
             ready.length + ready.delayed + len(pending),
@@ -364,11 +360,11 @@ class Messages:
         )
 
     def room_for(self, sizes: list[int], credit: int) -> int:
-        """How many of new messages are taken. What a consumer takes at once needs no room.
+        """Return how many new messages are accepted; what a consumer takes at once needs no room.
 
         Args:
             sizes: of the new messages.
-            credit: what consumers can take at once.
+            credit: that consumers have now.
         """
         settings = self.settings
         if self.full:
@@ -387,7 +383,7 @@ class Messages:
         return passing + room
 
     def leave_full(self) -> None:
-        """A full queue takes messages again when it is down to 80 % of what it may hold."""
+        """Accept messages again if a full queue is down to 80 % of its limits."""
         settings = self.settings
         messages, size_bytes = self.counted()
         if settings.overflow is Overflow.REJECT_PUBLISH:
@@ -397,9 +393,9 @@ class Messages:
         self.full = False
 
     def drop_heads(self) -> None:
-        """Drop what is above the limits. What only came back and is above stays until then.
+        """Drop messages above the limits; returned messages above them stay until then.
 
-        When nothing is ready any more, what was published to be delivered later goes, the first due first.
+        When no message is ready, those published for later delivery go, the first due first.
         """
         settings, ready = self.settings, self.ready
         if settings.max_length is not None:
@@ -421,7 +417,7 @@ class Messages:
 
 
 def _runs(places: Sequence[Place]) -> Iterator[tuple[int, list[int]]]:
-    """Places as lines with keys that grow."""
+    # Keys within a run grow.
     keys: list[int] = []
     line = 0
     for number, key in places:

@@ -1,10 +1,10 @@
-"""What a quorum queue knows of the nodes whose sessions ask it: how far it has carried out what they asked,
-and what they have to hear of it.
+"""The state of remote nodes in a quorum queue: which of their commands were applied, and which effects they
+need.
 
-A node numbers all its letters to the queue, so that one which is sent again, because the leader of the queue
-was lost, is carried out once. Effects are told by the leader and kept by no member: what the node missed is
-given again by the state (deliveries, credit, who is active) or follows from how far the letters were carried
-out (confirms). What neither can say is kept here until the node has it.
+A node numbers its commands to the queue, so that those which are sent again after the loss of a leader are
+applied once. Effects are sent by the leader and stored by no member: a node that missed some gets them again
+from the state (deliveries, credit, single activity) or derives them from the number of its last applied
+command (confirms). Effects that follow from neither are stored here until the node has them.
 """
 
 from __future__ import annotations
@@ -36,18 +36,19 @@ from amqp10broker.queues.effects import Answer, CreditReply, Deliver, Rejected, 
 from amqp10broker.queues.quorum.commands import Letters, QuorumCommand
 
 KeptEffect = Rejected | Answer | TimedOut | CreditReply
-"""Neither the state says these again, nor how far the letters were carried out: a `CreditReply` to a drain of
-a consumer that selects comes later, when that has looked through the queue."""
+"""Effects that neither the state nor the number of the last command replaces. A `CreditReply` to a drain of a
+consumer that selects is one, since it comes when the search has ended.
+"""
 
 
 @dataclass(slots=True)
 class NodeLane:
-    """One start of one node.
+    """The state of one start of one node.
 
     Attributes:
-        last: number of the last letter that was carried out.
-        heard: index of the last entry whose effects the node has said to have.
-        kept: of later entries: their index, who is told, and what.
+        last: number of the last command that was applied.
+        heard: index of the last entry whose effects the node has acknowledged.
+        kept: effects of later entries: index, receiver, effect.
     """
 
     last: int = 0
@@ -57,18 +58,19 @@ class NodeLane:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerFacts:
-    """A consumer of a node that asks how things stand.
+    """The state of a consumer for its node.
 
     Attributes:
         delivery_count: as in `CreditReply`.
         credit: as in `CreditReply`; 0 after a drain.
         available: as in `CreditReply`.
-        epoch: of its last `GiveBack` that was carried out.
-        active: as in `ActiveChanged`; None: the queue has no single active consumer, or this one can be none.
-        missed: deliveries that never reached the node, and were taken back meanwhile: they were held for too
-            long, or the node was away for too long. They are in `delivery_count`. The node adds them to what
-            it says of this consumer from now on (`seen` and `delivery_count`), also in letters that it sends
-            again, and takes them off `CreditReply.delivery_count`.
+        epoch: of its last `GiveBack` that was applied.
+        active: as in `ActiveChanged`; None: the queue has no single active consumer, or this one cannot be
+            it.
+        missed: deliveries that never reached the node and have been returned, because of a time-out or
+            because the node was away for too long. They are included in `delivery_count`. The node adds them
+            to `seen` and `delivery_count` of its commands for this consumer from now on, also of those that
+            it sends again, and subtracts them from `CreditReply.delivery_count`.
     """
 
     delivery_count: int
@@ -81,14 +83,14 @@ class ConsumerFacts:
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """What a node has to know to go on with a leader that it has not talked to, or lost touch with.
+    """The state that a node needs to go on with a new leader, or after it lost contact.
 
     Attributes:
-        last: number of the last of its letters that was carried out; later ones have to be sent again.
-        kept: what else it has to hear, in order: index of the entry, who, and what.
-        deliveries: what did not reach it, one for each consumer that has any.
+        last: number of the last of its commands that was applied; later ones have to be sent again.
+        kept: stored effects in order: index of the entry, receiver, effect.
+        deliveries: deliveries that it has missed, one `Deliver` for each consumer that has any.
         consumers: its consumers that the queue has.
-        unknown: consumers that it asked about and that the queue does not have.
+        unknown: consumers of the request that the queue does not have.
         publishers: its publishers that are attached.
         deleted: the queue is gone.
     """
@@ -103,12 +105,12 @@ class Resumption:
 
 
 class NodeLanes:
-    """All nodes of one queue.
+    """The state of all remote nodes of one queue.
 
     Attributes:
-        by_node: node and incarnation -> what is known of it.
-        gone: node -> the last start of it that is gone.
-        entry: index of the entry that is carried out, under which effects are kept.
+        by_node: by node and incarnation.
+        gone: node -> its last incarnation that is gone.
+        entry: index of the entry that is applied, under which effects are stored.
     """
 
     __slots__ = ("by_node", "entry", "gone")
@@ -119,7 +121,7 @@ class NodeLanes:
         self.entry = 0
 
     def take(self, letters: Letters) -> bool:
-        """Whether these letters are the next ones of their node, and are to be carried out now."""
+        """Return whether a batch is the next one of its node and has to be applied now."""
         key = letters.node, letters.incarnation
         lane = self.by_node.get(key)
         if lane is None:
@@ -136,13 +138,13 @@ class NodeLanes:
         return True
 
     def keep(self, reply_to: PeerId, effect: KeptEffect) -> None:
-        """Something is told that has to be told again, should it get lost."""
+        """Store an effect that has to be repeated if it gets lost."""
         lane = self.by_node.get(reply_to[:2])
         if lane is not None:
             lane.kept.append((self.entry, reply_to, effect))
 
     def lose(self, node: int, incarnation: int) -> None:
-        """This start of a node and those before are gone."""
+        """Remove this incarnation of a node, and earlier ones."""
         self.gone[node] = max(incarnation, self.gone.get(node, incarnation))
         for key in [each for each in self.by_node if each[0] == node and each[1] <= incarnation]:
             del self.by_node[key]
@@ -158,7 +160,7 @@ _ASKERS: Final[Mapping[type, Callable[[Any], PeerId]]] = {
 
 
 def is_of(command: QuorumCommand, node: int, incarnation: int) -> bool:
-    """Whether a session of this start of a node may say this."""
+    """Return whether a command is of a session of this incarnation of a node."""
     if type(command) is Delete and command.request is None:
         return False
     asker = _ASKERS.get(type(command))

@@ -1,4 +1,4 @@
-"""Numbers by numbers that mostly follow each other, for a million of them: a dict takes 100 bytes of each."""
+"""A compact map between numbers for a million mostly consecutive keys; a dict takes 100 bytes of each."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ _PAGE: Final = 1 << _BITS
 _MASK: Final = _PAGE - 1
 
 NUMBERS_MIN: Final = 4096
-"""Entries from which on it is worth it: a dict is faster."""
+"""Number of entries from which on it replaces a dict, which is faster."""
 
 
 class Numbers:
-    """As a dict of numbers from 0 on, in pages of 64 keys: 12 bytes an entry in a page that is full."""
+    """A dict of numbers from 0 on, in pages of 64 keys: 12 bytes an entry in a full page."""
 
     __slots__ = ("_pages",)
 
     def __init__(self, items: Iterable[tuple[int, int]]) -> None:
         self._pages: dict[int, array[int]] = {}
-        """Of each page the values, each one more than it is and 0 where there is none; then how many."""
+        """By page: the values plus 1, 0 for none; then their count."""
         for key, value in items:
             self[key] = value
 
@@ -41,7 +41,7 @@ class Numbers:
         return self._pages[key >> _BITS][key & _MASK] - 1
 
     def pop(self, key: int, default: None = None) -> int | None:
-        """Take a value out; None if it is not there."""
+        """Remove a value and return it."""
         page = self._pages.get(key >> _BITS)
         found = 0 if page is None else page[key & _MASK]
         if page is None or not found:
@@ -53,7 +53,7 @@ class Numbers:
         return found - 1
 
     def items(self) -> Iterator[tuple[int, int]]:
-        """Keys and values, in no order."""
+        """Iterate over keys and values in no order."""
         for number, page in self._pages.items():
             for at in range(_PAGE):
                 if page[at]:

@@ -1,14 +1,13 @@
-"""The quorum queue: a deterministic machine for a log of commands.
+"""The quorum queue: a deterministic state machine for a log of commands.
 
-The same commands with the same times in the same order make the same state, whatever becomes of the
-effects: consumers, their credit and what they hold are part of it, and so is everything that time does
-(`Tick`). Nothing in a command is known to one process only, and nothing of the log needs the state to be
-written. So the log may be one journal on one node, or a replicated one whose entries several members carry
-out when they are committed: all of them end in the same state.
+The same commands with the same times in the same order make the same state, whatever happens to the effects:
+consumers, their credit and their unsettled deliveries are part of it, and so is everything that time does
+(`Tick`). No command depends on data of one process. So the log may be one journal on one node, or a
+replicated one whose members apply its committed entries: all of them reach the same state.
 
-The state knows messages by index: each message that was ever published has one, growing. Where they wait
-is in `ready`, what they contain in a `BodyStore`, all else about them in `messages`, and
-who consumes them in `consumers`.
+The state refers to messages by index: each message that was ever published has one, growing. `ready` holds
+the order of waiting messages, a `BodyStore` their contents, `messages` all else about them, and `consumers`
+their consumers.
 """
 
 from __future__ import annotations
@@ -82,10 +81,10 @@ _LOSSES: Final = (NodeGone, SessionGone)
 
 
 class QuorumQueue(QueueMachine):
-    """A quorum queue's state. `apply` is the only way to change it.
+    """The state of a quorum queue, changed by `apply` only.
 
     Attributes:
-        browsers: consumers that are no part of the state.
+        browsers: browsing consumers, which are not part of the state.
     """
 
     def __init__(
@@ -96,13 +95,11 @@ class QuorumQueue(QueueMachine):
         now_ms: int,
         bodies: BodyStore | None = None,
     ) -> None:
-        """Make an empty queue.
+        """Create an empty queue.
 
         Args:
-            name: its name.
-            settings: how it behaves.
-            now_ms: when it was declared.
-            bodies: where messages are kept; None: in memory.
+            now_ms: time of its declaration.
+            bodies: the store of messages; None: in memory.
         """
         super().__init__(name)
         self._version = 1
@@ -112,11 +109,8 @@ class QuorumQueue(QueueMachine):
         self._consumers = QuorumConsumers(name, self._messages, self._outbox, self._lanes, now_ms)
         self.browsers = Browsers(name, self._messages, self._outbox)
 
-    # --- what others see --------------------------------------------------------------------------
-
     @property
     def version(self) -> int:
-        """By which commands are carried out (`queues.machine_version`); each queue begins with 1."""
         return self._version
 
     @version.setter
@@ -127,26 +121,29 @@ class QuorumQueue(QueueMachine):
 
     @property
     def settings(self) -> QueueSettings:
-        """How it behaves, replaced by `Configure`."""
+        """Machine version by whose rules commands are applied (`queues.machine_version`); each queue begins
+        with 1.
+        """
         return self._messages.settings
 
     @property
     def replaying(self) -> bool:
-        """It follows: commands of the past, or those that another leads, are applied. Nothing is told to
-        anybody, no message is read, nothing is counted."""
+        """The queue's settings, replaced by `Configure`."""
         return self._messages.replaying
 
     def lead(self) -> None:
-        """What comes of commands is told from now on, here and nowhere else. A new queue does.
-
-        Dead messages that stay until they have arrived are offered anew, also those that another member had
-        under way: its targets' confirms are for nobody.
+        """Whether past commands, or those of another leader, are applied: no effects, no reading of messages,
+        no counting.
         """
         self._messages.replaying = False
         self._messages.pending.begin_anew()
 
     def follow(self) -> None:
-        """Nothing is told from now on: what was not taken is dropped."""
+        """Begin to emit effects, which happens on the leader only. A new queue leads.
+
+        Dead messages that stay until they have arrived are offered again, including those in flight from
+        another member, whose confirms will not come here.
+        """
         self._messages.replaying = True
         self.browsers.clear()
         self._outbox.take()
@@ -154,10 +151,7 @@ class QuorumQueue(QueueMachine):
 
     @property
     def old_rules(self) -> bool:
-        """Commands of a journal of before format 3 are carried out, as they were then.
-
-        A clock that was set back took the queue's time with it, and a return to the tail used up an index.
-        """
+        """Stop to emit effects, and drop those that were not taken."""
         return self._messages.old_rules
 
     @old_rules.setter
@@ -166,41 +160,41 @@ class QuorumQueue(QueueMachine):
 
     @property
     def now_ms(self) -> int:
-        """The time of the last command."""
         return self._messages.now_ms
 
     @property
     def ready(self) -> int:
-        """Messages waiting for a consumer, and ready for it."""
+        """Whether commands of a journal of a format before 3 are applied by its rules.
+
+        By these, a clock that was set back took the queue's time with it, and a return to the tail used up an
+        index.
+        """
         return self._messages.ready.length
 
     @property
     def delayed(self) -> int:
-        """Messages that wait for their time: they were published so, or came back so."""
         return self._messages.ready.delayed
 
     @property
     def not_handed_out(self) -> int:
-        """See `QueueMachine`. Before version 3 what was delayed did not count."""
+        # Messages that are ready for a consumer.
         return self.ready + self.delayed if self._messages.delays else self.ready
 
     @property
     def dlx(self) -> int:
-        """Dead messages that have not arrived yet."""
+        """Messages that wait for their time, published or returned so."""
         return len(self._messages.pending)
 
     @property
     def unsettled(self) -> int:
-        """Messages handed out and not settled."""
         return sum(len(each.unsettled) for each in self._consumers.by_ref.values() if not each.settled)
 
     @property
     def consumers(self) -> int:
-        """Links and AMQP 0-9-1 consumers that may get messages."""
         return self._consumers.count
 
     def figures(self) -> QueueFigures:
-        """See `QueueMachine`. One that rejects, and was full, is so until it is down to 80 %."""
+        # Before version 3, delayed messages did not count.
         messages, limits = self._messages, length_limits(self.settings)
         holder = self._consumers.activity.holder if self.settings.single_active_consumer else None
         return QueueFigures(
@@ -216,21 +210,18 @@ class QuorumQueue(QueueMachine):
         )
 
     def weight(self) -> QueueWeight:
-        """See `QueueMachine`."""
         held = few(each.unsettled.values() for each in self._consumers.by_ref.values() if not each.settled)
         return QueueWeight(self._messages.ready.size_bytes, None if held is None else sum(map(size_of, held)))
 
     @property
     def next_index(self) -> int:
-        """The index of the next message: each that was ever published used one up, taken or not."""
+        """Dead messages that have not arrived yet."""
         return self._messages.next_index
 
     def skip_to(self, index: int) -> None:
-        """Entries with the messages before this one are lost for good: the next message has this index."""
         self._messages.next_index = index
 
     def outlook(self) -> Outlook:
-        """See `QueueMachine`."""
         messages, consumers = self._messages, self._consumers
         holder = consumers.activity.holder
         parts = {ref: each.part for ref, each in consumers.by_ref.items()}
@@ -253,7 +244,6 @@ class QuorumQueue(QueueMachine):
         )
 
     def deadline(self) -> int | None:
-        """See `QueueMachine`."""
         consumers = self._consumers
         times = [self._messages.ready.deadline(), consumers.timeout_at, consumers.give_up_at]
         if self.settings.expires_ms is not None and not self._consumers.count and not self.deleted:
@@ -261,37 +251,21 @@ class QuorumQueue(QueueMachine):
         return min((when for when in times if when is not None), default=None)
 
     def show_on(self) -> bool:
-        """Show browsers what they have not seen, if there was more than they could be shown at once; whether
-        there still is."""
         if self.browsers.unfinished:
             self.browsers.show()
         return self.browsers.unfinished
 
     def look(self, budget: int) -> Selected | None:
-        """Look for consumers that select: what the log is to say of it. Nothing is changed.
-
-        It is carried out before this is called again.
-
-        Args:
-            budget: messages that may be looked at.
-
-        Returns:
-            None: there is nothing to look at for anybody who could have it.
-        """
+        # A queue that rejects publishes stays full until it is down to 80 %.
         if self.replaying or not self._consumers.selecting.able:
             return None
         return self._consumers.selecting.look(budget)
 
     def take_dead_letters(self) -> list[DeadLetters]:
-        """See `QueueMachine`."""
         letters, self._messages.dead_letters = self._messages.dead_letters, []
         return letters
 
     def take_dlx(self) -> list[DeadMessage]:
-        """Dead messages for the internal consumer, as many as it may hold beside what it has.
-
-        There is one such consumer, where the queue leads.
-        """
         if self.replaying:
             return []
         found = self._messages.pending.next()
@@ -303,7 +277,7 @@ class QuorumQueue(QueueMachine):
         ]
 
     def live_indexes(self) -> list[int]:
-        """Of all messages there are: those that wait, that consumers hold, that are dead and stay."""
+        """The index of the next message; each message ever published used one up, accepted or not."""
         ready = self._messages.ready
         indexes = ready.indexes_of_returns()
         indexes += ready.indexes_of_tail()
@@ -317,51 +291,49 @@ class QuorumQueue(QueueMachine):
         return indexes
 
     def has_copies_for(self, consumer: ConsumerRef) -> bool:
-        """Whether whatever this consumer gives back is here: its deliveries are not settled at once."""
+        """Set the index of the next message, after entries with earlier messages were lost."""
         found = self._consumers.by_ref.get(consumer)
         return found is not None and not found.settled
 
     def parts(self) -> tuple[Messages, QuorumConsumers, dict[PublisherRef, None]]:
-        """All of the state but that of nodes, for snapshots."""
         return self._messages, self._consumers, self._publishers
-
-    # --- nodes whose sessions ask -------------------------------------------------------------------
 
     @property
     def node_lanes(self) -> NodeLanes:
-        """The state of nodes, for snapshots."""
         return self._lanes
 
     @property
     def lanes(self) -> Mapping[tuple[int, int], NodeLane]:
-        """Nodes that have sent letters, by number and incarnation."""
+        """Show browsers further messages; return whether there are still more than were shown."""
         return self._lanes.by_node
 
     @property
     def suspects(self) -> Mapping[tuple[int, int], int | None]:
-        """Nodes that are not heard of, by number and incarnation: since when, in ms; None: for too long."""
+        """Search for consumers that select, and return the command to log, without a change of state.
+
+        The command must be applied before the next call.
+
+        Args:
+            budget: messages that may be looked at.
+
+        Returns:
+            None: there is nothing to look at for any consumer with credit.
+        """
         return self._consumers.suspects
 
     def begin_entry(self, index: int) -> None:
-        """The commands of this entry of the log are carried out next."""
         self._lanes.entry = index
 
     def lane_last(self, node: int, incarnation: int) -> int:
-        """The number of the last letter of a node that was carried out; 0: none was."""
+        """Return dead messages for the internal consumer, up to its prefetch.
+
+        There is one such consumer, on the leader.
+        """
         lane = self._lanes.by_node.get((node, incarnation))
         return 0 if lane is None else lane.last
 
     def resume(self, node: int, incarnation: int, heard: int, seen: Mapping[ConsumerRef, int]) -> Resumption:
-        """What a node has to know that had to do with another leader, or lost touch. Nothing is changed.
-
-        Args:
-            node: its number.
-            incarnation: of this start of it.
-            heard: index of the last entry whose effects it has.
-            seen: of each consumer that it has, how many deliveries reached the node: all, less those that it
-                gave back or took no more, as in the `seen` of its commands. A consumer that it does not tell
-                has seen none.
-        """
+        """Return the indexes of all messages: waiting, held by consumers, or dead and not arrived."""
         consumers = self._consumers
         lane = self._lanes.by_node.get((node, incarnation), NodeLane())
         deliveries: list[Deliver] = []
@@ -382,10 +354,9 @@ class QuorumQueue(QueueMachine):
             deleted=self.deleted,
         )
 
-    # --- commands ---------------------------------------------------------------------------------
-
     def apply(self, command: QuorumCommand, now_ms: int) -> None:
-        """See `QueueMachine`. Not even time passes with what changes nothing."""
+        # Return whether the queue has copies of what this consumer may give back: its deliveries are not
+        # settled at once.
         if isinstance(command, CHANGES_NOTHING):
             if isinstance(command, Inspect) and not self.replaying:
                 super()._answer(command.request, self.ready)
@@ -401,7 +372,7 @@ class QuorumQueue(QueueMachine):
         if now_ms < self._messages.now_ms and not self._messages.old_rules:
             now_ms = self._messages.now_ms
         self._messages.now_ms = self._messages.expired_at = now_ms
-        # Whoever is gone let no delivery time out, and while a node is away nobody can use the queue.
+        # Return the whole state except that of nodes, for snapshots.
         late = type(command) in _LOSSES and not self._messages.old_rules
         if not self.deleted and not late:
             self._pass_time()
@@ -431,7 +402,6 @@ class QuorumQueue(QueueMachine):
             if taken and is_of(command, node, incarnation):
                 self.apply(command, now_ms)
             elif type(command) is Publish:
-                # Messages of an entry have indexes, taken or not.
                 self._messages.next_index += len(command.messages)
 
     def _answer(self, request: RequestRef, count: int, refused: Refusal | None = None) -> Answer:
@@ -495,7 +465,7 @@ class QuorumQueue(QueueMachine):
                 assert_never(command)
 
     def has_room_for(self, messages: Sequence[Message]) -> bool:
-        """See `QueueMachine`."""
+        """The state of nodes, for snapshots."""
         if self.settings.overflow is not Overflow.REJECT_PUBLISH:
             return True
         sizes = list(map(len, map(_CONTENT, messages)))
@@ -511,7 +481,7 @@ class QuorumQueue(QueueMachine):
             return
         sizes = list(map(len, map(_CONTENT, messages)))
         if self.settings.overflow is Overflow.REJECT_PUBLISH:
-            # Where somebody selects, messages wait until they were looked at.
+            # Nodes that have sent commands of their sessions, by number and incarnation.
             passing = 0 if self._consumers.selecting.able else self._consumers.turns.credit()
             if passing:
                 passing = min(passing, self._messages.before_later(messages))
@@ -530,7 +500,7 @@ class QuorumQueue(QueueMachine):
         if not self.replaying:
             self.counters.published += len(messages)
         self._outbox.tell(publisher.reply_to, Confirmed(publisher, ids, command.settled))
-        # What is published to live for 0 ms may still be delivered in this very millisecond.
+        # Unreachable nodes by number and incarnation: since when, in ms; None: for too long.
         self._messages.expired_at = self._messages.now_ms - 1
         self._consumers.serve()
         if self.settings.overflow is not Overflow.REJECT_PUBLISH:
@@ -568,8 +538,6 @@ class QuorumQueue(QueueMachine):
         consumers.serve()
         if settings.overflow is not Overflow.REJECT_PUBLISH:
             messages.drop_heads()
-
-    # --- time -------------------------------------------------------------------------------------
 
     def _pass_time(self) -> None:
         now = self._messages.now_ms

@@ -1,16 +1,15 @@
-"""The messages of a quorum queue that wait, and the order in which they are served.
+"""The waiting messages of a quorum queue, and the order in which they are served.
 
-Six places. `returns` holds what consumers gave back, in order of return, and is served before all
-else. `high` and `normal` hold what nobody had yet, by priority; of two levels that wait, high gets two
-turns and normal one, high first, and a high message that was published before the oldest normal one
-goes first even in normal's turn, as in RabbitMQ 4.0 to 4.2. `tail` holds what came back to a queue
-without a delivery limit, in order of return, and what was published to be delivered later and is due: it is
-part of the normal level, behind all that had been published when it came there and before what was published
-since. `delayed` holds returned messages that must not be delivered yet, `later` those that were published so
-(docs/adr/0096).
+There are six places. `returns` holds what consumers gave back, in order of return, and is served first.
+`high` and `normal` hold new messages by priority; of two levels that wait, high gets two turns and normal
+one, high first, and a high message published before the oldest normal one goes first even in normal's turn,
+as in RabbitMQ 4.0 to 4.2. `tail` holds returns to a queue without a delivery limit, in order of return, and
+messages published for later delivery that are due: it is part of the normal level, behind all that had been
+published when they came there and before what was published since. `delayed` holds returned messages that
+must not be delivered yet, `later` those that were published so.
 
-A message that a consumer holds has left its place; the place is remembered, so that one which never
-reached the client goes back to where it was.
+A message that a consumer holds has left its place; the place is remembered, so that a message which never
+reached the client goes back to it.
 """
 
 from __future__ import annotations
@@ -28,21 +27,22 @@ HIGH_TURNS: Final = 2
 """Turns of the high level for one of the normal level."""
 
 PRIORITY_NORMAL_MAX: Final = 4
-"""Messages above it are of high priority."""
+"""Messages above this priority are of the high level."""
 
 _FROM_HIGH: Final = -1
 _NOTHING: Final = Lane()
-"""A line in which nothing waits; it stays so."""
+"""A line that always stays empty."""
 
 RETURNS, HIGH, NORMAL, TAIL = range(4)
-"""The lines, as `Ready.in_order` gives them."""
+"""The lines, in the order of `Ready.in_order`."""
 
 Place = tuple[int, int]
-"""Where a message waits: line, and key in it. It has no other as long as it does not come back from somebody
-who has decided on it, and no other message ever has that one."""
+"""A place of a waiting message: line, and key in it. It stays the same unless the message comes back from a
+consumer that decided on it, and no other message ever has the same place.
+"""
 
 Delayed = tuple[int, int, int, int, int]
-"""When it is due in ms, number of its return, index, size, expiry."""
+"""A delayed message: due time in ms, number of its return, index, size, expiry."""
 
 
 class Ready:
@@ -50,8 +50,8 @@ class Ready:
 
     Attributes:
         size_bytes: of the bodies of ready messages.
-        delayed_bytes: of the bodies of delayed ones that came back.
-        later: those that were published to be delivered later.
+        delayed_bytes: of the bodies of delayed returns.
+        later: messages that were published for later delivery.
     """
 
     __slots__ = (
@@ -83,28 +83,31 @@ class Ready:
         self._index_of_return: dict[int, int] | Numbers = {}
         self._returns_made = 0
         self._places: dict[int, int] = {}
-        """Of messages that consumers hold: the number of their return, or `_FROM_HIGH`; absent: normal."""
+        """By index of messages that consumers hold: the number of their return, or `_FROM_HIGH`; absent:
+        normal.
+        """
         self._behind: dict[int, int] | Numbers = {}
-        """Of returns to the tail by number, also while a consumer holds the message: the index of the next
-        message then, behind all before which it is served."""
+        """By number of a return to the tail, also while a consumer holds the message: the index of the next
+        message at that time, before which it is served.
+        """
         self._expiries: dict[int, int] = {}
-        """Of messages that consumers hold."""
+        """By index of messages that consumers hold."""
         self._high_turns = 0
-        """Turns the high level had since the normal one had one."""
+        """Turns of the high level since the last of the normal one."""
 
     @property
     def length(self) -> int:
-        """Ready messages."""
+        """The number of ready messages."""
         return self.returns.length + self.high.length + self.normal.length + self.tail.length
 
     @property
     def delayed(self) -> int:
-        """Messages that will be ready later."""
+        """The number of messages that will be ready later."""
         return len(self._delayed) + self.later.count
 
     @property
     def next_delayed(self) -> int | None:
-        """When the first of them is ready, in ms; or has expired, if it expires before."""
+        """When the first delayed message is ready or expires, in ms."""
         later = self.later.next_due
         if not self._delayed:
             return later
@@ -113,30 +116,28 @@ class Ready:
 
     @property
     def expiring(self) -> bool:
-        """Some ready message expires at some time."""
+        """Whether any ready message expires."""
         return bool(self.normal.expiring or self.high.expiring or self.returns.expiring or self.tail.expiring)
 
     def deadline(self) -> int | None:
-        """When the first message expires or is delayed no more, in ms."""
+        """Return when the first message expires or stops being delayed, in ms."""
         times = [lane.head_expiry for lane in self._lanes() if lane.head_expiry != NEVER]
         if (delayed := self.next_delayed) is not None:
             times.append(delayed)
         return min(times, default=None)
 
-    # --- looking ------------------------------------------------------------------------------------
-
     def in_order(self) -> tuple[Lane, Lane, Lane, Lane]:
-        """The four lines as somebody looks through them who takes nothing: one behind the other."""
+        """Return the four lines in the order in which a browser reads them."""
         return self.returns, self.high, self.normal, self.tail
 
     def indexes_of(self, number: int, keys: list[int]) -> list[int]:
-        """Of messages in one of these lines, by its place in `in_order`."""
+        """Return the indexes of messages in a line, given by its position in `in_order`."""
         if self.in_order()[number] in (self.high, self.normal):
             return keys
         return [self._index_of_return[key] for key in keys]
 
     def ends(self, next_index: int) -> list[int]:
-        """Keys that are in none of these lines yet, nor any above them.
+        """Return by line a key above all keys in it.
 
         Args:
             next_index: of the next message.
@@ -144,11 +145,11 @@ class Ready:
         return [self._returns_made, next_index, next_index, self._returns_made]
 
     def behind(self, key: int) -> int:
-        """The index before all of which a message in `tail` was served, or will be, by its key."""
+        """Return the index before which the message with a key in `tail` is served."""
         return self._behind[key]
 
     def places_of(self, indexes: Iterable[int]) -> list[Place]:
-        """Where messages that consumers hold have been waiting, in the order of the lines."""
+        """Return the original places of messages that consumers hold, in the order of the lines."""
         return sorted(map(self._place_of, indexes))
 
     def _place_of(self, index: int) -> Place:
@@ -160,7 +161,7 @@ class Ready:
         return (TAIL if place in self._behind else RETURNS), place
 
     def where(self, index: int) -> Place | None:
-        """Where a message waits; None: it does not. It takes as long as there are returns."""
+        """Return where a message waits; None: it does not. Linear in the number of returns."""
         for line in (NORMAL, HIGH):
             if self.find(line, (index,)):
                 return line, index
@@ -170,26 +171,24 @@ class Ready:
         return None
 
     def find(self, number: int, keys: Sequence[int]) -> list[tuple[int, int, int]]:
-        """Messages that wait in a line, of those with these keys, which grow: key, size, expiry."""
+        """Return key, size and expiry of the messages in a line that have one of these growing keys."""
         return self.in_order()[number].find(keys)
 
     def has_before(self, bounds: Sequence[int]) -> bool:
-        """Whether a message waits whose key is below the bound of its line."""
+        """Return whether a message waits whose key is below the bound of its line."""
         return any(
             lane.length and lane.head_key < bound for lane, bound in zip(self._lanes(), bounds, strict=True)
         )
 
-    # --- in ---------------------------------------------------------------------------------------
-
     def add(
         self, indexes: Sequence[int], sizes: Sequence[int], expiries: Sequence[int] | None, *, high: bool
     ) -> None:
-        """New messages."""
+        """Add new messages."""
         (self.high if high else self.normal).append(indexes, sizes, expiries)
         self.size_bytes += sum(sizes)
 
     def give_return(self, index: int, size: int, expiry: int) -> None:
-        """A message that came back, for another delivery."""
+        """Add a returned message for another delivery."""
         number = self._returns_made
         self._returns_made = number + 1
         self._index_of_return[number] = index
@@ -197,11 +196,9 @@ class Ready:
         self.size_bytes += size
 
     def give_to_tail(self, index: int, size: int, expiry: int, behind: int) -> None:
-        """A message that came back, for another delivery after all that was published before.
+        """Add a returned message behind all that was published before.
 
         Args:
-            index: which.
-            size: bytes.
             expiry: ms, or `NEVER`.
             behind: the index that the next new message gets.
         """
@@ -215,22 +212,21 @@ class Ready:
         self.size_bytes += size
 
     def _pack_numbers(self) -> None:
-        """There are many in the tail."""
         self._index_of_return = Numbers(self._index_of_return.items())
         self._behind = Numbers(self._behind.items())
 
     def give_delayed(self, index: int, size: int, expiry: int, due_ms: int) -> None:
-        """A message that came back and has to wait."""
+        """Add a returned message that has to wait."""
         number = self._returns_made
         self._returns_made = number + 1
         heappush(self._delayed, (due_ms, number, index, size, expiry))
         self.delayed_bytes += size
 
     def line_up(self, due: Sequence[Later], behind: int) -> list[Place]:
-        """Messages whose time has come: normal ones to the tail, high ones to where they had been.
+        """Make due messages ready: normal ones in the tail, high ones at their original places.
 
         Args:
-            due: which, in order.
+            due: in order.
             behind: as in `give_to_tail`.
 
         Returns:
@@ -247,7 +243,7 @@ class Ready:
         return sorted((HIGH, index) for index, _, _ in high)
 
     def put_back(self, indexes: Sequence[int], sizes: Sequence[int]) -> None:
-        """Messages that consumers held and nobody has seen, each to where it was."""
+        """Put messages that never reached a client back to their places."""
         returned: list[tuple[int, int, int]] = []
         high: list[tuple[int, int, int]] = []
         normal: list[tuple[int, int, int]] = []
@@ -268,14 +264,12 @@ class Ready:
         self.size_bytes += sum(sizes)
 
     def put_back_unknown(self, index: int, size: int, expiry: int, *, high: bool) -> None:
-        """Likewise one whose place is forgotten."""
+        """Put a message whose place is forgotten back to about where it was."""
         (self.high if high else self.normal).put_back([(index, size, expiry)])
         self.size_bytes += size
 
-    # --- out --------------------------------------------------------------------------------------
-
     def take_before(self, bounds: Sequence[int], expired_at: int, room: int) -> tuple[list[int], list[int]]:
-        """`take` one message, as if what is not below these keys, one a line, were not there."""
+        """Take one message, whose key must be below the bound of its line."""
         lanes = self._lanes()
         self.returns, self.high, self.normal, self.tail = (
             lane if lane.length and lane.head_key < bound else _NOTHING
@@ -287,14 +281,11 @@ class Ready:
             self.returns, self.high, self.normal, self.tail = lanes
 
     def take_out(self, number: int, keys: Sequence[int]) -> list[int]:
-        """Take messages from wherever they wait in a line, for a consumer or because they have expired.
+        """Take messages from anywhere in a line, and return their indexes.
 
         Args:
-            number: which line.
-            keys: growing; at least one, and all of them are there.
-
-        Returns:
-            Their indexes.
+            number: of the line.
+            keys: growing, at least one, all of them present.
         """
         lane = self.in_order()[number]
         entries = lane.find(keys)
@@ -309,16 +300,13 @@ class Ready:
         return indexes
 
     def take(self, count: int, expired_at: int, room: int = NO_BOUND) -> tuple[list[int], list[int]]:
-        """Take the next messages for a consumer.
+        """Take the next messages for a consumer, and return their indexes and sizes.
 
         Args:
-            count: at most so many, at least 1. Fewer may come although there are more: ask again. None
-                come when the next one has expired.
+            count: maximum, at least 1. Fewer may come although there are more: call again. None come when the
+                next one has expired.
             expired_at: ms; messages up to here have expired.
             room: bytes; the message that uses it up is the last.
-
-        Returns:
-            Indexes and sizes.
         """
         high = self.high
         if self.returns.length:
@@ -359,12 +347,12 @@ class Ready:
             return self._take_returned(tail, count, expired_at, room)
         behind = self._behind[tail.head_key]
         if normal.head_key >= behind:
-            # Others of the tail may be behind what was published meanwhile: one at a time.
+            # Later returns of the tail may be behind what was published meanwhile: one at a time.
             return self._take_returned(tail, 1, expired_at, room)
         return normal.take(count, expired_at, room, below=behind)
 
     def _normal_age(self) -> int:
-        """The index of the first message of the normal level, or of the last one before its return."""
+        # Of a message of the tail, the index before its return counts.
         normal, tail = self.normal, self.tail
         ages = [normal.head_key] if normal.length else []
         if tail.length:
@@ -382,12 +370,12 @@ class Ready:
         return indexes, sizes
 
     def expiry_of(self, index: int) -> int:
-        """When a message that a consumer holds expires, `NEVER` if it does not; then it is forgotten."""
+        """Remove and return the expiry of a message that a consumer holds; `NEVER` if it has none."""
         self._behind.pop(self._places.pop(index, _FROM_HIGH), None)
         return self._expiries.pop(index, NEVER)
 
     def forget(self, indexes: Sequence[int]) -> None:
-        """Consumers held these, and they do not come back."""
+        """Forget messages that consumers held and that do not come back."""
         if self._places:
             for index in indexes:
                 self._behind.pop(self._places.pop(index, _FROM_HIGH), None)
@@ -396,7 +384,7 @@ class Ready:
                 self._expiries.pop(index, None)
 
     def take_expired(self, expired_at: int) -> list[tuple[list[int], list[int]]]:
-        """Take what has expired and is the first in its line: indexes and sizes, line by line."""
+        """Take the expired messages at the head of each line: indexes and sizes by line."""
         found: list[tuple[list[int], list[int]]] = []
         for lane in self._lanes():
             if lane.expiring and NEVER < lane.head_expiry <= expired_at:
@@ -410,7 +398,7 @@ class Ready:
     def take_heads(self, count: int) -> tuple[list[int], list[int]]:
         """Take messages that a full queue drops: the oldest returns, then the oldest of low priority.
 
-        There must be so many. Returns indexes and sizes.
+        There must be as many. Returns indexes and sizes.
         """
         indexes: list[int] = []
         sizes: list[int] = []
@@ -430,7 +418,7 @@ class Ready:
         return indexes, sizes
 
     def take_due(self, now_ms: int) -> list[Delayed]:
-        """Take the delayed messages that came back and whose time has come, in that order."""
+        """Take the delayed returns that are due, in that order."""
         due: list[Delayed] = []
         while self._delayed and self._delayed[0][0] <= now_ms:
             entry = heappop(self._delayed)
@@ -439,7 +427,7 @@ class Ready:
         return due
 
     def clear(self) -> list[int]:
-        """Take everything that waits, delayed messages too. Returns the indexes."""
+        """Take all messages, delayed ones too, and return their indexes."""
         indexes = self._forget_returns(self.returns.clear() + self.tail.clear())
         indexes += self.high.clear()
         indexes += self.normal.clear()
@@ -453,7 +441,6 @@ class Ready:
         return self.returns, self.high, self.normal, self.tail
 
     def _forget_returns(self, numbers: Sequence[int]) -> list[int]:
-        """Messages that came back go: their indexes."""
         for number in numbers:
             self._behind.pop(number, None)
         return self._take_indexes(numbers)
@@ -466,30 +453,30 @@ class Ready:
             self._index_of_return.pop(number)
         return indexes
 
-    # --- for snapshots ----------------------------------------------------------------------------
-
     def numbers(self) -> tuple[int, int]:
-        """Returns made so far, and turns the high level had in a row."""
+        """Return the number of returns so far, and the turns of the high level in a row."""
         return self._returns_made, self._high_turns
 
     def indexes_of_returns(self) -> list[int]:
-        """Indexes of what waits in `returns`, in that order."""
+        """Return the indexes of messages in `returns`, in its order."""
         return [self._index_of_return[number] for number in self.returns.columns()[0]]
 
     def indexes_of_tail(self) -> list[int]:
-        """Likewise of what waits in `tail`."""
+        """Return the indexes of messages in `tail`, in its order."""
         return [self._index_of_return[number] for number in self.tail.columns()[0]]
 
     def returns_to_tail(self) -> list[tuple[int, int]]:
-        """Of each that waits or is held: its number, and the index of the next message then."""
+        """Return for each return to the tail, waiting or held, its number and the index of the next message
+        at that time.
+        """
         return sorted(self._behind.items())
 
     def delayed_entries(self) -> list[Delayed]:
-        """What came back and is delayed, the first due first."""
+        """Return the delayed returns in order of their due times."""
         return sorted(self._delayed)
 
     def memory_of_held(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-        """Places and expiries of messages that consumers hold, by index."""
+        """Return the places and expiries of messages that consumers hold, by index."""
         return sorted(self._places.items()), sorted(self._expiries.items())
 
     def restore(
@@ -502,7 +489,7 @@ class Ready:
         places: Sequence[tuple[int, int]],
         expiries: Sequence[tuple[int, int]],
     ) -> None:
-        """Take over what the methods above gave. The lanes have been filled before, of a new object."""
+        """Restore the results of the methods above into a new object, whose lines are filled already."""
         self._returns_made, self._high_turns = numbers
         kind = Numbers if len(returns_to_tail) >= NUMBERS_MIN else dict
         returned = zip(self.returns.columns()[0], indexes_of_returns, strict=True)

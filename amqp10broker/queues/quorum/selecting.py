@@ -1,10 +1,10 @@
-"""Consumers that select from a quorum queue: how far each has looked, and what the leader looks at next.
+"""Consumers that select from a quorum queue: their cursors, and the leader's search through the queue.
 
-Who takes a message from the middle is part of the state, and who wants it is not: the leader looks through
-the queue for those who select, and proposes what it found (`commands.Selected`). Every member moves the
-cursors and hands out what is said there, and none has to evaluate anything. A cursor is exact: before it
-waits no message that its consumer wants and was not offered (docs/adr/0085). So another leader goes on where
-this one was, and a consumer that selects nothing makes others wait for one look only.
+What a consumer takes from the middle of the queue is part of the state, the evaluation of filters is not: the
+leader searches the queue and proposes the result (`commands.Selected`). Every member moves the cursors and
+hands out the messages of the command without evaluating a filter. A cursor is exact: no message before it is
+wanted by its consumer and was not offered. So a new leader continues where the last one was, and a consumer
+that selects nothing makes others wait for one search only.
 """
 
 from __future__ import annotations
@@ -24,24 +24,26 @@ from amqp10broker.queues.quorum.ready import HIGH, NORMAL, RETURNS, TAIL, Place
 
 LINES: Final = 4
 AGAIN: Final = 4
-"""Behind the lines of `Ready.in_order`, in a cursor: places where something stands again."""
+"""Index in a cursor, behind the lines of `Ready.in_order`, for places in `Again`."""
 
 AGAIN_MAX: Final = 4096
-"""Such places that are remembered. Of more, consumers that have not looked at them begin anew there."""
+"""Places that `Again` remembers. Beyond that, consumers that have not looked at them start again at its
+beginning.
+"""
 
 WINDOW_MAX: Final = 128
-"""Messages that are looked at in one go."""
+"""Messages that are examined in one batch."""
 
 
 def encoded(filters: object | None) -> bytes | None:
-    """Which messages a consumer wants, as the log has it; None: all.
+    """Return a consumer's filters as the log contains them; None: the consumer wants all messages.
 
     Args:
-        filters: of a `Subscribe`: as its session has them, or as they stood in the log.
+        filters: of a `Subscribe`, from its session or from the log.
     """
     if filters is None or isinstance(filters, bytes):
         return filters
-    # Not before somebody selects: a broker starts sooner without filters.
+    # Imported late: a broker starts sooner without filters.
     from amqp10broker.message.filters.filters import Filters
     from amqp10broker.message.filters.wanted import encode_wanted
 
@@ -50,13 +52,13 @@ def encoded(filters: object | None) -> bytes | None:
 
 
 class Again:
-    """Places where messages stand again: given back unseen, or offered to somebody who could not have them.
+    """Places where messages wait again: returned unseen, or offered to a consumer that could not take them.
 
-    They are numbered, and a cursor has a number of these too. So each is looked at again by everybody whose
-    cursor is beyond it.
+    Places are numbered, and a cursor contains such a number. So each consumer whose cursor is beyond a place
+    looks at it again.
 
     Attributes:
-        first: number of the first that is remembered.
+        first: number of the first place that is remembered.
         places: those from there on.
     """
 
@@ -68,11 +70,10 @@ class Again:
 
     @property
     def next(self) -> int:
-        """The number of the next one."""
         return self.first + len(self.places)
 
     def since(self, number: int) -> Iterator[Place]:
-        """Those from this number on."""
+        """Iterate over the places from a number on."""
         if number < self.next:
             for at in range(number - self.first, len(self.places)):
                 yield self.places[at]
@@ -82,9 +83,7 @@ class Selecting:
     """All consumers of a queue that select.
 
     Attributes:
-        by_ref: all that have not gone.
         able: those that can take a message now.
-        again: see there.
     """
 
     __slots__ = ("_messages", "able", "again", "by_ref")
@@ -99,7 +98,7 @@ class Selecting:
         return bool(self.by_ref)
 
     def parts(self) -> dict[ConsumerRef, Part]:
-        """What others may know of them."""
+        """Return the progress of each consumer for reports."""
         parts: dict[ConsumerRef, Part] = {}
         for ref, each in self.by_ref.items():
             selection = each.selection
@@ -109,27 +108,23 @@ class Selecting:
             parts[ref] = each.part._replace(looking=looking)
         return parts
 
-    # --- the state --------------------------------------------------------------------------------
-
     def add(self, consumer: Consumer, wanted: bytes) -> None:
-        """A consumer comes, which has looked at nothing."""
+        """Add a consumer whose cursor is at the start."""
         consumer.selection = Selection(wanted, [*[0] * LINES, self.again.next])
         self.by_ref[consumer.ref] = consumer
 
     def forget(self, ref: ConsumerRef) -> None:
-        """It has gone."""
         self.able.pop(ref, None)
         if self.by_ref.pop(ref, None) is not None:
             self._forget_passed()
 
     def clear(self) -> None:
-        """All have gone."""
         self.by_ref.clear()
         self.able.clear()
         self._forget_passed()
 
     def stand_again(self, places: Iterable[Place]) -> None:
-        """Messages wait where consumers may have looked already."""
+        """Record places behind cursors at which messages wait again."""
         if not self.by_ref:
             return
         again = self.again
@@ -144,16 +139,17 @@ class Selecting:
                     at[line] = min(at[line], key)
 
     def advance(self, consumer: Consumer, at: Sequence[int]) -> None:
-        """A consumer was offered all before this.
+        """Advance a consumer's cursor to a position.
 
-        Unless more has come to stand again since the leader looked than is remembered: then some was not.
+        If more places were added to `again` since the leader's search than are remembered, the cursor goes
+        back to the first of them.
         """
         assert consumer.selection is not None
         if at[AGAIN] >= self.again.first:
             consumer.selection.at = list(at)
 
     def passed(self, consumer: Consumer) -> bool:
-        """Whether the consumer has looked through what was there when it asked for a drain."""
+        """Return whether a draining consumer has looked through what was there at its request."""
         assert consumer.selection is not None
         at, ends = consumer.selection.at, consumer.selection.ends
         assert ends is not None
@@ -166,13 +162,13 @@ class Selecting:
         return True
 
     def ends(self) -> list[int]:
-        """The cursor of somebody who has looked at everything."""
+        """Return the cursor of a consumer that has looked at everything."""
         return [*self._messages.ready.ends(self._messages.next_index), self.again.next]
 
     def bounds(self, priority: int) -> list[int] | None:
-        """Keys below which consumers of a priority may have messages, one a line; None: all.
+        """Return by line the keys below which consumers of a priority may have messages; None: no bound.
 
-        What is not below has yet to be looked at for one that selects, of that priority or a higher one.
+        Consumers that select, of this or a higher priority, have yet to look at messages from there on.
         """
         ats = [_at(each) for each in self.able.values() if each.priority >= priority]
         return self._below(ats) if ats else None
@@ -184,14 +180,14 @@ class Selecting:
         return bounds
 
     def forget_passed(self) -> None:
-        """What everybody has looked at again need not be remembered."""
+        """Forget places that all consumers have looked at again."""
         if self.again.places:
             self._forget_passed()
 
     def _forget_passed(self) -> None:
         again = self.again
         if not self.by_ref:
-            # As in a state that nobody has ever selected from: it says nothing of this.
+            # As in a state without consumers that select, whose snapshot does not contain the number.
             again.first = 0
             again.places.clear()
             return
@@ -200,10 +196,8 @@ class Selecting:
             again.places.popleft()
             again.first += 1
 
-    # --- the leader -------------------------------------------------------------------------------
-
     def has_more(self, consumer: Consumer) -> bool:
-        """Whether there is something that the consumer has not looked at."""
+        """Return whether there are messages that the consumer has not looked at."""
         at = _at(consumer)
         lines = self._messages.ready.in_order()
         return at[AGAIN] < self.again.next or any(
@@ -211,13 +205,13 @@ class Selecting:
         )
 
     def look(self, budget: int) -> Selected | None:
-        """Look through the queue, and say what was found; nothing is changed.
+        """Search the queue and return the result as a command, without a change of state.
 
         Args:
             budget: messages that may be looked at.
 
         Returns:
-            None: there is nothing to look at for anybody who could have it.
+            None: there is nothing to look at for any consumer with credit.
         """
         waiting: dict[int, list[_Sight]] = {}
         taken: dict[Place, None] = {}
@@ -231,10 +225,11 @@ class Selecting:
         ends = self.ends()
         looks: list[Look] = []
         for _, group in sorted(waiting.items(), reverse=True):
-            # If any of it is left for those of lower priority, the others have seen all or have no credit.
+            # If any of the budget is left for those of lower priority, the others have seen all or have no
+            # credit.
             budget = _look_in_turns(group, ends, budget)
             looks += [each.found for each in group if each.had_turn]
-        # Who was first may have left nothing of the budget: next time it is the last.
+        # The first group may have used up the budget: next time it is the last.
         for group in waiting.values():
             first = group[0].consumer.ref
             self.able[first] = self.able.pop(first)
@@ -242,7 +237,6 @@ class Selecting:
 
 
 def _look_in_turns(group: Sequence[_Sight], ends: Sequence[int], budget: int) -> int:
-    """Look for consumers of one priority; how many messages may still be looked at then."""
     ring = deque(group)
     while ring and budget > 0:
         sight = ring.popleft()
@@ -255,14 +249,14 @@ def _look_in_turns(group: Sequence[_Sight], ends: Sequence[int], budget: int) ->
 
 
 class _Sight:
-    """One consumer's look through a queue: where it would be, and what it would have.
+    """One consumer's search: the cursor and messages that it would have.
 
     Attributes:
-        consumer: which; it is left as it is.
-        at: its cursor then.
-        credit: that it would have.
-        found: what is to be proposed for it.
-        had_turn: it has looked.
+        consumer: not modified.
+        at: its cursor after the search.
+        credit: what it would have left.
+        found: messages to be proposed for it.
+        had_turn: it has looked in this search.
     """
 
     __slots__ = (
@@ -299,15 +293,15 @@ class _Sight:
         self.had_turn = False
 
     def look(self, turn: int, ends: Sequence[int], budget: int) -> tuple[int, bool]:
-        """Look on.
+        """Continue the search.
 
         Args:
-            turn: messages that it may have.
+            turn: messages that the consumer may have.
             ends: where the lines end.
             budget: messages that may be looked at.
 
         Returns:
-            Messages that were looked at, and whether there may be more for it.
+            The number of messages looked at, and whether there may be more for it.
         """
         self.had_turn = True
         self._budget = budget
@@ -331,7 +325,7 @@ class _Sight:
         return self.credit > 0 and self._room > 0 and self._budget > 0
 
     def _look_again(self) -> bool:
-        """Look at what stands again; whether all of it was."""
+        # Returns whether all of it was looked at.
         for line, key in self._again.since(self.at[AGAIN]):
             if key < self.at[line]:
                 if not self._goes_on:
@@ -344,7 +338,7 @@ class _Sight:
         return True
 
     def _line(self, number: int, end: int) -> bool:
-        """Look through a line, to this key; whether it came there."""
+        # Returns whether the search reached the key.
         line = self._messages.ready.in_order()[number]
         while self.at[number] < end:
             if not self._goes_on:
@@ -365,7 +359,6 @@ class _Sight:
         return True
 
     def _normal_and_tail(self, ends: Sequence[int]) -> bool:
-        """Both, in the order in which they are served."""
         ready = self._messages.ready
         while (keys := ready.tail.look(self.at[TAIL], 1)[0]) != []:
             if not (self._line(NORMAL, ready.behind(keys[0])) and self._line(TAIL, keys[0] + 1)):
@@ -373,11 +366,11 @@ class _Sight:
         return self._line(NORMAL, ends[NORMAL]) and self._line(TAIL, ends[TAIL])
 
     def _choose(self, line: int, keys: list[int], expiries: list[int]) -> tuple[int | None, bool]:
-        """Have what is wanted of these messages, as far as it may.
+        """Choose wanted messages, as far as the consumer may have them.
 
         Returns:
-            The key of the first that is wanted and may not be had (None: there is none), and whether any is
-            wanted.
+            The key of the first message that is wanted and may not be had (None: there is none), and whether
+                any is wanted.
         """
         messages = self._messages
         found = messages.read(messages.ready.indexes_of(line, keys))
@@ -385,14 +378,14 @@ class _Sight:
         for at in wanted:
             place = line, keys[at]
             if place in self._taken:
-                continue  # by another, at the same time
+                continue  # by another consumer of the same search
             expired = NEVER < expiries[at] <= messages.expired_at
             if not expired:
                 if self.credit <= 0 or self._room <= 0:
                     return keys[at], True
                 self.credit -= 1
                 self._room -= len(found[at][1])
-            # What has expired is let go when its turn has come.
+            # An expired message goes when it is reached.
             self._taken[place] = None
             self._chosen.append(place)
         return None, bool(wanted)

@@ -1,10 +1,10 @@
-"""The state of a quorum queue as bytes, without messages, and back.
+"""The binary encoding of a quorum queue's state, without messages.
 
-A snapshot stands for all commands before it: a queue that is restored and gets the commands behind it is
-in the same state as one that got them all. Equal states make equal bytes. What is live is told as ranges
-of indexes::
+A snapshot stands for all commands before it: a queue that is restored and applies the commands behind it is
+in the same state as one that applied them all. Equal states make equal bytes. Live messages are written as
+ranges of indexes::
 
-    length u32 | JSON of that length | arrays, as the JSON says: ranges, sizes, expiries, ...
+    length u32 | JSON of that length | arrays, as the JSON states: ranges, sizes, expiries, ...
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ from amqp10broker.queues.quorum.queue import QuorumQueue
 _LENGTH: Final = struct.Struct("<I")
 _FORMAT: Final = 2
 _OLD_FORMAT: Final = 1
-"""Of journals of before format 3: numbers instead of ids, and no returns to the tail with a place of their
-own, for each was a new message."""
+"""Of journals of formats before 3: numbers instead of ids, and no returns to the tail with a place of their
+own, since each was a new message.
+"""
 
 
 class _Writer:
@@ -47,7 +48,7 @@ class _Writer:
         self.parts: list[bytes] = []
 
     def numbers(self, numbers: Iterable[int]) -> None:
-        """One array; numbers that repeat are told once, with how often."""
+        """Write one array, with a count for numbers that repeat."""
         plain = array("Q", numbers)
         runs = array(
             "Q", chain.from_iterable((value, sum(1 for _ in same)) for value, same in groupby(plain))
@@ -58,7 +59,7 @@ class _Writer:
             self._put("P", plain)
 
     def ranges(self, sorted_indexes: Iterable[int]) -> None:
-        """One array of indexes that grow, as ranges."""
+        """Write one array of growing indexes as ranges."""
         self._put("I", array("Q", chain.from_iterable(ranges_of(sorted_indexes))))
 
     def _put(self, kind: str, numbers: array[int]) -> None:
@@ -73,7 +74,6 @@ class _Reader:
         self._at = at
 
     def next(self) -> list[int]:
-        """The next array."""
         kind = next(self._kinds)
         stop = self._at + 8 * int(kind[1:])
         if stop > len(self._data):
@@ -89,7 +89,7 @@ class _Reader:
 
 
 def encode_snapshot(queue: QuorumQueue) -> bytes:
-    """The state of a queue that has not been deleted."""
+    """Encode the state of a queue that has not been deleted."""
     messages, consumers, publishers = queue.parts()
     ready = messages.ready
     out = _Writer()
@@ -103,7 +103,7 @@ def encode_snapshot(queue: QuorumQueue) -> bytes:
     out.numbers(chain.from_iterable(ready.returns_to_tail()))
     out.numbers(chain.from_iterable(ready.delayed_entries()))
     places, held_expiries = ready.memory_of_held()
-    # Places are -1 or more, and arrays hold no sign.
+    # Places are -1 or more, and the arrays are unsigned.
     out.numbers(chain.from_iterable((index, place + 1) for index, place in places))
     out.numbers(chain.from_iterable(held_expiries))
     for consumer in consumers.by_ref.values():
@@ -146,11 +146,11 @@ def encode_snapshot(queue: QuorumQueue) -> bytes:
         "arrays": out.kinds,
     }
     if ready.later.count:
-        # Of version 3: what is written without is equal to what versions before wrote.
+        # Of version 3: without it, the bytes equal those of earlier versions.
         state["later"] = ready.later.count
     selecting = consumers.selecting
     if selecting:
-        # Equal to what version 1 wrote as long as nobody selects.
+        # Equal to the bytes of version 1 while no consumer selects.
         state["selecting"] = [_selection_fields(each) for each in selecting.by_ref.values()]
         state["again"] = [selecting.again.first, [[*place] for place in selecting.again.places]]
     head = json.dumps(state, separators=(",", ":"), sort_keys=True).encode()
@@ -188,7 +188,6 @@ def _selection_fields(consumer: Consumer) -> list[Any]:
 
 
 def _head(data: bytes) -> tuple[Any, int]:
-    """What is no array, and where those begin."""
     try:
         end = _LENGTH.size + _LENGTH.unpack_from(data)[0]
         return json.loads(data[_LENGTH.size : end]), end
@@ -197,25 +196,23 @@ def _head(data: bytes) -> tuple[Any, int]:
 
 
 def version_of(data: bytes) -> int:
-    """The machine version of a snapshot; before there were versions all was what is the first one now.
+    """Return the machine version of a snapshot; snapshots of before versions have 1.
 
     Raises:
-        ValueError: it is no snapshot.
+        ValueError: the data is not a snapshot.
     """
     return int(_head(data)[0].get("version", 1))
 
 
 def decode_snapshot(name: str, data: bytes, bodies: BodyStore | None = None) -> QuorumQueue:
-    """A queue in the state that `encode_snapshot` saw.
+    """Restore a queue from a snapshot.
 
     Args:
-        name: of the queue.
-        data: the snapshot.
-        bodies: where the messages are; None: in memory, where the caller puts them.
+        bodies: the store that contains the messages; None: in memory, where the caller puts them.
 
     Raises:
-        NewerMachine: it is of a version that this broker does not carry out.
-        ValueError: it is no snapshot, or one of a newer format.
+        NewerMachine: this broker does not support the snapshot's version.
+        ValueError: the data is not a snapshot, or one of a newer format.
     """
     state, start = _head(data)
     version = machine_version.check(state.get("version", 1))
@@ -269,7 +266,7 @@ def decode_snapshot(name: str, data: bytes, bodies: BodyStore | None = None) -> 
         holder=None if state["holder"] is None else by_number[state["holder"]],
         suspects={(node, incarnation): since for node, incarnation, since in state.get("suspects", [])},
     )
-    # Snapshots of before know no nodes.
+    # Older snapshots contain no nodes.
     lanes = queue.node_lanes
     lanes.gone = dict(state.get("gone", []))
     for node, incarnation, *fields in state.get("lanes", []):
@@ -282,7 +279,6 @@ def _lane_fields(lane: NodeLane) -> list[Any]:
 
 
 def _kept_fields(effect: KeptEffect) -> list[Any]:
-    """What it is, whom it is about, and the rest of it."""
     match effect:
         case Rejected():
             return ["R", [*effect.publisher.reply_to, effect.publisher.handle], [*effect.ids], effect.settled]
@@ -338,7 +334,7 @@ def _ref(fields: list[int] | int) -> tuple[PeerId, int]:
 
 
 def _consumer(fields: list[Any]) -> Consumer:
-    # The last ones are missing in old snapshots: nothing bounded its bytes, and it had no name.
+    # The last fields are missing in old snapshots, which had no limit of bytes and no name.
     values = dict(zip(_FIELDS, fields[1:], strict=False))
     made = ("number", "settled", "counted", "priority", "timeout_ms")
     consumer = Consumer(

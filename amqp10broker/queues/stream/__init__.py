@@ -1,1 +1,1 @@
-"""The stream: a log that consumers read where they want."""
+"""The stream: a log that consumers read from any offset."""

@@ -1,4 +1,4 @@
-"""One consumer of a stream: its position, its credit, and the chunk that it is reading."""
+"""A consumer of a stream: its position, its credit, and the chunk that it reads."""
 
 from __future__ import annotations
 
@@ -18,18 +18,16 @@ from amqp10broker.queues.stream.log import Chunk, Place, StreamLog
 NO_END: Final = 2**64
 """An end behind every offset."""
 FILTER_WORK: Final = 8
-"""What a message that a filter looks at, or a chunk that it passes over, counts of a wake's work."""
+"""The work of filtering one message, or of skipping one chunk."""
 
 
 class OpenChunk:
-    """A chunk that is at hand, decoded when its messages are asked for.
+    """A chunk in memory, decoded on first use.
 
     Attributes:
-        first: offset of its first message.
-        end: offset behind its last.
-        timestamp_ms: when it was written.
-        filter: which filter values its messages have.
-        size_bytes: of its messages as they are kept.
+        end: offset behind its last message.
+        filter: encoded filter values of its messages.
+        size_bytes: of its encoded messages.
     """
 
     __slots__ = ("_content", "end", "filter", "first", "size_bytes", "timestamp_ms")
@@ -52,29 +50,28 @@ class OpenChunk:
 
     @property
     def messages(self) -> list[Message]:
-        """Its messages as `message.offsets.kept` made them."""
+        """Its messages, in the form of `message.offsets.kept`."""
         if isinstance(self._content, bytes):
             self._content = kept_now(decode_batch(self._content))
         return self._content
 
 
 class StreamConsumer:
-    """One consumer's part of a stream.
+    """A consumer's state in its stream.
 
     Attributes:
-        ref: who it is.
-        position: offset that it has to look at next; may be behind `end`.
-        end: the first offset that it does not want, `NO_END` if it wants all.
+        position: next offset to look at; may be behind `end`.
+        end: the first offset that it does not want; `NO_END`: it wants all.
         credit: deliveries it may have now.
-        room: bytes it may have now, a chunk's shared out evenly over its messages; used up, there is no
-            credit either.
-        delivery_count: deliveries it had, as `Credit` counts them; a drain jumps ahead.
-        handed_out: deliveries it had, all of them.
+        room: bytes it may have now, a chunk's divided evenly over its messages; used up, there is no credit
+            either.
+        delivery_count: deliveries it had, as `Credit` counts them; a drain advances it.
+        handed_out: deliveries that it ever had.
         epoch: of its last `GiveBack`.
-        unsettled: deliveries that the client has not acknowledged.
+        unsettled: number of deliveries that the client has not acknowledged.
         draining: a drain has no answer yet, because there is more to read.
-        queued: it stands in the queue for turns, or waits at the end for new messages.
-        looked_at: messages that it has gone over.
+        queued: it is in the rotation, or waits at the end for new messages.
+        looked_at: messages that it has looked at.
     """
 
     __slots__ = (
@@ -109,7 +106,6 @@ class StreamConsumer:
         settled: bool,
         enqueued_time: bool = False,
     ) -> None:
-        """Begin without credit; see `commands.Subscribe`."""
         self.ref = ref
         self.position = position
         self.end = NO_END if filters is None or filters.end is None else filters.end
@@ -129,20 +125,17 @@ class StreamConsumer:
         self._chunk: OpenChunk | None = None
         self._ahead: deque[Chunk] = deque()
         self._place: Place | None = None
-        # Number of the first delivery, and the offsets, of what has perhaps not reached the session.
+        # First delivery number, and offsets, of deliveries that may not have reached the session.
         self._on_its_way: deque[tuple[int, Sequence[int]]] = deque()
 
     @property
     def reading(self) -> Reading:
-        """What others may know of it."""
         end = None if self.end == NO_END else self.end
         filtered = self._bloom is not None or self._wanted is not None
         return Reading(self.position, end, filtered, self.looked_at, self.handed_out)
 
-    # --- reading ----------------------------------------------------------------------------------
-
     def chunk(self) -> OpenChunk | None:
-        """The chunk at the position, if it is at hand."""
+        """Return the chunk at the position, if it is in memory."""
         position = self.position
         chunk = self._chunk
         while chunk is None or not chunk.first <= position < chunk.end:
@@ -157,13 +150,13 @@ class StreamConsumer:
         return chunk
 
     def hold(self, chunk: OpenChunk) -> None:
-        """Take a chunk that somebody else has decoded."""
+        """Share a chunk that another consumer has decoded."""
         self._chunk = chunk
         self._ahead.clear()
         self._place = None
 
     def read(self, log: StreamLog) -> None:
-        """Get the next chunks from the log; the position moves to the first that is there."""
+        """Read the next chunks from the log; the position moves to the first that exists."""
         place = self._place
         chunks, self._place = log.read(log.find(self.position) if place is None else place)
         assert chunks, f"the log has no chunk at {self.position}, below what it has committed"
@@ -172,13 +165,13 @@ class StreamConsumer:
         self._ahead.extend(chunks)
 
     def take(self, chunk: OpenChunk, work: int, keys: list[int], messages: list[Message], now_ms: int) -> int:
-        """Take what the consumer gets of its chunk, as far as credit, work and its end go.
+        """Take messages of the chunk as far as credit, work and the consumer's end allow.
 
         Args:
-            chunk: that `chunk` gave.
-            work: at most so much, 1 or more; a piece of filtering may exceed it a little.
-            keys: is extended by the offsets of messages taken.
-            messages: likewise by the messages.
+            chunk: the result of `chunk`.
+            work: limit, 1 or more; filtering may exceed it a little.
+            keys: extended by the offsets of messages taken.
+            messages: extended by the messages taken.
             now_ms: wall clock, for filters.
 
         Returns:
@@ -228,21 +221,19 @@ class StreamConsumer:
         else:
             messages.extend([piece[place] for place in places])
         self.credit -= len(places)
-        # Without credit the next message that it wants is perhaps right behind the last one.
+        # Without credit the next message that it wants may be right behind the last one.
         self.position = position + (count if self.credit else places[-1] + 1)
         self.looked_at += self.position - position
         return count * FILTER_WORK
 
     def spend(self, chunk: OpenChunk, count: int) -> None:
-        """So many messages of a chunk were taken; without room there is no credit."""
+        """Account for the room of messages that were taken; without room there is no credit."""
         self.room -= chunk.size_bytes * count // (chunk.end - chunk.first)
         if self.room <= 0:
             self.credit = 0
 
-    # --- counting ---------------------------------------------------------------------------------
-
     def note(self, keys: Sequence[int]) -> None:
-        """These were handed out."""
+        """Note deliveries as on their way."""
         count = len(keys)
         self._on_its_way.append((self.handed_out, keys))
         self.handed_out += count
@@ -251,22 +242,21 @@ class StreamConsumer:
             self.unsettled += count
 
     def trim(self, seen: int) -> None:
-        """So many deliveries have reached the session."""
+        """Note how many deliveries have reached the session."""
         on_its_way = self._on_its_way
         while on_its_way and on_its_way[0][0] + len(on_its_way[0][1]) <= seen:
             on_its_way.popleft()
 
     def settle(self, count: int) -> None:
-        """The client acknowledged deliveries."""
         self.unsettled = max(0, self.unsettled - count)
 
     def forfeit(self) -> None:
-        """Give up the credit that is left."""
+        """Give up the remaining credit."""
         self.delivery_count = (self.delivery_count + self.credit) & MASK
         self.credit = 0
 
     def rewind(self, keys: Sequence[int], seen: int) -> None:
-        """Deliveries did not reach the client: the position goes back to the first of them.
+        """Move the position back to the first delivery that did not reach the client.
 
         Args:
             keys: those that reached the session, in order.

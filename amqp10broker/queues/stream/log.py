@@ -1,4 +1,4 @@
-"""What a stream asks of the log that holds it. `storage.stream_log` is one, on disk or in memory."""
+"""The interface of a stream's log. `storage.stream_log` implements it, on disk or in memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 Place = tuple[int, int]
-"""Where a chunk lies: first offset of its segment, and bytes from the beginning of that."""
+"""The place of a chunk: first offset of its segment, and bytes from the segment's start."""
 
 
 class Chunk(Protocol):
@@ -22,22 +22,22 @@ class Chunk(Protocol):
 
     @property
     def timestamp_ms(self) -> int:
-        """When it was written; never less than that of the chunk before."""
+        """Time of writing, never less than that of the chunk before."""
 
     @property
     def filter(self) -> bytes:
-        """Which filter values its messages have (`message.filters`)."""
+        """Encoded filter values of its messages (`message.filters`)."""
 
     @property
     def data(self) -> bytes:
-        """Its messages (`message.batch`)."""
+        """Its encoded messages (`message.batch`)."""
 
 
 class StreamLog(Protocol):
-    """A stream's chunks, in segments of which the oldest may go.
+    """A stream's chunks, in segments of which the oldest may be removed.
 
-    Offsets from `first_offset` up to, and not including, `committed` may be read; those up to
-    `next_offset` are appended. All three are where a chunk begins.
+    Offsets from `first_offset` up to, and not including, `committed` may be read; those up to `next_offset`
+    are appended. All three are at the beginning of a chunk.
 
     Attributes:
         segment_bytes: a segment of so many bytes or more gets no more chunks.
@@ -47,64 +47,65 @@ class StreamLog(Protocol):
 
     @property
     def first_offset(self) -> int:
-        """Of the oldest message that is kept; equal to `next_offset` if there is none."""
+        """Offset of the oldest message; `next_offset` if there is none."""
 
     @property
     def next_offset(self) -> int:
-        """That the next message gets."""
+        """Offset of the next message."""
 
     @property
     def committed(self) -> int:
-        """Below it, messages are kept for good, and may be read."""
+        """The offset below which messages are durable and may be read."""
 
     @property
     def segments(self) -> int:
-        """How many there are."""
+        """Number of segments."""
 
     @property
     def size_bytes(self) -> int:
-        """Of all segments."""
+        """Size of all segments."""
 
     def make_room(self) -> None:
-        """Get ready for `append`; called when everything is committed.
+        """Prepare for `append`; called when everything is committed.
 
         Raises:
-            DiskFull: nothing has changed, and it can be tried again.
+            DiskFull: nothing has changed, and the call can be repeated.
         """
 
     def append(
         self, count: int, timestamp_ms: int, filter_bytes: bytes, data: Sequence[bytes], number: int = 0
     ) -> int:
-        """Put a chunk at the end. It is not committed.
+        """Append a chunk, which is not committed.
 
         Args:
-            count: messages in it.
+            count: number of messages.
             timestamp_ms: wall clock.
-            filter_bytes: see `Chunk.filter`.
-            data: see `Chunk.data`, in pieces.
-            number: of the commit that it is, if it is one.
+            filter_bytes: as `Chunk.filter`.
+            data: as `Chunk.data`, in pieces.
+            number: number of the commit that the chunk is, if it is one.
 
         Returns:
             The chunk's `timestamp_ms`: later than the wall clock if that has gone back.
         """
 
     def find(self, offset: int) -> Place:
-        """Where the chunk with this offset lies, the first or the next one if the offset is outside."""
+        """Return the place of the chunk with this offset, or of the first or next one outside the range."""
 
     def offset_at(self, timestamp_ms: int) -> int:
-        """First offset of the first committed chunk that is not older; `committed` if all are."""
+        """Return the first offset of the first committed chunk that is not older; `committed` if all are."""
 
     def last_chunk(self) -> int:
-        """First offset of the last committed chunk; `committed` if there is none."""
+        """Return the first offset of the last committed chunk; `committed` if there is none."""
 
     def read(self, place: Place) -> tuple[Sequence[Chunk], Place]:
-        """Committed chunks from a place on, some hundred kilobytes of them, and where the next one lies.
+        """Read committed chunks from a place on, some hundred kilobytes, and return the place of the next
+        one.
 
-        None at the end. From the oldest on, if what was there has gone.
+        Empty at the end. Starts at the oldest chunk if the place has been removed.
         """
 
     def retain(self, now_ms: int, bytes_max: int | None, age_ms: int | None) -> None:
-        """Let the oldest segments go that are too much or too old. The one that is written to stays."""
+        """Remove the oldest segments beyond the limits, but not the last one, which is written to."""
 
     def next_expiry(self, age_ms: int) -> int | None:
-        """When the oldest segment that may go is too old; None without one that may."""
+        """Return when the oldest removable segment is too old; None without one."""

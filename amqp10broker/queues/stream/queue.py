@@ -1,12 +1,10 @@
-"""The stream: messages stay where they are, and every consumer has a position of its own.
+"""The stream: a log of messages in which each consumer has a position of its own.
 
-What is published in one wake becomes a chunk of the log, or several. Publishers hear of it, and consumers get
-it, when the log says that it is committed. A delivery takes nothing away: settling it is only an
-acknowledgement, and giving it back puts the consumer's position back.
-
-Consumers take turns in reading, and all of them together read `WORK_MAX` a wake: one that reads from the
-beginning, or whose filter lets little through, does not hold up those at the end. What is left is
-done in the next wake (`deadline`).
+Each step appends published messages as one or more chunks; they are confirmed and delivered when the log has
+committed them. A delivery removes nothing: settling is only an acknowledgement, and returning a delivery
+resets the consumer's position. Consumers read in rotation, together at most `WORK_MAX` a step, so that one
+that reads from the beginning, or with a narrow filter, does not delay those at the end; the rest follows in
+the next step (`deadline`).
 """
 
 from __future__ import annotations
@@ -63,35 +61,32 @@ from amqp10broker.queues.stream.log import StreamLog
 
 CHUNK_MESSAGES_MIN: Final = 32
 CHUNK_MESSAGES_MAX: Final = 512
-"""The first chunk of a burst gets at most the smaller number of messages, and each twice as many as the one
-before, up to the larger one. RabbitMQ 4.3.6 was seen to make about the same (of 100: 1, 32, 64, 3; of 50 000
-half the chunks had up to 36, one in ten more than 136, the largest 457): the last is not the whole burst."""
+"""Chunk sizes: the first chunk of a burst gets at most the smaller number of messages, and each twice as many
+as the one before, up to the larger one. RabbitMQ 4.3.6 was seen to make about the same (of 100: 1, 32, 64, 3;
+of 50 000 half the chunks had up to 36, one in ten more than 136, the largest 457): the last is not the whole
+burst.
+"""
 
 CHUNK_BYTES_MAX: Final = 256 * 1024
-"""A chunk gets no more messages when it has so many bytes. A consumer holds the chunk that it reads."""
+"""A chunk gets no more messages when it has so many bytes. A consumer has the chunk in memory that it reads.
+"""
 
 WORK_MAX: Final = 8192
-"""Messages that are handed out in one wake; one that a filter looks at counts `FILTER_WORK`."""
+"""Messages that are handed out in one step; one that is filtered counts `FILTER_WORK`."""
 
 _TURN_MAX: Final = 1024
 """Of these, for one consumer before the next has its turn."""
 
 _READ_WORK: Final = 256
-"""What reading from the log counts: some hundred kilobytes, whose checksums are made."""
+"""The work of a read from the log: some hundred kilobytes with their checksums."""
 
 _RECENT_MAX: Final = 256
 _RECENT_BYTES_MAX: Final = 1024 * 1024
-"""Chunks last written that stay decoded, for the consumers that wait at the end."""
+"""Size of the last chunks that stay decoded, for the consumers that wait at the end."""
 
 
 class StreamQueue(QueueMachine):
-    """A stream's state. `apply` is the only way to change it, but for the log, of which `write` and `commit`
-    tell.
-
-    Attributes:
-        settings: replaced by `Configure`.
-        log: where its messages are.
-    """
+    """The state of a stream, changed by `apply`, and by `write` and `commit` for its log."""
 
     def __init__(self, name: str, log: StreamLog, *, settings: QueueSettings = DEFAULTS) -> None:
         super().__init__(name)
@@ -102,7 +97,7 @@ class StreamQueue(QueueMachine):
         # Of these, parts of commits: their place, and the number that their chunk gets.
         self._numbers: dict[int, int] = {}
         self._unconfirmed: deque[tuple[int, Publish]] = deque()
-        # Since when the oldest message waits for the log, and since when the oldest does that is not in it.
+        # Since when the oldest message waits for the commit, and since when the oldest waits to be appended.
         self._waits_ms = self._pending_ms = 0
         self._recent: deque[OpenChunk] = deque()
         self._recent_bytes = 0
@@ -118,7 +113,6 @@ class StreamQueue(QueueMachine):
 
     @property
     def ready(self) -> int:
-        """Messages that can be read."""
         return self.log.committed - self.log.first_offset
 
     @property
@@ -128,16 +122,13 @@ class StreamQueue(QueueMachine):
 
     @property
     def consumers(self) -> int:
-        """Links and AMQP 0-9-1 consumers."""
         return len(self._consumers)
 
     @property
     def next_offset(self) -> int:
-        """See `QueueMachine`."""
         return self.log.committed
 
     def figures(self) -> QueueFigures:
-        """See `QueueMachine`. A stream is never full: what is too old, or too much, goes."""
         return QueueFigures(
             messages_ready=self.ready,
             messages_unsettled=self.unsettled,
@@ -150,7 +141,6 @@ class StreamQueue(QueueMachine):
         )
 
     def outlook(self) -> Outlook:
-        """See `QueueMachine`."""
         unconfirmed = sum(len(each.messages) for each in self._pending)
         unconfirmed += sum(len(each.messages) for _, each in self._unconfirmed)
         return Outlook(
@@ -167,7 +157,6 @@ class StreamQueue(QueueMachine):
         )
 
     def apply(self, command: Command, now_ms: int) -> None:
-        """See `QueueMachine`."""
         match command:
             case Publish():
                 self._publish(command, now_ms)
@@ -209,18 +198,19 @@ class StreamQueue(QueueMachine):
                 assert_never(command)
 
     def deadline(self) -> int | None:
-        """See `QueueMachine`: at once while consumers have something to read."""
         if self._turns:
             return 0
         age_ms = self.settings.max_age_ms
         return None if age_ms is None or self.deleted else self.log.next_expiry(age_ms)
 
     def write(self, now_ms: int) -> None:
-        """Append what was published to the log: once a wake, after all commands, and not while what was
-        appended before is not committed. What is published meanwhile makes the next chunk.
+        """Append published messages to the log, once a step, after all commands.
+
+        Does nothing while appended messages are not committed; what is published meanwhile makes the next
+        chunk.
 
         Raises:
-            DiskFull: nothing has changed, and it can be tried again.
+            DiskFull: nothing has changed, and the call can be repeated.
         """
         if not self._pending:
             return
@@ -236,7 +226,7 @@ class StreamQueue(QueueMachine):
             first = self.log.next_offset
             filter_bytes = chunk_filter(filter_values(chunk), self.settings.filter_bytes)
             data = encode_batch(chunk)
-            # Of those that wait at the end, too: the log's time, which does not go back when the clock does.
+            # Consumers at the end also get the log's time, which does not go back when the clock does.
             written_ms = self.log.append(len(chunk), now_ms, filter_bytes, data, number)
             size_bytes = sum(map(len, data))
             opened = OpenChunk(first, first + len(chunk), written_ms, filter_bytes, chunk, size_bytes)
@@ -244,7 +234,7 @@ class StreamQueue(QueueMachine):
         self._retain(now_ms)
 
     def commit(self, now_ms: int) -> None:
-        """The log has committed more: publishers are told, and consumers get it."""
+        """Confirm messages that the log has committed, and deliver them."""
         committed = self.log.committed
         unconfirmed = self._unconfirmed
         if unconfirmed and unconfirmed[-1][0] <= committed:
@@ -259,14 +249,11 @@ class StreamQueue(QueueMachine):
             self._serve(now_ms)
 
     def take_effects(self) -> dict[PeerId, list[Effect]]:
-        """See `QueueMachine`. Another wake begins."""
         self._work = WORK_MAX
         return super().take_effects()
 
     def _break_off(self) -> None:
         self.refuse_waiting()
-
-    # --- publishing -------------------------------------------------------------------------------
 
     def _publish(self, command: Publish, now_ms: int) -> None:
         if self.deleted:
@@ -279,16 +266,16 @@ class StreamQueue(QueueMachine):
         self._pending.append(command)
 
     def publish_part(self, command: Publish, number: int, now_ms: int) -> None:
-        """Publish a part of a commit: it becomes one chunk, whatever its size, with this number."""
+        """Publish a part of a commit as one chunk of any size with this number."""
         if not self.deleted:
             self._numbers[len(self._pending)] = number
         self._publish(command, now_ms)
 
     def refuse_waiting(self, *, failed: bool = False) -> None:
-        """What is not committed never will be: publishers are told.
+        """Refuse publishes that are not committed.
 
         Args:
-            failed: storage did.
+            failed: because storage failed.
         """
         for _, command in self._unconfirmed:
             self._refuse(command, failed=failed)
@@ -311,8 +298,6 @@ class StreamQueue(QueueMachine):
             first = self.log.first_offset
             self.log.retain(now_ms, settings.max_length_bytes, settings.max_age_ms)
             self.counters.lost[Reason.MAXLEN] += self.log.first_offset - first
-
-    # --- consumers --------------------------------------------------------------------------------
 
     def _subscribe(self, command: Subscribe, now_ms: int) -> None:
         ref = command.consumer
@@ -362,7 +347,7 @@ class StreamQueue(QueueMachine):
         self._withdraw(consumer)
 
     def _withdraw(self, consumer: StreamConsumer) -> None:
-        """A consumer has no credit any more. If it stands in the queue for turns it lets its turn pass."""
+        # A consumer in the rotation stays there until its turn.
         consumer.credit = 0
         if consumer in self._at_end:
             del self._at_end[consumer]
@@ -387,7 +372,6 @@ class StreamQueue(QueueMachine):
             self._end_drain(consumer)
 
     def _end_drain(self, consumer: StreamConsumer) -> None:
-        """There is no more for a consumer that drains, or it wants no more: the rest is forfeited."""
         if consumer.draining:
             consumer.draining = False
             consumer.forfeit()
@@ -403,13 +387,11 @@ class StreamQueue(QueueMachine):
         )
 
     def _limit(self, consumer: StreamConsumer) -> int:
-        """The offset below which the consumer can read now."""
         return min(self.log.committed, consumer.end)
 
-    # --- delivering -------------------------------------------------------------------------------
+    # The offset below which the consumer can read now.
 
     def _serve(self, now_ms: int) -> None:
-        """Let consumers with credit read in turn, as far as this wake's work goes."""
         turns = self._turns
         committed = self.log.committed
         while turns and self._work > 0:
@@ -428,7 +410,6 @@ class StreamQueue(QueueMachine):
             self._end_drain(consumer)
 
     def _feed(self, consumer: StreamConsumer, limit: int, work: int, now_ms: int) -> None:
-        """One consumer's turn, to read below `limit`."""
         recent = self._recent
         keys: list[int] = []
         messages: list[Message] = []
@@ -440,7 +421,7 @@ class StreamQueue(QueueMachine):
                     self._work -= _READ_WORK
                     work -= _READ_WORK
                     continue
-                # Whoever waits at the end wants the newest, so the search begins there.
+                # Consumers that wait at the end want the newest, so the search begins there.
                 chunk = next(each for each in reversed(recent) if each.first <= consumer.position)
                 consumer.hold(chunk)
             before = len(keys)
@@ -455,8 +436,6 @@ class StreamQueue(QueueMachine):
                 Deliver(consumer.ref, keys, messages, consumer.epoch, consumer.room <= 0),
             )
 
-    # --- the end ----------------------------------------------------------------------------------
-
     def _let_go(self) -> None:
         self.refuse_waiting()
         for ref in self._consumers:
@@ -468,7 +447,7 @@ class StreamQueue(QueueMachine):
 
 
 def _pieces(pending: Sequence[Publish], numbers: Mapping[int, int]) -> Iterator[tuple[list[Message], int]]:
-    """Messages of chunks, each with the number of the commit that it is, else 0."""
+    # Each chunk with the number of the commit that it is, else 0.
     start = 0
     for end in (*numbers, len(pending)):
         plain = list(chain.from_iterable(command.messages for command in pending[start:end]))
@@ -481,7 +460,6 @@ def _pieces(pending: Sequence[Publish], numbers: Mapping[int, int]) -> Iterator[
 
 
 def _cut(messages: list[Message]) -> list[list[Message]]:
-    """Messages in pieces that make chunks of a good size."""
     size = 0
     start = 0
     most = min(CHUNK_MESSAGES_MIN, CHUNK_MESSAGES_MAX)
