@@ -1,4 +1,4 @@
-"""Files of the data folder: records, logs, the journal, and reading them without a broker.
+"""Files of the data folder: records, logs, the journal, and checks without a broker.
 
-Everything blocks and nothing is alive here: no task, no clock. Whoever calls decides when (`tasks/`).
+All calls block, and no module has a task or a clock: callers in `tasks/` decide when to call.
 """

@@ -1,8 +1,7 @@
-"""Giving up for good what is missing from a data folder: the inventory is made to say what is there.
+"""Acceptance of lost files: the inventory is changed to the files that exist.
 
-For an operator who has no copy of what got lost. Files are not touched: one that is damaged inside stays
-so, and a start says where. Nothing is accepted of the catalog: without it nobody knows what the other files
-are about.
+For an operator without a copy of what got lost. Files are not touched: one that is damaged inside stays so,
+and a start reports where. A missing catalog is not accepted, since it is needed to interpret the other files.
 """
 
 from __future__ import annotations
@@ -23,18 +22,14 @@ from amqp10broker.storage.sequence import JOURNAL, STREAM, Member, Naming, surve
 from amqp10broker.storage.stream_files import folder_of, part_of
 
 CATALOG: Final = Naming(16, Purpose.CATALOG, gapless=False)
-"""Its one file has another name; it is written anew under it, with another id."""
+"""The catalog's one file has another name; it is rewritten under it, with another id."""
 
 
 def accept_folder(disk: Disk, folder: DataFolder) -> Iterator[str]:
-    """Claim of each file only what is true of it as it is now, durably.
+    """Set each inventory entry to the present state of its file, durably; yield a clause for each loss.
 
     Args:
-        disk: where it is.
         folder: held by this process.
-
-    Yields:
-        A clause for each thing that is given up, with the file.
 
     Raises:
         DamagedFile: the catalog is missing.
@@ -62,7 +57,7 @@ def _accept_all(disk: Disk, part: Part, folder: str, naming: Naming) -> Iterator
 
 
 def _accept(disk: Disk, part: Part, files: Sequence[Member], naming: Naming) -> Iterator[str]:
-    """Claim what is true of files; those behind what is given up may leave a gap before them."""
+    # Files behind those that are given up may have a gap before them.
     missing = {number for name in part.known if (number := naming.number(name)) is not None}
     missing.difference_update(member.number for member in files)
     new: dict[str, Known] = {}

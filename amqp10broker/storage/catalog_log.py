@@ -1,4 +1,4 @@
-"""What is declared, on disk: the entries of the catalog (`catalog.changes` makes them) in one `EntryLog`."""
+"""The catalog's entries (`catalog.changes`) on disk, in one `EntryLog`."""
 
 from __future__ import annotations
 
@@ -24,47 +24,27 @@ class CatalogLog(EntryLog):
     def __init__(
         self, disk: Disk, folder: str, part: Part, when_written: Callable[[], None] = lambda: None
     ) -> None:
-        """Name the file; see `open_catalog_log`.
-
-        Args:
-            disk: where it is.
-            folder: the catalog's.
-            part: the folder's part of the inventory.
-            when_written: see `EntryLog`.
-        """
         super().__init__(disk, os.path.join(folder, NAME), Purpose.CATALOG, when_written)
         self._part = part
         self._ahead = 0
 
     def put(self, entries: Sequence[tuple[Key, Value]]) -> None:
-        """Keep entries, all of them or none, in place of those of the same keys.
-
-        Raises:
-            LimitExceeded: they cannot be written; none of them is kept.
-        """
         try:
             self.store(entries)
         except StorageError as error:
             raise LimitExceeded("data folder", f"it cannot be kept on disk: {error}") from error
 
     def put_ahead(self, entries: Sequence[tuple[Key, Value]]) -> None:
-        """The same, and they are durable before anything that comes into the journal later is written.
-
-        Raises:
-            LimitExceeded: as `put`.
-        """
+        """Put entries that must be durable before later records of the journal are written."""
         self.put(entries)
         self._ahead = self.changes
 
     def holds_journal(self) -> bool:
-        """Whether something must be durable before the journal is written."""
+        """Return whether something must be durable before the journal is written."""
         return self._ahead > self.durable_changes
 
     def mark(self) -> None:
-        """Have the inventory know how much is synced, so that an end that is cut off is told.
-
-        When it cannot be written, it is as well kept as before.
-        """
+        """Record the synced length in the inventory, to detect a missing end. A failure is ignored."""
         file_id, synced = self.place
         try:
             self._part.put({NAME: Known(file_id, synced)})
@@ -75,13 +55,8 @@ class CatalogLog(EntryLog):
 def open_catalog_log(
     disk: Disk, folder: DataFolder, part: Part, when_written: Callable[[], None] = lambda: None
 ) -> CatalogLog:
-    """Read the catalog's log of a data folder; make an empty one if the folder is new.
-
-    Args:
-        disk: where it is.
-        folder: held by this process.
-        part: the catalog's part of the inventory.
-        when_written: called after each change that has been written, so that somebody syncs it.
+    """Read the catalog's log of a data folder that this process holds; make an empty one if the folder is
+    new.
 
     Raises:
         DamagedFile: the file is not as it was written, or missing from a folder that had one.
@@ -98,11 +73,10 @@ def open_catalog_log(
 
 
 def is_there(disk: Disk, folder: DataFolder, part: Part) -> bool:
-    """Whether there is a catalog's log; if not, the folder is new.
+    """Return whether there is a catalog's log; if not, the folder is new.
 
     Raises:
         DamagedFile: it is missing from a folder that had one.
-        StorageError: the folder cannot be read.
     """
     try:
         names = disk.list_folder(folder.catalog) if disk.is_folder(folder.catalog) else []

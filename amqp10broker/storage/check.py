@@ -1,8 +1,7 @@
-"""Reading all files of a data folder without a broker: what is in them, and whether they are whole.
+"""Check of all files of a data folder without a broker.
 
-What a start asks is asked here in the same way: which files there must be (`inventory`, `sequence`),
-whether each is as it was written (`reader`), and, of the catalog and of streams, whether its records can be
-what they say. Nothing is changed.
+The checks are those of a start: which files there must be (`inventory`, `sequence`), whether each is as it
+was written (`reader`), and whether the records of the catalog and of streams are valid. Nothing is changed.
 """
 
 from __future__ import annotations
@@ -26,50 +25,43 @@ from amqp10broker.storage.stream_files import FOLDER, Segments, folder_of, part_
 
 
 class Contents(Protocol):
-    """What the records mean: the business of those who wrote them."""
+    """The interpretation of the records, which their writers provide."""
 
     @property
     def streams(self) -> Collection[int]:
-        """Numbers of the streams that are declared."""
+        """Numbers of the declared streams."""
 
     def declare(self, path: str, entries: Iterable[tuple[Key, Value]]) -> None:
-        """Take the catalog's entries.
+        """Receive the catalog's entries.
 
         Raises:
             StorageError: a start would be refused because of one.
         """
 
     def take(self, records: Sequence[Record]) -> None:
-        """Take records of the journal, in order.
-
-        Raises:
-            DamagedFile: one cannot be understood.
-        """
+        """Receive records of the journal, in order. Raises `DamagedFile` if one cannot be decoded."""
 
     def faults(self) -> Iterator[StorageError]:
-        """What is lacking, now that all records have been taken."""
+        """Iterate over missing things, after all records."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """One file that was read, or could not be."""
+    """The result of one file."""
 
     path: str
     """Relative to the data folder."""
     bytes: int
     records: int
-    """That were read: all, or those before the torn tail or the fault."""
+    """Number of records read: all, or those before the torn tail or the fault."""
     torn: Torn | None = None
-    """An end that was not written whole when power or process went. The next start cuts it off."""
+    """An end that was not written whole when power or process went, which the next start cuts off."""
     fault: StorageError | None = None
-    """Why a start would be refused."""
+    """The reason for which a start would be refused."""
 
 
 def missing_files(disk: Disk, folder: DataFolder) -> Iterator[StorageError]:
-    """What the folder must have and has not: the first thing that a start asks.
-
-    Yields:
-        A fault for each file.
+    """Iterate over the faults of missing files, which is the first check of a start.
 
     Raises:
         StorageError: something cannot be read, or does not belong there.
@@ -85,22 +77,18 @@ def missing_files(disk: Disk, folder: DataFolder) -> Iterator[StorageError]:
 
 
 def check_folder(disk: Disk, folder: DataFolder, contents: Contents) -> Iterator[Checked]:
-    """Read everything.
+    """Read everything, and yield a result for each file, missing ones included, and for other faults.
 
     Args:
-        disk: where it is.
-        folder: one that no broker is using.
-        contents: knows what the records mean. What is left of streams that are not declared is removed by the
-            next start, unread.
-
-    Yields:
-        A result a file; one without bytes for a file that is missing, or for what no file is about.
+        folder: one that no broker uses.
+        contents: decodes the records. Leftovers of streams that are not declared are not read, since the next
+            start removes them.
     """
     return _Check(disk, folder, contents).run()
 
 
 class _Check:
-    """One run."""
+    """The state of one check."""
 
     def __init__(self, disk: Disk, folder: DataFolder, contents: Contents) -> None:
         self._disk = disk
@@ -170,7 +158,7 @@ class _Check:
             except StorageError as error:
                 yield self._fault(member.path, error, reader)
                 if segments is not None:
-                    # Where the next one should go on is not known.
+                    # The first offset of the next segment is not known.
                     segments.following = None
             else:
                 yield self._checked(reader)
@@ -190,7 +178,6 @@ class _Check:
         return Checked(shown, reader.size, reader.records, fault=error)
 
     def _size(self, path: str) -> int:
-        """Bytes of a file; 0 if it is not there."""
         try:
             fd = self._disk.open(path)
         except OSError:
@@ -202,7 +189,7 @@ class _Check:
 
 
 def streams_in(disk: Disk, folder: DataFolder) -> list[int]:
-    """The streams that have a folder, or should have one."""
+    """Return the streams that have a folder, or should have one."""
     names = {os.path.basename(name) for name in folder.inventory.parts(FOLDER)}
     try:
         if disk.is_folder(folder.streams):

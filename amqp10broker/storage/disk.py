@@ -1,8 +1,8 @@
-"""What storage asks of the system, as a protocol, and the system's own answer.
+"""The system calls of storage, as a protocol and its implementation.
 
-All of storage goes through `Disk`, so that a test can put a disk in its place that fails the n-th call
-or loses power between two of them (`tests/support/disks.py`). Errors are the system's own `OSError`;
-the callers know which file they were about and say so (`StorageError`).
+All of storage uses `Disk`, so that a test can replace it by a disk that fails the n-th call or loses power
+between two of them (`tests/support/disks.py`). Errors are the system's `OSError`; the callers convert them to
+`StorageError` with the file's name.
 """
 
 from __future__ import annotations
@@ -25,12 +25,11 @@ _fdatasync: Final = getattr(os, "fdatasync", os.fsync)
 _KEEP_SIZE: Final = 1
 # The most buffers that Linux takes in one call (IOV_MAX).
 _PIECES_MAX: Final = 1024
-# Up to this average size, copying pieces together costs less than handing each to the system.
+# Up to this average size, joining pieces costs less than passing each to the system.
 _JOIN_BYTES_MAX: Final = 4096
 
 
 def _find_fallocate() -> Any:
-    """The system's call; None where there is none."""
     if sys.platform != "linux":
         return None
     library = ctypes.CDLL(None, use_errno=True)
@@ -46,74 +45,67 @@ _fallocate: Final = _find_fallocate()
 class Disk(Protocol):
     """Files by path and by descriptor. Every method may raise `OSError`.
 
-    A descriptor is an integer that only this disk understands; that of `OsDisk` is the system's, so
-    that another process can be asked to sync it.
+    A descriptor is an integer of this disk only; that of `OsDisk` is the system's, so that another process
+    can sync it.
     """
 
     def create(self, path: str) -> int:
         """Make a new file, for its owner only, and open it for reading and writing.
 
         Raises:
-            FileExistsError: it is there.
+            FileExistsError: it exists.
         """
 
     def open(self, path: str, *, write: bool = False) -> int:
-        """Open a file that is there."""
+        """Open an existing file."""
 
     def open_folder(self, path: str) -> int:
         """Open a folder, to lock it, or to sync it: that makes names in it durable."""
 
     def close(self, fd: int) -> None:
-        """Forget a descriptor."""
+        """Close a descriptor."""
 
     def write(self, fd: int, offset: int, pieces: Sequence[bytes]) -> None:
-        """Write all pieces one after the other from `offset` on.
-
-        Raises:
-            OSError: any number of the first bytes may have been written.
+        """Write all pieces in order from `offset` on. After an error any number of the first bytes may have
+        been written.
         """
 
     def read(self, fd: int, offset: int, length: int) -> bytes:
-        """Read; less than `length` only where the file ends."""
+        """Read; less than `length` only at the end of the file."""
 
     def truncate(self, fd: int, size: int) -> None:
         """Cut the file to `size` bytes."""
 
     def allocate(self, fd: int, end: int) -> bool:
-        """Have room for all bytes before `end`, so that writing them cannot fail for want of it.
+        """Allocate room for all bytes before `end`, so that writing them cannot fail for want of it.
 
-        The size stays; cutting the file gives back what is behind its new end.
-
-        Returns:
-            Whether there is: not every system can.
-
-        Raises:
-            OSError: there is no room; some of it may have been taken.
+        The size of the file does not change; truncating it releases the room behind its new end. Returns
+        False if the system cannot allocate. After an error some of the room may have been taken.
         """
 
     def sync(self, fd: int) -> None:
-        """Make durable what was written to a file and its size, or the names in a folder."""
+        """Make the content and size of a file durable, or the names in a folder."""
 
     def size(self, fd: int) -> int:
-        """Bytes in the file."""
+        """Return the size of the file."""
 
     def rename(self, old: str, new: str) -> None:
-        """Give a file another name, in place of a file that has it."""
+        """Rename a file, replacing an existing one."""
 
     def unlink(self, path: str) -> None:
         """Remove a file's name; the space returns when no descriptor is open."""
 
     def list_folder(self, path: str) -> list[str]:
-        """Names in a folder, sorted."""
+        """Return the sorted names in a folder."""
 
     def is_folder(self, path: str) -> bool:
-        """Whether there is a folder of that name."""
+        """Return whether there is a folder of that name."""
 
     def make_folder(self, path: str) -> None:
-        """Make a folder, for its owner only, in a folder that is there.
+        """Make a folder, for its owner only, in an existing folder.
 
         Raises:
-            FileExistsError: it is there.
+            FileExistsError: it exists.
         """
 
     def remove_folder(self, path: str) -> None:
@@ -123,24 +115,22 @@ class Disk(Protocol):
         """Take a file or folder for this process alone until it is closed; False: another has it."""
 
     def free_bytes(self, path: str) -> int:
-        """What can still be written to the file system of `path` by this user."""
+        """Return the bytes that this user can still write to the file system of `path`."""
 
     def total_bytes(self, path: str) -> int:
-        """The size of the file system of `path`."""
+        """Return the size of the file system of `path`."""
 
     def fresh_id(self) -> int:
-        """A number of 64 bits that no other file has."""
+        """Return a number of 64 bits that no other file has."""
 
 
 class OsDisk:
-    """The system's files."""
+    """The files of the operating system."""
 
     def create(self, path: str) -> int:
-        """Make a new file, for its owner only, and open it."""
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
 
     def open(self, path: str, *, write: bool = False) -> int:
-        """Open a file that is there."""
         return os.open(path, (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC)
 
     def open_folder(self, path: str) -> int:
@@ -148,11 +138,10 @@ class OsDisk:
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def close(self, fd: int) -> None:
-        """Forget a descriptor."""
         os.close(fd)
 
     def write(self, fd: int, offset: int, pieces: Sequence[bytes]) -> None:
-        """Write all pieces; goes on after a short write, until an error says why it was short."""
+        # Goes on after a short write, until an error explains it.
         # Python itself goes on after EINTR (PEP 475).
         for start in range(0, len(pieces), _PIECES_MAX):
             some = pieces[start : start + _PIECES_MAX]
@@ -167,7 +156,6 @@ class OsDisk:
             offset += length
 
     def read(self, fd: int, offset: int, length: int) -> bytes:
-        """Read; less than `length` only where the file ends."""
         data = os.pread(fd, length, offset)
         if len(data) == length or not data:
             return data
@@ -183,11 +171,9 @@ class OsDisk:
         return b"".join(parts)
 
     def truncate(self, fd: int, size: int) -> None:
-        """Cut the file to `size` bytes."""
         os.ftruncate(fd, size)
 
     def allocate(self, fd: int, end: int) -> bool:
-        """Have room for all bytes before `end`; on Linux, where the file system can."""
         if _fallocate is None:
             return False
         code = errno.EINTR
@@ -200,7 +186,6 @@ class OsDisk:
         raise OSError(code, os.strerror(code))
 
     def sync(self, fd: int) -> None:
-        """Make durable what was written to a file and its size, or the names in a folder."""
         if stat.S_ISDIR(os.fstat(fd).st_mode):
             # Not fdatasync: a new name changes no size, and ext4 may then leave it for later.
             os.fsync(fd)
@@ -208,31 +193,24 @@ class OsDisk:
             _fdatasync(fd)
 
     def size(self, fd: int) -> int:
-        """Bytes in the file."""
         return os.fstat(fd).st_size
 
     def rename(self, old: str, new: str) -> None:
-        """Give a file another name, in place of a file that has it."""
         os.replace(old, new)
 
     def unlink(self, path: str) -> None:
-        """Remove a file's name."""
         os.unlink(path)
 
     def list_folder(self, path: str) -> list[str]:
-        """Names in a folder, sorted."""
         return sorted(os.listdir(path))
 
     def is_folder(self, path: str) -> bool:
-        """Whether there is a folder of that name."""
         return os.path.isdir(path)
 
     def make_folder(self, path: str) -> None:
-        """Make a folder, for its owner only."""
         os.mkdir(path, FOLDER_MODE)
 
     def remove_folder(self, path: str) -> None:
-        """Remove an empty folder."""
         os.rmdir(path)
 
     def lock(self, fd: int) -> bool:
@@ -244,26 +222,19 @@ class OsDisk:
         return True
 
     def free_bytes(self, path: str) -> int:
-        """What can still be written to the file system of `path` by this user."""
         found = os.statvfs(path)
         return found.f_bavail * found.f_frsize
 
     def total_bytes(self, path: str) -> int:
-        """The size of the file system of `path`."""
         found = os.statvfs(path)
         return found.f_blocks * found.f_frsize
 
     def fresh_id(self) -> int:
-        """A number of 64 bits that no other file has."""
         return int.from_bytes(os.urandom(8), "big")
 
 
 def sync_folder(disk: Disk, path: str) -> None:
-    """Make the names in a folder durable.
-
-    Raises:
-        OSError: they may not be.
-    """
+    """Make the names in a folder durable."""
     fd = disk.open_folder(path)
     try:
         disk.sync(fd)

@@ -1,16 +1,14 @@
-"""Entries by key on disk: one file of changes, written anew when most of it is out of date.
+"""A durable key-value map in one file of changes, rewritten when most of it is out of date.
 
-An entry is a value under a key: JSON that means nothing here (`catalog_log` and `inventory` have such a
-file each). A record is one change, taken over as a whole or not at all: entries that are put, keys that
-are forgotten, or both. The present entries are kept in memory as well, as the bytes they have in the file,
-so that the file can be written anew without asking anybody.
+Values are JSON, which this module does not interpret (`catalog_log` and `inventory` have such a file each). A
+record is one atomic change: entries that are put, keys that are forgotten, or both. The present entries are
+in memory as well, as the bytes of the file, so that it can be rewritten at any time.
 
-A change is handed to the system when it is made, so it survives the process; it survives a loss of power
-when what `fds_to_sync` names has been synced. Nothing that depends on it may be confirmed before.
-
-Nothing waits for the disk while others are served. A file that is written anew stands aside and gets every
-change as the old one does, until a sync has covered both; then it takes the old one's name, which the next
-sync makes durable, together with what is only in the new one.
+A change is written when it is made, so it survives the process; it survives a loss of power when the
+descriptors of `fds_to_sync` have been synced, and nothing that depends on it may be confirmed before. A
+rewritten file stands aside and gets every change as the old one does, until a sync has covered both; then it
+takes the old one's name, which the next sync makes durable together with what is only in the new one. So no
+caller waits for the disk.
 """
 
 from __future__ import annotations
@@ -30,20 +28,20 @@ from amqp10broker.storage.reader import FileReader, Known
 from amqp10broker.storage.record import HEADER_BYTES, Header, Purpose, Record
 
 ASIDE: Final = ".new"
-"""Ends the name of a file that is being written anew; it counts when it has the other's name."""
+"""Suffix of a file that is being rewritten; it counts when it has the other's name."""
 
 PUT: Final = 1
 """Kind of a record of entries: a line ``[key,value]`` for each."""
 FORGET: Final = 2
-"""Kind of a record of keys: a line for each."""
+"""Kind of a record of removed keys: a line for each."""
 CHANGE: Final = 3
 """Kind of a record of both: a line ``[key,value]`` for each entry, and ``[key]`` for each key that goes."""
 
 ALLOCATED_BYTES: Final = 256 * 1024
-"""Room for so many bytes of changes is kept behind the end of the file."""
+"""Bytes allocated for changes behind the end of the file."""
 
 SPARE_BYTES: Final = 1024 * 1024
-"""The file may be so much longer than twice what it is good for, before it is written anew."""
+"""The file is rewritten when it is longer than twice its live bytes by more than this."""
 _RECORD_BYTES_MAX: Final = 256 * 1024
 _NEWER: Final = "nothing was changed; start the newer version of the broker that wrote it"
 _json: Final = json.JSONEncoder(separators=(",", ":")).encode
@@ -55,13 +53,13 @@ Value = Any
 
 @dataclass(frozen=True, slots=True)
 class FoundEntries:
-    """What opening found.
+    """The result of opening a file.
 
     Attributes:
-        entries: that there are now.
-        records: changes that were read.
-        bytes: of the file.
-        torn_bytes: that were cut off its end: changes that were never durable.
+        entries: number of present entries.
+        records: number of changes that were read.
+        bytes: size of the file.
+        torn_bytes: bytes that were cut off its end: changes that were never durable.
     """
 
     entries: int
@@ -74,12 +72,11 @@ class EntryLog:
     """The entries of one file.
 
     Attributes:
-        path: the file.
         changes: number of the last change that was made, written or not.
         durable_changes: number of the last change that is known to survive a loss of power.
-        reader: which read what was there when it was opened; None before.
-        found: what was there when it was opened.
-        when_written: called after each change that has been written, so that somebody syncs it.
+        reader: the reader of the opened file; None before.
+        found: the result of opening.
+        when_written: called after each change that has been written, which has to be synced.
         trouble: why the last write failed; None if it did not.
         failed: why nothing can be written any more: the broker must stop.
     """
@@ -87,13 +84,11 @@ class EntryLog:
     def __init__(
         self, disk: Disk, path: str, purpose: Purpose, when_written: Callable[[], None] = lambda: None
     ) -> None:
-        """Begin with no entries and no file; then `open`, or `make`.
+        """Create an empty log without a file; call `open` or `make` next.
 
         Args:
-            disk: where it is.
-            path: the file.
-            purpose: what its header says.
-            when_written: called after each change that has been written, so that somebody syncs it.
+            purpose: content of the header.
+            when_written: called after each change that has been written, which has to be synced.
         """
         self.path = path
         self.changes = 0
@@ -110,15 +105,13 @@ class EntryLog:
         self._live_bytes = 0
         self._written_changes = 0
         self._file: LogFile | None = None
-        # What is to take its place, and the folder while the new name is not durable.
+        # The file that replaces this one, and the folder while the new name is not durable.
         self._aside: LogFile | None = None
         self._folder_fd: int | None = None
         # Bytes of the file and of the one aside, and the last change in them.
         self._syncing = (0, 0, 0)
         self._rewrite_at = 0
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
-
-    # --- entries ----------------------------------------------------------------------------------
 
     def __contains__(self, key: object) -> bool:
         return key in self._live
@@ -127,7 +120,7 @@ class EntryLog:
         return len(self._live)
 
     def get(self, key: Key) -> Value:
-        """The entry of a key; None if there is none.
+        """Return the entry of a key; None if there is none.
 
         Raises:
             StorageError: it was written by a newer version.
@@ -142,7 +135,7 @@ class EntryLog:
         return value
 
     def entries(self) -> Iterator[tuple[Key, Value]]:
-        """All entries, in the order in which they came.
+        """Iterate over all entries in the order of their insertion.
 
         Raises:
             StorageError: one was written by a newer version.
@@ -151,10 +144,10 @@ class EntryLog:
             yield key, self.get(key)
 
     def store(self, entries: Sequence[tuple[Key, Value]]) -> None:
-        """Keep entries, all of them or none, in place of those of the same keys.
+        """Put entries, all of them or none, in place of those of the same keys.
 
         Raises:
-            StorageError: they cannot be written; none of them is kept.
+            StorageError: they cannot be written; none of them is stored.
         """
         changed: list[tuple[Key, bytes]] = []
         for key, value in dict(entries).items():
@@ -163,7 +156,7 @@ class EntryLog:
                 changed.append((key, encoded))
         if not changed:
             return
-        # What waits is written first. As long as that fails, nothing more is collected.
+        # Earlier changes are written first. As long as that fails, nothing more is collected.
         self.flush()
         self._append(PUT, [encoded for _, encoded in changed])
         self._undoing(changed)
@@ -172,7 +165,7 @@ class EntryLog:
         self.when_written()
 
     def forget(self, keys: Sequence[Key]) -> None:
-        """Keep entries no more, all at once; those that are not there are no fault.
+        """Remove entries atomically; missing keys are ignored.
 
         If that cannot be written now, it is written with the next change, or by `flush`.
         """
@@ -185,20 +178,20 @@ class EntryLog:
         try:
             self.flush()
         except StorageError:
-            # It stands in `trouble`, where the broker looks for it. Deleting must go on: it is how room
-            # is made on a full disk.
+            # The fault is in `trouble`, which the broker watches. Deleting must go on: it is how room is made
+            # on a full disk.
             return
         self.when_written()
 
     def change(self, puts: Sequence[tuple[Key, Value]], forgets: Sequence[Key]) -> None:
-        """Keep entries, and others no more, all at once: what has been decided elsewhere.
+        """Put and remove entries atomically, after a decision that was made elsewhere.
 
-        If that cannot be written now, it is written with the next change, or by `flush`. Who waits until it
-        is on the disk asks `when_durable`.
+        If that cannot be written now, it is written with the next change, or by `flush`. `when_durable`
+        reports when it is on disk.
 
         Args:
             puts: in place of those of the same keys.
-            forgets: keys, none of them among the others; those that are not there are no fault.
+            forgets: other keys; missing ones are ignored.
         """
         put = {key: _encoded([key, value]) for key, value in puts}
         gone = [key for key in dict.fromkeys(forgets) if key in self._live]
@@ -212,14 +205,14 @@ class EntryLog:
         try:
             self.flush()
         except StorageError:
-            pass  # it stands in `trouble`, and whoever syncs tries again
+            pass  # it is in `trouble`, and the next sync tries again
         self.when_written()
 
     def flush(self) -> None:
-        """Write what could not be written before.
+        """Write changes that could not be written before.
 
         Raises:
-            DiskFull: there is still no room; it can be tried again.
+            DiskFull: there is still no room; the call can be repeated.
             StorageError: it cannot be written for another reason.
         """
         if self.failed is not None:
@@ -239,17 +232,17 @@ class EntryLog:
                 self._give_up_aside()
 
     def _allocate(self) -> None:
-        """Have room for more changes, also when the disk is full: deleting is how room is made."""
+        # Room for more changes also when the disk is full: deleting is how room is made.
         file = self._opened
         if file.allocated < file.end + ALLOCATED_BYTES // 2:
             try:
                 if not file.allocate(file.end + ALLOCATED_BYTES):
-                    file.allocated = sys.maxsize  # this file system cannot; it is not asked again
+                    file.allocated = sys.maxsize  # this file system cannot allocate
             except StorageError:
                 return  # with the next change
 
     def _undoing(self, changed: Sequence[tuple[Key, bytes]]) -> None:
-        """Write the record of `store` that was collected; if it cannot be, collect one that undoes it."""
+        # If the record of `store` cannot be written, a record that undoes it is collected.
         try:
             self.flush()
         except StorageError:
@@ -261,10 +254,8 @@ class EntryLog:
                 self._append(FORGET, new)
             raise
 
-    # --- durability -------------------------------------------------------------------------------
-
     def when_durable(self, told: Callable[[], None]) -> None:
-        """Have a function called once when all that was changed so far survives a loss of power.
+        """Call a function once when all changes so far survive a loss of power.
 
         It is called by `synced`, in the order of these calls; never, if storage fails.
         """
@@ -276,13 +267,13 @@ class EntryLog:
             waiting.popleft()[1]()
 
     def fds_to_sync(self) -> list[int]:
-        """Descriptors to sync, so that all that has been written is durable; tell `synced` then."""
+        """Return the descriptors whose sync makes all that has been written durable; call `synced` then."""
         file = self._opened
         if self.trouble is not None:
             try:
                 self.flush()
             except StorageError:
-                # It waits for the next time. What was confirmed does not depend on it.
+                # It waits for the next time. Confirmed changes do not depend on it.
                 pass
         fds = [file.fileno()] if file.written > file.synced else []
         if self._aside is not None:
@@ -293,12 +284,12 @@ class EntryLog:
         return fds
 
     def synced(self) -> None:
-        """What `fds_to_sync` named last has been synced. Now is the time to write the file anew, if it pays.
+        """Note that the descriptors of `fds_to_sync` were synced, and rewrite the file if it pays.
 
         Writing blocks: 100 000 bindings, which have 22 MB, took 0.14 to 0.3 s.
 
         Raises:
-            StorageFailed: nobody knows which of the two files is on the disk.
+            StorageFailed: it is unknown which of the two files is on the disk.
         """
         size, aside_size, changes = self._syncing
         self._opened.synced_to(size)
@@ -317,7 +308,7 @@ class EntryLog:
         self._tell()
 
     def sync(self) -> None:
-        """Write and sync everything here and now, which blocks.
+        """Write and sync everything, which blocks.
 
         Raises:
             StorageFailed: it may not be on the disk.
@@ -335,23 +326,20 @@ class EntryLog:
 
     @property
     def place(self) -> tuple[int, int]:
-        """The id of the file, and how many of its bytes are synced."""
+        """The id of the file, and its synced length."""
         return self._opened.header.file_id, self._opened.synced
-
-    # --- the file ---------------------------------------------------------------------------------
 
     @property
     def size_bytes(self) -> int:
-        """Of the file."""
         return self._opened.written
 
     @property
     def live_bytes(self) -> int:
-        """What it would have if it were written anew, nearly."""
+        """About the size of the file if it were rewritten."""
         return HEADER_BYTES + self._live_bytes
 
     def close(self) -> None:
-        """Sync what has been written, and close the file. Nothing can be changed any more.
+        """Sync what has been written, and close the file.
 
         Raises:
             StorageError: not everything could be written, or synced.
@@ -362,7 +350,7 @@ class EntryLog:
             self.let_go()
 
     def let_go(self) -> None:
-        """Close the file as it is; twice is fine."""
+        """Close the file without a sync; idempotent."""
         self._give_up_aside()
         self._close_folder()
         if self._file is not None:
@@ -379,17 +367,16 @@ class EntryLog:
         return self._file
 
     def _write_aside(self) -> None:
-        """Write all entries aside, if there is room."""
         file = LogFile(self._disk, self.path + ASIDE, Header(self._purpose, 0, self._disk.fresh_id()))
         self._aside = file
         try:
             file.make()
-            # Headers are synced before records are written, so that a torn file is told from a damaged
-            # one. This one does not count before all of it is synced and renamed.
+            # Headers are synced before records are written, so that a torn file can be distinguished from a
+            # damaged one. This file does not count before all of it is synced and renamed.
             file.synced_to(HEADER_BYTES)
             for chunk in _chunks(self._live.values()):
                 file.append(0, PUT, self.changes, (b"\n".join(chunk),))
-            # A marker behind all of it: whatever is wrong before it is damage, and no torn end.
+            # A marker behind all of it: a fault before it is damage, not a torn end.
             file.synced_to(file.end)
             file.mark()
             file.write()
@@ -398,7 +385,7 @@ class EntryLog:
             raise
 
     def _give_up_aside(self) -> None:
-        """What is aside is of no use; when the file has grown further there may be room for another one."""
+        # When the file has grown further there may be room for another one.
         if self._aside is not None:
             self._aside.close()
             self._aside = None
@@ -407,7 +394,7 @@ class EntryLog:
                 self._rewrite_at = self._file.written + SPARE_BYTES
 
     def _replace_file(self) -> None:
-        """Give what is aside, and synced, the file's name; the folder is to be synced."""
+        # The folder has to be synced next.
         file, old = self._aside, self._file
         assert file is not None
         try:
@@ -423,7 +410,7 @@ class EntryLog:
         self._allocate()
 
     def _rewrite(self) -> None:
-        """Write the file anew here and now, which blocks."""
+        # Blocks.
         self._write_aside()
         file = self._aside
         assert file is not None
@@ -440,12 +427,12 @@ class EntryLog:
         self._written_changes = self.durable_changes = self.changes
 
     def remove_aside(self) -> None:
-        """Remove what is left of an attempt to write the file anew."""
+        """Remove the rest of an attempt to rewrite the file."""
         try:
             if os.path.basename(self.path) + ASIDE in self._disk.list_folder(self._folder):
                 self._disk.unlink(self.path + ASIDE)
         except OSError:
-            # The next one that needs the name, or the next start, removes it.
+            # The next attempt that needs the name, or the next start, removes it.
             return
 
     def _sync(self, fd: int) -> None:
@@ -455,7 +442,7 @@ class EntryLog:
             raise self._failed("synced", error) from error
 
     def _failed(self, what: str, error: OSError) -> StorageFailed:
-        """Nobody can tell any more what is on the disk: nothing is written from now on."""
+        # The content of the disk is unknown: nothing is written from now on.
         self.failed = StorageFailed(
             self.path,
             f"cannot be {what}: {error.strerror}",
@@ -474,10 +461,8 @@ class EntryLog:
         self._live_bytes += len(encoded) - len(self._live.get(key, b""))
         self._live[key] = encoded
 
-    # --- opening ----------------------------------------------------------------------------------
-
     def make(self) -> None:
-        """Make an empty file; what was left aside goes.
+        """Make an empty file, and remove one aside.
 
         Raises:
             DiskFull: there is no room for it.
@@ -487,10 +472,10 @@ class EntryLog:
         self._rewrite()
 
     def open(self, known: Known | None = None) -> None:
-        """Take over the file that is there: read it, cut a torn end off, sync it.
+        """Open the existing file: read it, cut a torn end off, sync it.
 
         Args:
-            known: what is known of it, if anybody knows (`inventory`).
+            known: its state in the `inventory`, if there is one.
 
         Raises:
             DamagedFile: it is not as it was written.
@@ -507,7 +492,7 @@ class EntryLog:
             raise StorageError(
                 self.path, f"cannot be cut: {error.strerror}", "check that it is yours to write"
             ) from error
-        # What a broker that was killed had written is as good as confirmed from now on.
+        # Records that a killed broker wrote count as confirmed from now on.
         self._sync(file.fileno())
         try:
             sync_folder(self._disk, self._folder)
@@ -525,7 +510,7 @@ class EntryLog:
         self._allocate()
 
     def read(self, known: Known | None = None) -> FileReader:
-        """Take in the entries of the file that is there, and change nothing.
+        """Read the entries of the existing file without changing it.
 
         Args:
             known: as for `open`.
@@ -546,7 +531,7 @@ class EntryLog:
                 offset=0,
             )
         if known is not None and known.file_id == reader.header.file_id:
-            # Otherwise it was written anew since.
+            # Otherwise it was rewritten since.
             reader.synced = known.synced
         for batch in reader.batches():
             for record in batch:
@@ -561,7 +546,7 @@ class EntryLog:
         try:
             if record.kind == PUT:
                 for line in lines:
-                    # The value is read when it is asked for.
+                    # The value is decoded on request.
                     self._replace(_key(line.decode("ascii"), 1), line)
                 return
             if record.kind == FORGET:
@@ -591,16 +576,11 @@ class EntryLog:
 
 
 def _encoded(value: Any) -> bytes:
-    """One line: line ends in texts are escaped, as all that is not ASCII."""
+    # One line: line ends in texts are escaped, as all that is not ASCII.
     return _json(value).encode()
 
 
 def _key(line: str, at: int) -> Key:
-    """The key that stands at a place of a line.
-
-    Raises:
-        ValueError: there is none.
-    """
     key, _ = _read_json(line, at)
     if type(key) is not list or not key or not all(type(part) is str for part in key):
         raise ValueError(f"{line[:60]!r} has no key")
@@ -608,7 +588,6 @@ def _key(line: str, at: int) -> Key:
 
 
 def _chunks(items: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """Lists of items of some size, none of them empty."""
     chunk: list[bytes] = []
     size = 0
     for item in items:

@@ -1,4 +1,4 @@
-"""The data folder: where it is, whose it is, which format it has.
+"""The data folder: its location, lock and format.
 
 ::
 
@@ -11,13 +11,12 @@
       streams/          a folder of segments for each stream
       pid, command, log of a node of a cluster: its process, and what started it; nothing depends on them
 
-A folder that was made half when the power went is finished by the next start; the three folders come last,
-so one that has any of them and no format was changed by somebody. Nothing is ever written into a folder
-with other things in it.
+A folder whose creation was interrupted is finished by the next start; the three folders are made last, so one
+that has any of them and no format was changed by other programs. Nothing is ever written into a folder with
+other things in it.
 
-A folder of format 1 is taken over as it is: what it lacks cannot be told, and an inventory of what is there
-begins. One of format 2 or 3 is taken over, too: with each, quorum queues began to write records that an
-earlier broker does not know.
+A folder of format 1 is accepted without a check for missing files, and gets an inventory. One of format 2 or
+3 is accepted, too: with each, quorum queues began to write records that an earlier broker cannot read.
 """
 
 from __future__ import annotations
@@ -53,15 +52,10 @@ _LOCK_BYTES_MAX: Final = 200
 
 
 class DataFolder:
-    """A data folder that this process holds, until `close`.
+    """A data folder that this process holds until `close`.
 
     Attributes:
-        path: the folder.
-        journal: folder of the journal's files.
-        catalog: folder of the catalog's log.
-        streams: folder of the streams' folders.
-        format: which it has.
-        inventory: which files there must be.
+        inventory: the files that there must be.
     """
 
     def __init__(self, disk: Disk, path: str, locks: list[int], found: int, inventory: Inventory) -> None:
@@ -84,36 +78,27 @@ class DataFolder:
         self._locks = locks
 
     def free_bytes(self) -> int:
-        """What can still be written to the folder's file system.
-
-        Raises:
-            StorageError: the system does not tell.
-        """
+        """Return the bytes that can still be written to the folder's file system."""
         with _told(self.path, "the free space cannot be told"):
             return self._disk.free_bytes(self.path)
 
     def total_bytes(self) -> int:
-        """The size of the folder's file system.
-
-        Raises:
-            StorageError: the system does not tell.
-        """
+        """Return the size of the folder's file system."""
         with _told(self.path, "the size of the file system cannot be told"):
             return self._disk.total_bytes(self.path)
 
     def close(self) -> None:
-        """Let another process have the folder; twice is fine. What was not synced may get lost."""
+        """Release the folder to other processes, without a sync; idempotent."""
         self.inventory.let_go()
         _let_go(self._disk, self._locks)
 
 
 def open_data_folder(disk: Disk, path: str, holder: str, *, without_inventory: bool = False) -> DataFolder:
-    """Take a data folder for this process; make it, if there is none.
+    """Open a data folder for this process, and make it if there is none.
 
     Args:
-        disk: where it is.
-        path: the folder; those above it must be there.
-        holder: who we are, for others who want it too: "process 123".
+        path: the folder, whose parent must exist.
+        holder: description of this process for others: "process 123".
         without_inventory: begin an empty inventory if the folder has lost its own.
 
     Raises:
@@ -132,7 +117,7 @@ def open_data_folder(disk: Disk, path: str, holder: str, *, without_inventory: b
             lost = had_inventory and without_inventory and not inventory.is_there(disk, path)
             if had_inventory and not lost:
                 _check_inventory(disk, path)
-            # Durable before the format that says that it is there.
+            # Durable before the format that refers to it.
             files = open_inventory(disk, path, make=lost or not had_inventory)
             if found != FORMAT:
                 _write_format(disk, path)
@@ -147,11 +132,9 @@ def open_data_folder(disk: Disk, path: str, holder: str, *, without_inventory: b
 
 
 def inspect_data_folder(disk: Disk, path: str, *, without_inventory: bool = False) -> DataFolder:
-    """Take a data folder to read it; nothing in it is changed, and it need not be writable.
+    """Open a data folder for reading, without any change; it need not be writable.
 
     Args:
-        disk: where it is.
-        path: the folder.
         without_inventory: it may have lost its inventory.
 
     Raises:
@@ -178,14 +161,10 @@ def inspect_data_folder(disk: Disk, path: str, *, without_inventory: bool = Fals
 
 
 def remove_contents(disk: Disk, path: str) -> None:
-    """Remove what a data folder holds, of the broker's own; the folder stays.
-
-    Args:
-        disk: where it is.
-        path: of a folder that no broker has.
+    """Remove the broker's files from a data folder that no broker uses; the folder stays.
 
     Raises:
-        StorageError: something cannot be removed. What is left then is found to be damaged.
+        StorageError: something cannot be removed. The folder counts as damaged then.
     """
     with _told(path, "it cannot be emptied"):
         there = disk.list_folder(path)
@@ -205,13 +184,13 @@ def _remove(disk: Disk, path: str) -> None:
 
 
 def _make_folder(disk: Disk, path: str) -> None:
-    """Have a folder, and its name durable: whoever made it may have been killed before that."""
+    # The name is synced even if the folder exists: its creator may have been killed before that.
     parent = os.path.dirname(os.path.abspath(path))
     if not disk.is_folder(path):
         disk.make_folder(path)
         sync_folder(disk, parent)
         return
-    # Where the folder was given to us, the one above may be nobody's to read.
+    # The parent of a folder that was made for the broker may not be readable.
     with suppress(PermissionError):
         sync_folder(disk, parent)
 
@@ -220,7 +199,7 @@ def _check_contents(disk: Disk, path: str) -> None:
     names = disk.list_folder(path)
     if _FORMAT_NAME in names:
         return
-    # "lost+found" is what a new file system has at its top.
+    # "lost+found" is at the top of a new file system.
     foreign = [name for name in names if name not in _OURS and name != "lost+found"]
     if foreign:
         raise StorageError(
@@ -296,8 +275,8 @@ def _sign(disk: Disk, fd: int, holder: str) -> None:
         disk.truncate(fd, 0)
         disk.write(fd, 0, [f"{holder}\n".encode()])
     except OSError:
-        # A full disk must not keep a broker from starting, which may free some of it. The lock holds
-        # all the same; it only does not say whose it is.
+        # A full disk must not keep a broker from starting, which may free some of it. The lock holds all the
+        # same; it only lacks the holder's name.
         pass
 
 
@@ -311,7 +290,7 @@ def _check_inventory(disk: Disk, path: str) -> None:
 
 
 def _found_format(disk: Disk, path: str) -> int | None:
-    """The format that a folder says it has; None if it says nothing, and has no part of ours."""
+    # None if there is no format, and no part of a data folder.
     name = os.path.join(path, _FORMAT_NAME)
     if _FORMAT_NAME not in disk.list_folder(path):
         return None
@@ -337,7 +316,7 @@ def _found_format(disk: Disk, path: str) -> int | None:
 
 
 def _write_format(disk: Disk, path: str) -> None:
-    """Written aside and renamed, so that there is never half of it."""
+    # Written aside and renamed, so that there is never half of it.
     aside = os.path.join(path, _FORMAT_NEW)
     if _FORMAT_NEW in disk.list_folder(path):
         disk.unlink(aside)
@@ -353,7 +332,6 @@ def _write_format(disk: Disk, path: str) -> None:
 
 @contextmanager
 def _told(path: str, problem: str) -> Iterator[None]:
-    """Turn the system's errors into ours."""
     try:
         yield
     except (FileExistsError, NotADirectoryError) as error:

@@ -1,14 +1,14 @@
-"""Which files the data folder must have, and how much of each was synced: so that what is missing is told.
+"""The inventory: which files the data folder must have, and how much of each was synced.
 
-A file cannot say that it is missing, and hardly that its end is. So each file of the journal and of the
-streams, and that of the catalog, has an entry here: its id and how many of its bytes are durable, at least.
-What an entry claims is true whatever a crash or a loss of power leaves:
+It detects missing files, and files whose end is missing. Each file of the journal and of the streams, and
+that of the catalog, has an entry here: its id and a lower bound of its durable bytes. Entries are true after
+any crash or loss of power:
 
-- It is made when header and name of the file are durable, and in a commit before, or with, which anything
-  in that file is confirmed.
+- An entry is made when header and name of the file are durable, and in a commit before, or with, which
+  anything in that file is confirmed.
 - Before a file is removed its entry is, durably. A file that comes back is older than all that have entries.
-- The length only grows: when a sequence goes on in another file, each second in which something was
-  synced, and at an orderly end.
+- The length only grows: when a sequence goes on in another file, each second in which something was synced,
+  and at an orderly end.
 """
 
 from __future__ import annotations
@@ -30,18 +30,10 @@ class Inventory(EntryLog):
     """The inventory of one data folder; a `committer.AlsoSynced`."""
 
     def __init__(self, disk: Disk, folder: str, when_written: Callable[[], None] = lambda: None) -> None:
-        """Name the file; see `open_inventory`.
-
-        Args:
-            disk: where it is.
-            folder: the data folder.
-            when_written: see `EntryLog`.
-        """
         super().__init__(disk, os.path.join(folder, NAME), Purpose.INVENTORY, when_written)
         self._parts: dict[str, dict[str, Known]] = {}
 
     def read(self, known: Known | None = None) -> FileReader:
-        """See `EntryLog.read`."""
         reader = super().read(known)
         for key, value in self.entries():
             try:
@@ -57,38 +49,29 @@ class Inventory(EntryLog):
         return reader
 
     def part(self, name: str) -> Part:
-        """The entries of one folder.
-
-        Args:
-            name: path of the folder, relative to the data folder: ``journal``, ``streams/7``.
-        """
+        """Return the entries of a folder, by its path in the data folder: ``journal``, ``streams/7``."""
         return Part(self, name, self._parts.setdefault(name, {}))
 
     def parts(self, above: str) -> list[str]:
-        """The folders in a folder that have entries."""
+        """Return the folders in a folder that have entries."""
         return [name for name, files in self._parts.items() if files and os.path.dirname(name) == above]
 
 
 class Part:
-    """What the inventory says of one folder.
+    """The inventory's entries of one folder.
 
     Attributes:
-        known: the files that must be there, by name.
+        known: the files that must exist, by name.
     """
 
     def __init__(self, inventory: Inventory, folder: str, known: dict[str, Known]) -> None:
-        """See `Inventory.part`."""
         self.known: Mapping[str, Known] = known
         self._inventory = inventory
         self._folder = folder
         self._own = known
 
     def put(self, files: Mapping[str, Known]) -> None:
-        """Claim that files are there, and what of them is durable; all that is claimed must be.
-
-        Raises:
-            StorageError: it cannot be written; nothing has changed.
-        """
+        """Put entries of files with true durable lengths. Raises `StorageError` without any change."""
         new: dict[str, Known] = {}
         for name, each in files.items():
             before = self._own.get(name)
@@ -101,28 +84,25 @@ class Part:
             self._own.update(new)
 
     def forget(self, names: Iterable[str]) -> int:
-        """Claim nothing any more of files, which may be removed when this is durable.
-
-        Returns:
-            What to ask `is_durable` with.
+        """Remove the entries of files, which may be removed when this is durable; returns the change for
+        `is_durable`.
         """
         gone = [name for name in names if self._own.pop(name, None) is not None]
         self._inventory.forget([(self._folder, name) for name in gone])
         return self._inventory.changes
 
     def when_durable(self, told: Callable[[], None]) -> None:
-        """Have a function called when all changes so far survive a loss of power, or now if they do."""
+        """Call a function when all changes so far survive a loss of power, at once if they do."""
         if self.is_durable(self._inventory.changes):
             told()
         else:
             self._inventory.when_durable(told)
 
     def is_durable(self, change: int) -> bool:
-        """Whether a change survives a loss of power."""
         return self._inventory.durable_changes >= change
 
     def sync(self) -> None:
-        """Make all changes durable here and now, which blocks.
+        """Make all changes durable, which blocks.
 
         Raises:
             DiskFull: there is no room for them.
@@ -134,13 +114,11 @@ class Part:
 def open_inventory(
     disk: Disk, folder: str, *, make: bool, when_written: Callable[[], None] = lambda: None
 ) -> Inventory:
-    """Read the inventory of a data folder.
+    """Read the inventory of a data folder that this process holds.
 
     Args:
-        disk: where it is.
-        folder: held by this process.
         make: begin an empty one: the folder is new, or of a format without.
-        when_written: called after each change, so that somebody syncs it.
+        when_written: called after each change, which has to be synced.
 
     Raises:
         DamagedFile: it is not as it was written.
@@ -155,11 +133,7 @@ def open_inventory(
 
 
 def is_there(disk: Disk, folder: str) -> bool:
-    """Whether a data folder has an inventory.
-
-    Raises:
-        StorageError: the folder cannot be read.
-    """
+    """Return whether a data folder has an inventory."""
     try:
         return NAME in disk.list_folder(folder)
     except OSError as error:

@@ -1,28 +1,27 @@
-"""The journal: one sequence of numbered files in which every queue of the node keeps its records.
+"""The journal: a sequence of numbered files in which all queues of a node store their records.
 
-A record belongs to a *group*, a queue's number. `append` collects it and gives a *ticket*; `write` hands
-everything collected to the system; when what `fds_to_sync` names has been synced, `synced` makes the
-tickets durable. Nothing that must survive a loss of power is confirmed before; what need only survive the
-end of the process may be when it is written, and `write_early` waits for no sync. Nobody here waits or knows
-the time: `tasks/committer.py` does it in the right order.
+A record belongs to a *group*, a queue's number. `append` collects it and returns a *ticket*; `write` writes
+collected records; when the descriptors of `fds_to_sync` have been synced, `synced` makes the tickets durable.
+Publishes that must survive a loss of power are not confirmed before; those that need only survive the process
+may be when they are written, and `write_early` waits for no sync. The journal neither waits nor reads a
+clock: `tasks/committer.py` calls it in the right order.
 
-Three rules keep the files readable after a loss of power (`reader` and `sequence` rely on them):
+Three rules make the files readable after a loss of power (`reader` and `sequence` rely on them):
 
-- One commit writes records to one file. The next file is made, header only, in the commit that fills the
-  one before; records go there when both are durable.
+- One commit writes records to one file. The next file is made, header only, in the commit that fills the one
+  before; records go there when both are durable.
 - A file is removed when everything appended before it was dropped is durable, and then its entry in the
-  inventory, in this order. A new one has its entry, in the same commit, before anything in it counts.
-- Recovery syncs the last file and the folder before anything is appended: what a crashed broker wrote
-  without syncing is then as good as confirmed.
+  inventory, in this order. A new file has its entry, in the same commit, before anything in it counts.
+- Recovery syncs the last file and the folder before anything is appended: records that a crashed broker wrote
+  without syncing count as confirmed then.
 
-A disk that is full takes nothing, and yet records must be appended for room to be made: settlements, what
-lives in the oldest file. So room is kept allocated behind the end, the *reserve*, and the next file is made
-in advance. Whoever appends what does not free room asks first (`admits`): while there is a `shortage` it
-would be at the expense of the reserve.
+On a full disk records must still be appended to make room: settlements, and the live records of the oldest
+file. So room is allocated behind the end, the *reserve*, and the next file is made in advance. Appends that
+do not free room must be admitted first (`admits`): during a `shortage` they would use the reserve.
 
-Space comes back from the oldest file on. The queues say how many bytes of each file they still need
-(`add_live`, `add_dead`); `to_clean` names the oldest file when cleaning pays, the queues append what lives
-in it again, and `drop` removes it when that is durable.
+Space is reclaimed from the oldest file on. The queues count the bytes of each file that they still need
+(`add_live`, `add_dead`); `to_clean` returns the oldest file when cleaning pays, the queues append its live
+records again, and `drop` removes it when those are durable.
 """
 
 from __future__ import annotations
@@ -44,51 +43,53 @@ from amqp10broker.storage.record import HEADER_BYTES, Header, Purpose, Record
 from amqp10broker.storage.sequence import JOURNAL, FolderSurvey, survey
 
 FILE_BYTES_MAX: Final = 32 * 1024 * 1024
-"""A file that has grown to this takes no further record. Less than the disk alarm leaves free (50 MB), or
-there would be no room to clean one when it is on."""
+"""A file that has grown to this takes no further record. Less than the disk alarm leaves free (50 MB), since
+otherwise there would be no room to clean a file during an alarm.
+"""
 
 ALLOCATED_AT_ONCE: Final = 8
 """Beyond the reserve, this share of a file is allocated at a time."""
 
 RESERVE_BYTES_MIN: Final = 1024 * 1024
-"""A journal shorter than its reserve may get has a reserve as long as itself, and at least this: what can be
-settled or cleaned is not more than there is, and an empty folder takes little of a disk."""
+"""A journal shorter than its maximum reserve has a reserve as long as itself, and at least this: no more than
+that can be settled or cleaned, and an empty folder takes little of a disk.
+"""
 
 NEXT_BYTES: Final = 64 * 1024
 """Allocated in the next file as long as it is not begun."""
 
 GROUP_BEGINS: Final = 253
-"""A record of the journal's own: those up to the next `GROUP_ENDS` count together, or not at all."""
+"""A record of the journal's own: records up to the next `GROUP_ENDS` count together, or not at all."""
 
 GROUP_ENDS: Final = 254
-"""Likewise. With index 1 the records since `GROUP_BEGINS` count; with 0 they do not."""
+"""With index 1 the records since `GROUP_BEGINS` count; with 0 they do not."""
 
 _KIND: Final = attrgetter("kind")
 
 OPEN_FILES_MAX: Final = 64
-"""Descriptors of files that are only read; more are closed, the longest unused first."""
+"""Open descriptors of files that are only read; beyond that the least recently used are closed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What recovery found."""
+    """The result of recovery."""
 
     files: int
     records: int
     bytes: int
     torn: Torn | None
-    """What was cut off the last file."""
+    """The end that was cut off the last file."""
     torn_path: str | None
 
 
 class Journal:
-    """The journal of one node. Use it after `recover` has been read to its end.
+    """The journal of one node, usable after `recover` has been iterated to its end.
 
     Attributes:
         durable: everything with this ticket or a lower one is durable.
-        found: what recovery found; None before.
-        live_bytes: what the queues need of all files.
-        shortage: why the reserve is not whole, or there is no room for what was asked for beside it; None if
+        found: result of recovery; None before.
+        live_bytes: bytes of all files that the queues need.
+        shortage: why the reserve is not whole, or there is no room for a refused append beside it; None if
             there is, or no reserve.
     """
 
@@ -101,16 +102,13 @@ class Journal:
         file_bytes_max: int = FILE_BYTES_MAX,
         reserve_bytes: int = 0,
     ) -> None:
-        """Name the journal; nothing is opened.
+        """Create a journal without opening any file.
 
         Args:
-            disk: where it is.
-            folder: a folder of its own, which is there.
-            part: the folder's part of the inventory. Whoever syncs for the journal syncs the inventory
-                before `synced`, and then calls `remove_dropped`.
-            file_bytes_max: see `FILE_BYTES_MAX`.
-            reserve_bytes: room that is kept allocated behind the end, see above, once the journal is as long
-                as that; 0: none.
+            folder: a folder of its own, which must exist.
+            part: the folder's part of the inventory, which must be synced before each `synced`, with
+                `remove_dropped` afterwards.
+            reserve_bytes: maximum of the reserve; 0: none.
         """
         self.shortage: DiskFull | None = None
         self.durable = 0
@@ -122,55 +120,53 @@ class Journal:
         self._folder_fd: int | None = None
         self._file_bytes_max = file_bytes_max
         self._reserve = reserve_bytes
-        # Behind this offset of the file being filled the reserve begins.
+        # The reserve of the file being filled begins at this offset.
         self._limit = 0
-        # What was asked for last that there is no room for.
+        # Size of the last append that was refused.
         self._refused = 0
-        # The next file, made in advance: when the disk is full there may be no room to make one.
+        # The next file, made in advance: a full disk may have no room for it.
         self._next: LogFile | None = None
         self._ticket = 0
-        # Everything with this ticket or a lower one has been given to the system.
+        # Everything with this ticket or a lower one has been written.
         self._written = 0
-        # What is appended belongs to one group; see `together`.
+        # Records belong to one group of `together`.
         self._together = False
-        # At start: records of a group whose end has not been read.
+        # During recovery: records of a group whose end has not been read.
         self._unended: list[Record] | None = None
-        # All files that can be read, oldest first, those that are still to be made included.
+        # All readable files, oldest first, including those that are still to be made.
         self._files: dict[int, LogFile] = {}
         self._live: dict[int, int] = {}
         # Bytes of all files but the one being filled.
         self._full_bytes = 0
-        # Descriptors of closed files, the longest unused first.
+        # Descriptors of closed files, least recently used first.
         self._reading: OrderedDict[int, LogFile] = OrderedDict()
-        # Records are written to `_current`; the files behind it are filled one after the other, in
-        # memory, and `_filling` is the last of them. `_last_tickets` are those of files filled.
+        # Records are written to `_current`; the files behind it are filled one after the other, in memory,
+        # and `_filling` is the last of them. `_last_tickets` are those of files filled.
         self._current: LogFile | None = None
         self._pending: deque[LogFile] = deque()
         self._filling: LogFile | None = None
         self._last_tickets: dict[int, int] = {}
-        # What a sync of everything written so far would make durable.
+        # The state that a sync of everything written so far would make durable.
         self._points: deque[tuple[int, LogFile, int, LogFile | None, int]] = deque()
         self._syncing = False
-        # Files made, and how many of their names are durable.
+        # Number of files made, and of those whose names are durable.
         self._names = self._names_synced = 0
         # Files to remove, and the ticket that must be durable first; then the change of the inventory.
         self._dropped: deque[tuple[int, LogFile]] = deque()
         self._leaving: deque[tuple[int, LogFile]] = deque()
 
-    # --- appending --------------------------------------------------------------------------------
-
     def append(
         self, group: int, kind: int, index: int, payload: Sequence[bytes], *, term: int = 0
     ) -> tuple[int, int, int]:
-        """Collect a record; nothing is written yet.
+        """Collect a record without writing it.
 
-        The record counts as dead until `add_live` says otherwise.
+        The record counts as dead until `add_live`.
 
         Args:
-            group: the queue's number, 0 to 2**32 - 1.
+            group: 0 to 2**32 - 1.
             kind: 1 to 254.
             index: 0 to 2**64 - 1.
-            payload: pieces, kept as they are until they have been written.
+            payload: pieces, not copied until they have been written.
             term: 0 to 2**64 - 1.
 
         Returns:
@@ -188,11 +184,10 @@ class Journal:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Records appended within it are all there after a loss of power, or none of them is.
+        """Append the records of a block atomically: after a loss of power all of them exist, or none.
 
-        Nothing may be awaited meanwhile. A group lies in one file, between two records of the journal's own,
-        and a start reads it as far as records are right: it is whole if its end is. What comes before the
-        end is kept back until then, and given up if there is none.
+        The block must not await. A group lies in one file, between two records of the journal's own. Recovery
+        holds its records back until its end, and drops them if there is none.
         """
         self.append(0, GROUP_BEGINS, 0, ())
         self._together = True
@@ -205,14 +200,14 @@ class Journal:
             self._together = False
 
     def admits(self, size: int, last: int) -> bool:
-        """Whether records that free no room may be appended, now: so that the reserve stays whole.
+        """Return whether records that free no room may be appended without using the reserve.
 
         Args:
-            size: about their bytes, with those that were admitted before and are still to be appended.
-            last: how many of them are asked about. If there is no room, there is a shortage until there is.
+            size: their approximate bytes, plus those that were admitted before and not yet appended.
+            last: how many of them are new. If there is no room, there is a shortage until there is.
 
         Raises:
-            StorageError: it cannot be told.
+            StorageError: the free room cannot be determined.
         """
         filling = self._filling
         assert filling is not None, "recover first"
@@ -228,38 +223,38 @@ class Journal:
         return self.shortage is None
 
     def withdraw(self) -> None:
-        """What was refused last is not asked for any more: a shortage ends when the reserve is whole."""
+        """Withdraw the refused append, so that a shortage ends when the reserve is whole."""
         self._refused = 0
 
     @property
     def ticket(self) -> int:
-        """The last ticket given: when it is durable, all is."""
+        """The last ticket returned: when it is durable, everything is."""
         return self._ticket
 
     @property
     def collected_bytes(self) -> int:
-        """What waits to be written."""
+        """Bytes that wait to be written."""
         assert self._current is not None, "recover first"
         return self._current.collected_bytes + sum(file.collected_bytes for file in self._pending)
 
     @property
     def unsynced_bytes(self) -> int:
-        """What a loss of power could take, with what waits to be written."""
+        """Bytes that a loss of power could destroy, including those that wait to be written."""
         assert self._current is not None, "recover first"
         return self.collected_bytes + self._current.written - self._current.synced
 
     @property
     def at_rest(self) -> bool:
-        """Whether nothing is half done that the next commit goes on with: a file to begin, or to remove.
+        """Whether the next commit has no file to begin or to remove.
 
-        What is only collected waits for a commit that somebody asks for.
+        Collected records do not count: they wait for a requested commit.
         """
         return not (self._pending or self._dropped or self._leaving)
 
     def mark(self) -> None:
-        """Have the inventory know how much is synced, so that damage in it, or its loss, can be told.
+        """Record the synced position in the inventory, so that damage before it, or loss, can be detected.
 
-        When it cannot be written, all is as well kept as before.
+        A failure is ignored, since the records themselves are safe.
         """
         current = self._current
         assert current is not None, "recover first"
@@ -269,14 +264,14 @@ class Journal:
             return
 
     def write(self) -> int | None:
-        """Write what is collected, as far as it belongs into one file.
+        """Write collected records, as far as they belong into one file.
 
         Returns:
-            The ticket that will be durable when `fds_to_sync` is synced; it may be one that is durable
-            already, when only names and headers are to be synced. None: there is nothing to sync.
+            The ticket that will be durable when `fds_to_sync` is synced, possibly durable already when only
+                names and headers are to be synced. None: there is nothing to sync.
 
         Raises:
-            DiskFull: the rest is still collected; try again when there is room.
+            DiskFull: the rest is still collected; repeat when there is room.
             StorageError: the same, for another reason.
         """
         assert not self._syncing, "a sync is under way: it would be taken to cover this as well"
@@ -307,10 +302,10 @@ class Journal:
         return ticket
 
     def write_early(self) -> int:
-        """Write what is collected for the file that is written to, also while a sync is under way.
+        """Write collected records for the current file, also during a sync.
 
-        It does not count for that sync, but for that of the next `write`. What belongs into the next file
-        waits for `write`, since that file must be durable first; so does a group that has not ended.
+        They count for the sync of the next `write`. Records for the next file wait for `write`, since that
+        file must be durable first; so does a group that has not ended.
 
         Returns:
             The ticket up to which everything has been written.
@@ -328,10 +323,10 @@ class Journal:
         return max(self._written, self.durable)
 
     def fds_to_sync(self) -> list[int]:
-        """The descriptors whose sync makes the last `write` durable; no further write until `synced`.
+        """Return the descriptors whose sync makes the last `write` durable; `write` must wait for `synced`.
 
         Raises:
-            StorageError: one cannot be opened; nothing was done, ask again.
+            StorageError: a file cannot be opened; the call can be repeated.
         """
         fds: dict[int, None] = {}
         for _, current, size, made, names in self._points:
@@ -345,7 +340,7 @@ class Journal:
         return list(fds)
 
     def synced(self, ticket: int) -> None:
-        """Note that what `fds_to_sync` named has been synced, after the `write` that gave this ticket."""
+        """Note that `fds_to_sync` was synced after the `write` that returned this ticket."""
         self._syncing = False
         while self._points and self._points[0][0] <= ticket:
             _, current, size, made, names = self._points.popleft()
@@ -357,51 +352,46 @@ class Journal:
         self.durable = max(self.durable, ticket)
         self.remove_dropped()
 
-    # --- reading ----------------------------------------------------------------------------------
-
     def read(self, file: int, offset: int) -> bytes:
-        """The payload of a record, written or still collected.
+        """Return the payload of a record, written or still collected.
 
         Raises:
-            DamagedFile: what stands there is not what was written.
+            DamagedFile: the content is not what was written.
             StorageError: the file cannot be read.
         """
         return self._to_read(file).read(offset)
 
     def read_run(self, file: int, offset: int, length: int) -> list[Record]:
-        """Consecutive records of any groups, with one call of the system.
+        """Return consecutive records of any groups, with one system call.
 
         Args:
-            file: the number of the file.
-            offset: where the first begins.
+            offset: start of the first record.
             length: bytes to the end of the last.
 
         Raises:
-            DamagedFile: what stands there is not what was written.
+            DamagedFile: the content is not what was written.
             StorageError: the file cannot be read.
         """
         return self._to_read(file).read_run(offset, length)
 
-    # --- cleaning ---------------------------------------------------------------------------------
-
     def add_live(self, file: int, length: int) -> None:
-        """Count bytes of a file as needed."""
+        """Count bytes of a file as live."""
         self._live[file] += length
         self.live_bytes += length
 
     def add_dead(self, file: int, length: int) -> None:
-        """Count bytes of a file, counted as live before, as needed no more."""
+        """Count live bytes of a file as dead."""
         self._live[file] -= length
         self.live_bytes -= length
         assert self._live[file] >= 0, "more bytes are dead than were alive"
 
     def to_clean(self) -> int | None:
-        """The oldest file, if it is full and it pays to clean it.
+        """Return the oldest file, if it is full and cleaning it pays.
 
-        That is when no byte in it lives, or when more than half of all bytes are dead and there are two
-        full files or more. While there is a shortage it is when more than half of the oldest files' bytes
-        are dead, however many files these are, and the copies fit into what room there is. Append its live
-        records again, count them as dead here and live there, then `drop` it.
+        It pays when no byte in it is live, or when more than half of all bytes are dead and there are two
+        full files or more. During a shortage, it pays when more than half of the bytes of the oldest files
+        are dead, however many files these are, and the copies fit into the remaining room. To clean, append
+        its live records again, count them as dead here and live there, then `drop` it.
         """
         assert self._current is not None, "recover first"
         oldest = next(iter(self._files))
@@ -417,7 +407,7 @@ class Journal:
         return None
 
     def _frees_room(self) -> bool:
-        """Whether to clean the oldest full files, some or all of them, gives more than it takes."""
+        # Cleaning some or all of the oldest full files must give more room than it takes.
         room = self.room_bytes // 2
         size = live = 0
         for number, file in self._files.items():
@@ -432,10 +422,10 @@ class Journal:
         return False
 
     def records_of(self, file: int) -> Iterator[Record]:
-        """All records of a full file, read in parts: let others run between some thousands.
+        """Iterate over all records of a full file, read in parts; let other tasks run between some thousands.
 
         Raises:
-            DamagedFile: one is not what was written.
+            DamagedFile: a record is not what was written.
             StorageError: the file cannot be read.
         """
         reader = FileReader(
@@ -445,16 +435,16 @@ class Journal:
             yield from batch
 
     def drop(self, file: int, *, after: int | None = None) -> None:
-        """Remove the oldest file, which nobody needs any more, as soon as it is safe.
+        """Remove the oldest file, which has no live bytes, as soon as it is safe.
 
         Args:
-            file: its number; it is full, and the oldest.
-            after: the ticket that must be durable first; None takes all that was appended. That is right
-                for whoever cannot do without a record that is dead only because of one behind it, as
-                quorum queues: if the later one were lost, they would miss the earlier one. 0: at once.
+            file: number of the oldest file, which must be full.
+            after: the ticket that must be durable first; None: all that was appended, which is required if a
+                record is dead only because of a later one, as in quorum queues: without the later one the
+                earlier one would be missing. 0: at once.
 
         Raises:
-            ValueError: it is another one, or something in it lives.
+            ValueError: it is another file, or has live bytes.
         """
         assert self._current is not None, "recover first"
         if file != next(iter(self._files)) or file >= self._current.number:
@@ -470,7 +460,7 @@ class Journal:
         self.remove_dropped()
 
     def remove_dropped(self) -> None:
-        """Remove what was dropped, as far as what must be durable first is: after each sync."""
+        """Remove dropped files as far as possible; call this after each sync."""
         while self._dropped and self._dropped[0][0] <= self.durable:
             _, file = self._dropped.popleft()
             self._leaving.append((self._part.forget([_name(file)]), file))
@@ -478,41 +468,37 @@ class Journal:
             try:
                 self._disk.unlink(self._leaving[0][1].path)
             except OSError:
-                # Nothing is lost but room: it is tried again with the next sync, or by the next start.
+                # Only room is lost: the next sync, or the next start, tries again.
                 return
             self._leaving.popleft()
 
-    # --- what there is ----------------------------------------------------------------------------
-
     @property
     def room_bytes(self) -> int:
-        """What can still be appended whether or not the disk is full; 0 without a reserve."""
+        """Bytes that can be appended on a full disk; 0 without a reserve."""
         assert self._filling is not None, "recover first"
         return max(0, self._filling.allocated - self._filling.end)
 
     @property
     def reserves(self) -> bool:
-        """Whether there is a reserve, or would be if there were room: not every file system can allocate."""
+        """Whether there is a reserve, or would be with enough room: not every file system can allocate."""
         return self._reserve > 0
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all files, with what is collected, without those dropped."""
+        """Bytes of all files and collected records, without dropped files."""
         assert self._filling is not None, "recover first"
         return self._full_bytes + self._filling.end
 
     @property
     def files(self) -> int:
-        """How many files there are, those still to be removed included."""
+        """Number of files, including those still to be removed."""
         return len(self._files) + len(self._dropped) + len(self._leaving)
 
-    # --- beginning and end ------------------------------------------------------------------------
-
     def recover(self) -> Iterator[Sequence[Record]]:
-        """Read everything, oldest first, in batches; then the journal can be used, and `found` tells.
+        """Read all records, oldest first, in batches; afterwards the journal can be used, and `found` is set.
 
-        Every record counts as dead until `add_live`. The same record may come twice, when the broker
-        stopped after cleaning had copied it: the later one is the copy.
+        Every record counts as dead until `add_live`. A record may come twice, when the broker stopped after
+        cleaning had copied it: the later one is the copy.
 
         Raises:
             DamagedFile: a record is not what was written; nothing was changed.
@@ -540,7 +526,7 @@ class Journal:
                 )
         self._begin(found, reader)
         if self._unended is not None:
-            # What is appended from now on is no part of it.
+            # Later records are not part of it.
             self.append(0, GROUP_ENDS, 0, ())
             self._unended = None
         torn = None if reader is None else reader.torn
@@ -548,7 +534,7 @@ class Journal:
         self.found = Found(len(found.files), records, self.size_bytes, torn, torn_path)
 
     def _without_unended(self, batch: Sequence[Record]) -> list[Record]:
-        """The records that count, with those of a group when its end has come."""
+        # The records of a group count when its end has come.
         counting: list[Record] = []
         for record in batch:
             if record.kind == GROUP_BEGINS:
@@ -564,7 +550,7 @@ class Journal:
         return counting
 
     def close(self) -> None:
-        """Close all descriptors; what is only collected is lost."""
+        """Close all descriptors; records that are only collected are lost."""
         for file in self._files.values():
             file.close()
         if self._next is not None:
@@ -573,13 +559,10 @@ class Journal:
             self._disk.close(self._folder_fd)
             self._folder_fd = None
 
-    # --- parts ------------------------------------------------------------------------------------
-
     def _path(self, number: int) -> str:
         return os.path.join(self._folder, JOURNAL.name(number))
 
     def _roll(self, full: LogFile) -> LogFile:
-        """Go on in a further file, which `write` will make."""
         self._last_tickets[full.number] = self._ticket
         self._full_bytes += full.end
         number = full.number + 1
@@ -594,14 +577,10 @@ class Journal:
     def _new(self, number: int) -> LogFile:
         return LogFile(self._disk, self._path(number), Header(Purpose.JOURNAL, number, self._disk.fresh_id()))
 
-    # --- the reserve ------------------------------------------------------------------------------
-
     def _may_roll(self, full: LogFile) -> bool:
-        """Whether to go on in a further file now that this one is long enough.
-
-        While there is a shortage the reserve is behind the end of this one, and the next has little room. So
-        it is left when hardly anything in it is needed, and it can be cleaned, or when its room is used up.
-        """
+        # During a shortage the reserve is behind the end of this file, and the next has little room. So this
+        # one is left when hardly anything in it is live, so that it can be cleaned, or when its room is used
+        # up.
         if not self._reserve:
             return True
         if not self._make_next(full.number + 1):
@@ -615,11 +594,8 @@ class Journal:
         return little and full.end >= self._file_bytes_max // ALLOCATED_AT_ONCE
 
     def _make_next(self, number: int) -> bool:
-        """Make the file after the one being filled; whether it is there.
-
-        Only one empty file may stand behind records that are not durable: `survey` takes the file before it
-        for the one that may end in the middle of a record.
-        """
+        # Only one empty file may stand behind records that are not durable: `survey` takes the file before it
+        # for the one that may end in the middle of a record.
         if self._pending:
             return False
         if self._next is None:
@@ -639,11 +615,6 @@ class Journal:
         return True
 
     def _extend(self, size: int = 0) -> None:
-        """Allocate so much behind the end that the reserve is whole, if there is room.
-
-        Args:
-            size: bytes that are to be appended before the reserve begins.
-        """
         file = self._filling
         assert file is not None
         if not file.is_made:
@@ -662,7 +633,7 @@ class Journal:
                 if part > wanted:
                     part = wanted
                     continue
-                # What there is is better than nothing.
+                # A part of the reserve is better than none.
                 shortage = error
                 part //= 2
                 if part < reserve // 16:
@@ -670,11 +641,11 @@ class Journal:
         self.shortage = shortage
         if shortage is None:
             self._refused = 0
-        # While there is a shortage not every record is a reason to ask: `write` does it again and again.
+        # During a shortage not every record is a reason to allocate: `write` tries it again and again.
         self._limit = file.allocated - reserve if shortage is None else file.end + reserve
 
     def _refill(self) -> None:
-        """Before a write: what could not be allocated or made earlier is tried again."""
+        # Before a write, allocations and files that failed earlier are tried again.
         filling = self._filling
         assert filling is not None
         # First the next file, for which a little is enough: the reserve takes all there is, and without room
@@ -688,7 +659,7 @@ class Journal:
         self._make_next(filling.number + 1)
 
     def _advance(self) -> LogFile:
-        """The file to write to: the next one, if that is made and all before it is durable."""
+        # The next file, if that is made and all before it is durable.
         current = self._current
         assert current is not None, "recover first"
         if (
@@ -716,7 +687,6 @@ class Journal:
         return file
 
     def _keep_open(self, file: LogFile) -> None:
-        """Count a full file as used just now; close the one whose use is longest ago."""
         self._reading[file.number] = file
         self._reading.move_to_end(file.number)
         if len(self._reading) > OPEN_FILES_MAX:
@@ -734,7 +704,7 @@ class Journal:
         return self._folder_fd
 
     def _begin(self, found: FolderSurvey, last: FileReader | None) -> None:
-        """Make the files on the disk be what was read, durably, and go on in the last one."""
+        # Makes the files on disk durable as they were read, and appends to the last one.
         number = found.files[-1].number if found.files else 1
         path = self._path(number)
         try:
@@ -765,17 +735,17 @@ class Journal:
             self._claim(*self._files.values())
             self._part.sync()
         except DiskFull:
-            # What is claimed is as true as before, and a broker must start on a full disk: that may free it.
+            # The inventory is as true as before, and a broker must start on a full disk, as it may free room.
             return
 
     def _adopt(self, unused: str, number: int) -> None:
-        """A next file that was made in advance is kept: there may be no room to make one."""
+        # A next file that was made in advance is retained: there may be no room to make one.
         named = JOURNAL.number(os.path.basename(unused))
         assert named is not None
         reader = FileReader(self._disk, unused, purpose=Purpose.JOURNAL, number=named, last=True)
         reader.close()
         if reader.header is None or named != number:
-            # Not whole; or a file before it was given up.
+            # It is incomplete, or a file before it was given up.
             self._disk.unlink(unused)
         else:
             self._next = LogFile(self._disk, unused, reader.header, size=HEADER_BYTES)

@@ -1,11 +1,9 @@
-"""One file of records that is appended to, and read at the same time.
+"""A file of records that is appended to and read at the same time.
 
-Records are collected in memory with their offsets fixed, and `write` hands them to the system in one
-call. A write that fails leaves the file as it was and everything collected; the next `write` puts the
-same bytes at the same places. Whoever syncs the file says so with `synced_to`, and the next record is
-then preceded by a marker (`record.encode_marker`).
-
-A file that is read only is the same thing without anything to append.
+Records are collected in memory with fixed offsets, and `write` writes them in one call. A failed write leaves
+the file as it was and everything collected; the next `write` puts the same bytes at the same places. After a
+sync, `synced_to` must be called; the next record is then preceded by a marker (`record.encode_marker`).
+Errors of the system raise `StorageError`, and `DiskFull` if the call can be repeated when there is room.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from amqp10broker.storage.record import (
     encode_marker,
 )
 
-# A read of one record fetches so much at first: most records are shorter.
+# The first read of one record fetches so much: most records are shorter.
 _GUESS_BYTES: Final = 4096
 _LEAD: Final = struct.Struct(">II")
 _REST: Final = struct.Struct(">IBQQ")
@@ -37,16 +35,13 @@ FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class LogFile:
-    """One file: what is on the disk up to `written`, and what is collected behind.
+    """One file: `written` bytes on disk, and records collected behind them.
 
     Attributes:
-        path: its name.
-        header: its header.
-        number: the header's.
         written: bytes that the system has been given.
         synced: bytes that are known to be durable; 0 as long as the header and the name are not.
         end: where the next record begins, or a marker before it.
-        allocated: bytes before this can be written whether or not the disk is full.
+        allocated: bytes before this can be written even if the disk is full.
     """
 
     __slots__ = (
@@ -55,14 +50,12 @@ class LogFile:
     )  # fmt: skip
 
     def __init__(self, disk: Disk, path: str, header: Header, *, size: int = 0, synced: int = 0) -> None:
-        """Name a file; nothing is opened.
+        """Describe a file without opening it.
 
         Args:
-            disk: where it is.
-            path: its name there.
-            header: the one that it has, or will have when `make` has made it.
-            size: where its last record ends; 0 if it is still to be made.
-            synced: how much of it is durable.
+            header: that of the file, or for `make`.
+            size: end of its last record; 0 if the file has to be made.
+            synced: bytes that are durable.
         """
         self.path = path
         self.header = header
@@ -76,33 +69,26 @@ class LogFile:
         self._cut_short = False
         self._fd: int | None = None
         self._seed = header.seed
-        # What the last marker says, or would say: nothing to tell before the first record.
+        # The last value that a marker recorded; none is needed before the first record.
         self._marked = HEADER_BYTES
         self._pieces: list[bytes] = []
-        # Where in `_pieces` a collected record begins, by offset.
+        # Offset of a collected record -> its place in `_pieces`.
         self._places: dict[int, int] = {}
 
     @property
     def collected_bytes(self) -> int:
-        """What waits to be written."""
         return self.end - max(self.written, HEADER_BYTES)
 
     @property
     def is_made(self) -> bool:
-        """Whether the file is there."""
         return self.written > 0
 
     @property
     def is_open(self) -> bool:
-        """Whether it takes a descriptor."""
         return self._fd is not None
 
     def fileno(self) -> int:
-        """The descriptor, for whoever syncs; opens the file if it is closed.
-
-        Raises:
-            StorageError: it cannot be opened.
-        """
+        """Return the descriptor, for a sync; opens the file if it is closed."""
         if self._fd is None:
             try:
                 self._fd = self._disk.open(self.path, write=True)
@@ -111,11 +97,8 @@ class LogFile:
         return self._fd
 
     def make(self) -> None:
-        """Make the file with its header. Sync it and its folder, and say so, before `write`.
-
-        Raises:
-            DiskFull: it is not made; try again when there is room.
-            StorageError: it is not made.
+        """Make the file with its header; before `write`, the file and its folder must be synced, and
+        `synced_to` called.
         """
         assert not self.is_made
         header = self.header.encode()
@@ -124,17 +107,11 @@ class LogFile:
                 self._fd = self._disk.create(self.path)
             self._disk.write(self._fd, 0, [header])
         except OSError as error:
-            # If it was made, the descriptor is kept, and the next try writes the header into it.
             raise self._failed("cannot be made", error) from error
         self.written = HEADER_BYTES
 
     def make_durable(self) -> None:
-        """Make the file, and wait until its header and its name are durable.
-
-        Raises:
-            DiskFull: it may be there, without a record in it.
-            StorageError: the same, for another reason.
-        """
+        """Make the file, and wait until its header and its name are durable."""
         self.make()
         self.sync()
         try:
@@ -143,11 +120,7 @@ class LogFile:
             raise self._failed("its folder cannot be synced", error) from error
 
     def sync(self) -> None:
-        """Wait until what was written is durable; for those who do not mind waiting.
-
-        Raises:
-            StorageError: it may not be, and another sync would not tell: give the file up.
-        """
+        """Wait until written records are durable. After a failure another sync cannot help."""
         try:
             self._disk.sync(self.fileno())
         except OSError as error:
@@ -155,15 +128,7 @@ class LogFile:
         self.synced_to(self.written)
 
     def allocate(self, end: int) -> bool:
-        """Have room for all bytes before `end`.
-
-        Returns:
-            Whether there is: not every system can.
-
-        Raises:
-            DiskFull: there is none, and `allocated` is as it was.
-            StorageError: the same, for another reason.
-        """
+        """Allocate room for all bytes before `end`; return False if the system cannot."""
         try:
             allocated = self._disk.allocate(self.fileno(), end)
         except OSError as error:
@@ -173,28 +138,25 @@ class LogFile:
         return allocated
 
     def give_back(self) -> None:
-        """Room behind the end is not needed any more: nothing will be appended."""
+        """Release the room behind the end of a file that is complete."""
         if self.allocated > self.written:
             try:
                 self._disk.truncate(self.fileno(), self.written)
             except OSError as error:
                 if error.errno not in FULL:
                     raise self._failed("cannot give room back", error) from error
-                # Where files are copied on write even that takes room; it is given back when the file goes.
+                # Where files are copied on write even that takes room; it is released when the file is
+                # removed.
             self.allocated = self.written
 
     def append(self, group: int, kind: int, index: int, payload: Sequence[bytes], term: int = 0) -> int:
-        """Collect a record.
+        """Collect a record and return its offset. `payload` is not copied until it has been written.
 
         Args:
             group: 0 to 2**32 - 1.
             kind: 1 to 254.
             index: 0 to 2**64 - 1.
-            payload: pieces; they are kept as they are until they have been written.
             term: 0 to 2**64 - 1.
-
-        Returns:
-            The offset of the record.
 
         Raises:
             struct.error: a number is out of range.
@@ -217,7 +179,7 @@ class LogFile:
         return offset
 
     def mark(self) -> None:
-        """Collect a marker if there is something new to say."""
+        """Collect a marker if more is synced than the last one recorded."""
         if self.synced > self._marked:
             self._marked = self.synced
             marker = encode_marker(self.header, self.end, self.synced)
@@ -225,12 +187,7 @@ class LogFile:
             self.end += len(marker)
 
     def write(self) -> None:
-        """Write everything collected.
-
-        Raises:
-            DiskFull: nothing was lost, everything is still collected; try again when there is room.
-            StorageError: the same, for another reason.
-        """
+        """Write everything collected; after a failure all of it is still collected."""
         assert self.synced > 0, "a record before a durable header would pass for damage after a loss of power"
         if not self._pieces:
             return
@@ -245,8 +202,8 @@ class LogFile:
             try:
                 self._disk.truncate(fd, self.written)
             except OSError:
-                # The next try cuts it. What stands there is the beginning of what will be written there
-                # again; a reader that comes first finds it torn.
+                # The next try cuts it. The bytes there are the beginning of what will be written there again;
+                # a reader that comes first finds it torn.
                 pass
             raise self._failed("cannot be written", error) from error
         self.written = self.end
@@ -254,11 +211,9 @@ class LogFile:
         self._places = {}
 
     def _forget_half(self, fd: int) -> None:
-        """After a write that failed: no part of it may be found under what is written there next.
-
-        A loss of power could otherwise leave the half of a record from then in a file as long as now,
-        which looks like a record that was written whole and damaged. It is rare, so the caller waits.
-        """
+        # After a failed write, no part of it may be found under what is written there next: after a loss of
+        # power, half of an old record in a file as long as now would look like a record that was written
+        # whole and damaged. It is rare, so the caller waits.
         try:
             self._disk.truncate(fd, self.written)
         except OSError as error:
@@ -274,15 +229,12 @@ class LogFile:
         self._cut_short = False
 
     def synced_to(self, size: int) -> None:
-        """Note that the first `size` bytes are durable, and the file's name."""
+        """Note that the first `size` bytes and the file's name are durable."""
         self.synced = max(self.synced, size)
 
     def read(self, offset: int) -> bytes:
-        """The payload of a record, on disk or collected.
-
-        Raises:
-            DamagedFile: what stands there is not what was written.
-            StorageError: the file cannot be read.
+        """Return the payload of a record, on disk or collected. Raises `DamagedFile` if it is not what was
+        written.
         """
         if offset >= self.written:
             return self._read_collected(offset)
@@ -298,20 +250,15 @@ class LogFile:
         return records[0].payload
 
     def read_run(self, offset: int, length: int) -> list[Record]:
-        """Consecutive records.
+        """Return consecutive records. Raises `DamagedFile` if they are not what was written.
 
         Args:
-            offset: where the first begins.
-            length: bytes up to the end of the last, with markers and others' records between.
-
-        Raises:
-            DamagedFile: what stands there is not what was written.
-            StorageError: the file cannot be read.
+            length: bytes up to the end of the last record, with markers and records of other groups between.
         """
         end = offset + length
         data = self._read(offset, min(end, self.written) - offset) if offset < self.written else b""
         if end > self.written:
-            # Rare: somebody reads what was appended a moment ago.
+            # Rare: records are read that were appended a moment ago.
             collected = b"".join(self._pieces)
             first = max(self.written, HEADER_BYTES)
             data += collected[max(offset - first, 0) : end - first]
@@ -321,16 +268,12 @@ class LogFile:
         return records
 
     def read_some(self, offset: int, size: int) -> list[Record]:
-        """Whole records that have been written, from one on: about so many bytes, one record at least.
+        """Return whole written records from an offset on: about `size` bytes, one record at least. Raises
+        `DamagedFile` if they are not what was written.
 
         Args:
-            offset: where a record begins, or a marker before it; none is found at the end of what is
-                written, and before a marker that stands there.
-            size: bytes.
-
-        Raises:
-            DamagedFile: what stands there is not what was written.
-            StorageError: the file cannot be read.
+            offset: beginning of a record, or of a marker before it; nothing is found at the end of the
+                written bytes, or before a marker there.
         """
         left = self.written - offset
         while left > 0:
@@ -385,15 +328,7 @@ class LogFile:
 
 
 def go_on(disk: Disk, reader: FileReader) -> LogFile:
-    """Append to a file that has been read to its end; a torn tail is cut off, durably.
-
-    Args:
-        disk: where it is.
-        reader: it has read all batches, and found a header.
-
-    Raises:
-        StorageError: the file cannot be cut or synced.
-    """
+    """Open a file for appending after a reader has read all its batches; a torn tail is cut off, durably."""
     assert reader.header is not None
     file = LogFile(disk, reader.path, reader.header, size=reader.end)
     if reader.torn is not None:
@@ -402,6 +337,6 @@ def go_on(disk: Disk, reader: FileReader) -> LogFile:
         except OSError as error:
             file.close()
             raise file._failed("its torn end cannot be cut off", error) from error
-    # What a broker that crashed had written may be in memory only: it counts from now on, so it is synced.
+    # Records that a crashed broker wrote may be in memory only: they count from now on, so they are synced.
     file.sync()
     return file

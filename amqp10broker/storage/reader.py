@@ -1,13 +1,12 @@
-"""The one reader of all files: records from front to back, in batches, and a verdict on where they end.
+"""The reader of all files: records in batches from front to back, and the decision where they end.
 
-A record that is not right is damage and raises, except at the end of the last file of a sequence, where
-it may be the torn tail that a loss of power leaves (`tail` tells them apart). The rules that writers
-keep so that this holds:
+A bad record is damage and raises, except at the end of the last file of a sequence, where it may be the torn
+tail that a loss of power leaves (`tail` distinguishes them). Writers observe these rules:
 
 - A header is synced, and its name in the folder, before the first record is written behind it.
 - Before the first record is written to a file, all files before it in the sequence are synced.
 - Appending after a sync begins with a marker (`LogFile` does).
-- What was cut off is cut off durably before anything is appended.
+- A torn tail is cut off durably before anything is appended.
 """
 
 from __future__ import annotations
@@ -36,42 +35,41 @@ BRING_BACK: Final = (
     "bring the file back, or restore the data folder from a copy; or give up for good what is missing, with: "
     "amqp10broker storage accept DIR"
 )
-"""What to do about a file, or an end of one, that is not there."""
+"""Advice for a missing file, or a missing end of one."""
 
 CHUNK_BYTES: Final = 1 << 20
-"""Read at one time: a batch has so many bytes, or one record if that is longer."""
+"""Size of a read: a batch has so many bytes, or one record if that is longer."""
 
 
 class Known(NamedTuple):
-    """What is known of a file from elsewhere (`inventory`)."""
+    """The inventory's data of a file."""
 
     file_id: int
-    """Its header's."""
+    """The id in its header."""
     synced: int
-    """So many bytes of it, at least, are durable."""
+    """At least so many bytes of it are durable."""
     gap: bool = False
-    """What stood before it in its sequence was given up (`accept`)."""
+    """Files before it in its sequence were given up (`accept`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Torn:
-    """The end of the last file, which was not written whole. It holds nothing that was ever synced."""
+    """The end of the last file, which was not written whole. It contains nothing that was ever synced."""
 
     offset: int
     bytes: int
 
 
 class FileReader:
-    """Reads one file.
+    """A reader of one file.
 
     Attributes:
-        path: its name.
         header: None if the file was made and then lost before anything was in it.
         size: bytes of the file when it was opened.
-        end: where the last good record read so far ends, 0 without a header.
-        torn: what stands behind `end`, known when all batches have been read.
-        records: how many have been read, markers left out.
-        synced: so many bytes are known to have been durable: what is wrong before is damage, and no torn end.
+        end: end of the last good record read so far, 0 without a header.
+        torn: the rest behind `end`, set when all batches have been read.
+        records: number of records read, without markers.
+        synced: so many bytes were durable: a fault before is damage, not a torn end.
     """
 
     def __init__(
@@ -88,12 +86,9 @@ class FileReader:
         """Open a file and read its header.
 
         Args:
-            disk: where it is.
-            path: its name there.
-            purpose: what its header must say it is for.
-            number: the number that its header must have; None for any.
-            last: whether it is the last of its sequence, so that its tail may be torn.
-            known: which file it must be, if anybody knows.
+            number: the expected number in the header; None for any.
+            last: the file is the last of its sequence, so that its tail may be torn.
+            known: the inventory's data, if there are any.
             start: the offset of the record to begin with.
 
         Raises:
@@ -126,16 +121,17 @@ class FileReader:
             self.end = start
 
     def close(self) -> None:
-        """Close the file; once is enough, and reading to the end does it."""
+        """Close the file; reading to the end does so too."""
         if self._fd is not None:
             self._disk.close(self._fd)
             self._fd = None
 
     def batches(self) -> Iterator[list[Record]]:
-        """All records, in order, without markers; no batch is empty. Closes the file at the end.
+        """Iterate over batches of records, without markers, none of them empty; the file is closed at the
+        end.
 
         Raises:
-            DamagedFile: a record is not right; what was yielded before is.
+            DamagedFile: a record is bad; those before it were good.
             StorageError: the file cannot be read.
         """
         try:
@@ -160,7 +156,7 @@ class FileReader:
             self.close()
 
     def _next(self, header: Header) -> list[Record]:
-        """The records of the next chunk; sets `end`, and `torn` at a torn tail."""
+        # Sets `end`, and `torn` at a torn tail.
         assert self._fd is not None
         data = self._disk.read(self._fd, self.end, CHUNK_BYTES)
         records, used, good = parse(data, self.end, header)
@@ -202,7 +198,8 @@ class FileReader:
         header = decode_header(data) if len(data) == HEADER_BYTES else None
         if header is None:
             if known is None and self._last and self.size <= HEADER_BYTES:
-                # Made, and the power went before its first sync: no record was ever behind it.
+                # The file was made, and the power went before its first sync: no record was ever behind the
+                # header.
                 self.torn = Torn(0, self.size)
                 return None
             problem = "the header of the file is damaged"
@@ -230,16 +227,15 @@ class FileReader:
 
 
 def parse(data: bytes, offset: int, header: Header) -> tuple[list[Record], int, bool]:
-    """Take the records off the start of some bytes.
+    """Parse the records at the start of some bytes.
 
     Args:
         data: bytes of a file, from the start of a record on.
-        offset: where in the file they begin.
-        header: the file's.
+        offset: of `data` in the file.
 
     Returns:
-        The records without markers; how many bytes they and the markers take; and whether the rest may
-        be the beginning of a record, instead of something wrong.
+        The records without markers; the bytes that they and the markers take; and whether the rest may be the
+            beginning of a record, and not a fault.
     """
     records: list[Record] = []
     view = memoryview(data)
@@ -253,7 +249,7 @@ def parse(data: bytes, offset: int, header: Header) -> tuple[list[Record], int, 
         length, crc, group, kind, term, index = unpack(data, at)
         end = at + RECORD_BYTES + length
         if end > limit:
-            # Zeros of a length this long are no beginning either, but then its checksum will tell.
+            # Zeros of a length this long are not a beginning either, but then the checksum will differ.
             return records, at, True
         place = offset + at
         if crc32(view[at + 8 : end], seed) ^ place & OFFSET_MASK != crc or not kind:

@@ -1,4 +1,4 @@
-"""The one format of all files: a header, then records, each with a checksum that fits nowhere else.
+"""The common format of all files: a header, then records, each with a checksum that is unique to its place.
 
 Header, 32 bytes, big-endian::
 
@@ -8,13 +8,13 @@ Record, 29 bytes and its payload::
 
     length u32 | crc32 u32 | group u32 | kind u8 | term u64 | index u64 | payload
 
-`length` counts the payload. The checksum covers group to payload; it begins with the file's random id and
-is xored with the record's offset, so that a record of another file, or at another place of this one, is
-never taken for a good one. Kind 0 is never written: a stretch of zeros is no record.
+`length` counts the payload. The checksum covers group to payload; it begins with the file's random id and is
+xored with the record's offset, so that a record of another file, or at another place of this one, is never
+taken for a good one. Kind 0 is never written: zeros are not a record.
 
-A *marker* is a record of kind `MARKER` that says how far this file was synced when it was appended. It is
-what tells a torn tail from damage after a loss of power: see `reader`. Its payload is the file's id, so
-that markers can be found behind a place that cannot be read.
+A *marker* is a record of kind `MARKER` with the synced length of the file when it was appended, by which
+`reader` distinguishes a torn tail from damage. Its payload is the file's id, so that markers can be found
+behind a place that cannot be read.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ RECORD: Final = struct.Struct(">IIIBQQ")
 
 HEADER_BYTES: Final = _HEADER.size
 RECORD_BYTES: Final = RECORD.size
-"""What a record takes in the file beside its payload."""
+"""Size of a record without its payload."""
 PAYLOAD_BYTES_MAX: Final = 2**32 - 1
 OFFSET_MASK: Final = 0xFFFF_FFFF
 
 
 class Purpose(enum.IntEnum):
-    """What a file is for; a file of one purpose is never read as one of another."""
+    """The purpose of a file; a file of one purpose is never read as one of another."""
 
     JOURNAL = 1
     CATALOG = 2
@@ -56,7 +56,7 @@ class Purpose(enum.IntEnum):
 
 
 class Record(NamedTuple):
-    """One record, and where it stands. A tuple, because a start reads millions of them."""
+    """A record and its position. A tuple, because a start reads millions of them."""
 
     group: int
     kind: int
@@ -72,32 +72,31 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The first bytes of a file."""
+    """The header of a file."""
 
     purpose: int
     number: int
-    """Its place in a sequence of files; 0 for a file that is no part of one."""
+    """Its number in a sequence of files; 0 for a file outside of one."""
     file_id: int
     version: int = VERSION
 
     @property
     def seed(self) -> int:
-        """What the checksums of this file's records begin with."""
+        """The initial value of the checksums of this file's records."""
         return crc32(self.id_bytes)
 
     @property
     def id_bytes(self) -> bytes:
-        """The file's id, as it stands in markers."""
+        """The file's id in the form of markers."""
         return self.file_id.to_bytes(8, "big")
 
     def encode(self) -> bytes:
-        """The 32 bytes."""
         summed = _HEADER_SUMMED.pack(MAGIC, self.version, self.purpose, self.number, self.file_id)
         return summed + crc32(summed).to_bytes(4, "big")
 
 
 def decode_header(data: bytes) -> Header | None:
-    """Read a header; None if these 32 bytes are none."""
+    """Decode a header; None if the 32 bytes are not valid."""
     magic, version, purpose, number, file_id, crc = _HEADER.unpack(data)
     if magic != MAGIC or crc != crc32(data[: _HEADER_SUMMED.size]):
         return None
@@ -107,14 +106,14 @@ def decode_header(data: bytes) -> Header | None:
 def encode_head(
     seed: int, offset: int, group: int, kind: int, index: int, payload: Iterable[bytes], term: int = 0
 ) -> bytes:
-    """The bytes of a record before its payload, which is written behind them as it is.
+    """Encode the bytes of a record before its payload.
 
     Args:
         seed: the header's.
-        offset: where in the file the record will begin.
-        group: 0 to 2**32 - 1, whose record it is.
-        kind: 1 to 254, what it is to that group.
-        index: 0 to 2**64 - 1, the group's own number.
+        offset: of the record in the file.
+        group: 0 to 2**32 - 1.
+        kind: 1 to 254.
+        index: 0 to 2**64 - 1.
         payload: pieces; `PAYLOAD_BYTES_MAX` in all.
         term: 0 to 2**64 - 1.
 
@@ -131,26 +130,18 @@ def encode_head(
 
 
 def encode_marker(header: Header, offset: int, synced: int) -> bytes:
-    """A whole marker.
-
-    Args:
-        header: the file's.
-        offset: where it will stand.
-        synced: all bytes of the file before this offset are known to be synced.
-    """
+    """Encode a whole marker at an offset: all bytes of the file before `synced` are synced."""
     payload = header.id_bytes
     return encode_head(header.seed, offset, 0, MARKER, synced, (payload,)) + payload
 
 
 def is_record(data: bytes, at: int, seed: int, offset: int, *, length: int | None = None) -> bool:
-    """Whether a whole record with the right checksum stands at a place.
+    """Return whether there is a whole record with the right checksum at a place.
 
     Args:
-        data: bytes of the file.
         at: the place in `data`.
-        seed: the header's.
         offset: the same place in the file.
-        length: of the payload, in place of what the record says.
+        length: of the payload, in place of the record's own.
     """
     if at + RECORD_BYTES > len(data) or not data[at + 12]:
         return False

@@ -1,12 +1,13 @@
-"""The numbered files of one folder: which there are, which are missing, and how each is to be read.
+"""The numbered files of a folder: which exist, which are missing, and how each is to be read.
 
-Whoever starts and whoever only looks (`check`) asks the same questions here:
+A start and a check (`check`) use the same rules:
 
-- A file that the inventory names must be there.
-- One before all those is what was dropped and came back with a loss of power: it is not read, and goes.
-- One behind them was made and not written to, or not for long: it may be empty, and then it goes too.
+- A file that the inventory names must exist.
+- One before all those was dropped and came back with a loss of power: it is not read, and removed.
+- One behind them was made and not written to, or not for long: it may be empty, and is removed then.
 - In a *gapless* sequence, the journal, each number follows the one before, and the next file is made in the
-  commit that fills the one before, so that both may be unfinished. Of a stream the records tell.
+  commit that fills the one before, so that both may be unfinished. Of a stream the records state what
+  follows.
 """
 
 from __future__ import annotations
@@ -28,12 +29,11 @@ _SUFFIX: Final = ".log"
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """How the files of a sequence are named, and what for.
+    """The names and purpose of the files of a sequence.
 
     Attributes:
         digits: of the number in the name.
-        purpose: in the header.
-        gapless: numbers follow each other.
+        gapless: numbers are consecutive.
     """
 
     digits: int
@@ -41,18 +41,17 @@ class Naming:
     gapless: bool
 
     def name(self, number: int) -> str:
-        """The name of a file."""
         return f"{number:0{self.digits}}{_SUFFIX}"
 
     def number(self, name: str) -> int | None:
-        """The number in a name; None if it is none of ours."""
+        """Return the number in a name; None if it is another file."""
         found = re.fullmatch(rf"(\d{{{self.digits}}})\{_SUFFIX}", name)
         return None if found is None else int(found[1])
 
 
 JOURNAL: Final = Naming(16, Purpose.JOURNAL, gapless=True)
 STREAM: Final = Naming(20, Purpose.STREAM, gapless=False)
-"""Numbered by the offset of the first message."""
+"""Files numbered by the offset of the first message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +59,8 @@ class Member:
     """One file of a sequence.
 
     Attributes:
-        number: its.
-        path: its.
         last: its end may be torn.
-        known: what the inventory says of it.
+        known: the inventory's data.
     """
 
     number: int
@@ -73,14 +70,14 @@ class Member:
 
     @property
     def gap(self) -> bool:
-        """What stood before it was given up."""
+        """Whether files before it were given up."""
         return self.known is not None and self.known.gap
 
     def reader(self, disk: Disk, naming: Naming) -> FileReader:
-        """Open it to be read.
+        """Open the file for reading.
 
         Raises:
-            DamagedFile: its header is not right, or it is another file than it was.
+            DamagedFile: its header is not right, or it is another file than before.
             StorageError: it cannot be read, or a newer version has written it.
         """
         return FileReader(
@@ -90,13 +87,13 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class FolderSurvey:
-    """What is in a folder.
+    """The result of a survey.
 
     Attributes:
         files: to be read, the oldest first.
-        missing: what must be there and is not, as a fault each.
-        leftovers: files that were dropped, and that go.
-        unused: a last file that nothing was written to, and that goes.
+        missing: faults of missing files.
+        leftovers: dropped files, to be removed.
+        unused: a last file that nothing was written to, to be removed.
     """
 
     files: Sequence[Member]
@@ -106,13 +103,11 @@ class FolderSurvey:
 
 
 def survey(disk: Disk, folder: str, naming: Naming, known: Mapping[str, Known]) -> FolderSurvey:
-    """Look at the names in a folder, and at the last file.
+    """Survey the names in a folder, and its last file.
 
     Args:
-        disk: where it is.
-        folder: none at all counts as an empty one.
-        naming: of its files.
-        known: files that must be there, by name.
+        folder: a missing one counts as empty.
+        known: files that must exist, by name.
 
     Raises:
         StorageError: there is something else in the folder, or it cannot be read.
@@ -175,13 +170,13 @@ def _numbers(disk: Disk, folder: str, naming: Naming) -> list[int]:
 
 
 def _is_unused(disk: Disk, path: str, naming: Naming, numbers: Sequence[int]) -> bool:
-    """Whether the last file was made, and then the power went before anything was in it."""
+    # The last file was made, and then the power went before anything was in it.
     try:
         reader = FileReader(disk, path, purpose=naming.purpose, number=numbers[-1], last=True)
     except StorageError:
-        return False  # whoever reads it hears so
+        return False  # its reader reports the fault
     reader.close()
     if not naming.gapless:
         return reader.header is None
-    # The only file of the journal is gone on with, or made anew.
+    # The only file of the journal is used, or made anew.
     return len(numbers) > 1 and reader.size <= HEADER_BYTES

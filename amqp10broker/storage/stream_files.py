@@ -1,13 +1,13 @@
 """Segments of a stream as files in a folder of its own.
 
-A segment's file is named after its first offset, which is also its number. Files come and go in order, and
-have entries in the inventory from when they are durable to when they are removed: so whichever is missing
-is told, and what comes back after a loss of power goes again. The records tell of each offset which comes
-next.
+A segment's file is named after its first offset, which is also its number. Files are made and removed in
+order, and have entries in the inventory from when they are durable to when they are removed: so a missing
+file is detected, and one that comes back after a loss of power is removed again. The records contain the
+offset that comes next.
 
-A stream that is deleted loses its entries, and then its folder is renamed, which is one step; what is left
-of such a folder is removed by the next start (`remove_leftovers`). Each step waits until the one before is
-durable, and nobody for the steps.
+A deleted stream loses its entries, and then its folder is renamed, which is atomic; the rest of such a folder
+is removed by the next start (`remove_leftovers`). Each step waits until the one before is durable, without
+blocking a caller.
 """
 
 from __future__ import annotations
@@ -27,43 +27,25 @@ from amqp10broker.storage.sequence import STREAM, survey
 from amqp10broker.storage.stream_log import CHUNK, SegmentRecord
 
 OPEN_MAX: Final = 8
-"""Files of a stream that stay open beside the one that is written to."""
+"""Open files of a stream beside the one that is written to."""
 
 FOLDER: Final = "streams"
-"""Of all streams, in the data folder."""
+"""The folder of all streams, in the data folder."""
 _DELETED: Final = ".deleted"
 
 
 def folder_of(streams: str, number: int) -> str:
-    """The folder of a stream.
-
-    Args:
-        streams: folder of all streams.
-        number: the stream's.
-    """
+    """Return the folder of a stream in the folder of all streams."""
     return os.path.join(streams, str(number))
 
 
 def part_of(inventory: Inventory, number: int) -> Part:
-    """What the inventory says of a stream's folder."""
+    """Return the inventory's part of a stream's folder."""
     return inventory.part(f"{FOLDER}/{number}")
 
 
 def remove_leftovers(disk: Disk, streams: str, numbers: Iterable[int], inventory: Inventory) -> list[str]:
-    """Remove the folders of streams that are not there any more.
-
-    Args:
-        disk: where they are.
-        streams: folder of all streams.
-        numbers: of the streams that are.
-        inventory: has no entries of others when this returns.
-
-    Returns:
-        The names of what was removed.
-
-    Raises:
-        StorageError: something could not be removed.
-    """
+    """Remove the folders and inventory entries of streams that are not in `numbers`; return the names."""
     there = {str(number) for number in numbers}
     gone = []
     entries = [name for name in inventory.parts(FOLDER) if os.path.basename(name) not in there]
@@ -94,14 +76,12 @@ class FileShelf:
         when_synced: Callable[[Sequence[int], Callable[[], None]], None],
         on_torn: Callable[[str, Torn], None] = lambda path, torn: None,
     ) -> None:
-        """Name the folder; nothing is read or made before it is asked for.
+        """Describe the folder; nothing is read or made yet.
 
         Args:
-            disk: where it is.
-            streams: folder of all streams, which is there.
-            number: the stream's, 1 to 2**32 - 1.
-            part: of the inventory (`part_of`). Whoever syncs for the stream syncs the inventory as well.
-            when_synced: has what these descriptors name synced, and then the function called.
+            number: of the stream, 1 to 2**32 - 1.
+            part: of the inventory (`part_of`), which must be synced with the stream.
+            when_synced: syncs descriptors, and calls a function then.
             on_torn: called with the file whose torn end was cut off at the start.
         """
         self._when_synced = when_synced
@@ -114,19 +94,11 @@ class FileShelf:
         self._files: dict[int, LogFile] = {}
         self._open: dict[int, None] = {}
         self._newest: LogFile | None = None
-        # The next one, and the folders in which its name, or theirs, is not durable yet.
+        # The next file, and the folders in which its name, or theirs, is not durable yet.
         self._next: LogFile | None = None
         self._folder_fds: list[int] = []
 
-    # --- the start --------------------------------------------------------------------------------
-
     def recover(self) -> Iterator[tuple[int, int, Sequence[SegmentRecord]]]:
-        """See `Shelf.recover`.
-
-        Raises:
-            DamagedFile: a file is missing, or is not what was written.
-            StorageError: a file cannot be read, or is not ours.
-        """
         found = survey(self._disk, self._folder, STREAM, self._part.known)
         if found.missing:
             raise found.missing[0]
@@ -149,12 +121,12 @@ class FileShelf:
             self._claim_all()
 
     def _claim_all(self) -> None:
-        """Whatever was found is there from now on."""
+        # Also files whose entries are missing, since a killed broker may not have written them.
         files = {_name(file): _known(file) for file in self._files.values()}
         if files == self._part.known:
             return
         try:
-            # A broker that was killed may not have come to that.
+            # A killed broker may not have done that.
             sync_folder(self._disk, self._streams)
             sync_folder(self._disk, self._folder)
         except OSError as error:
@@ -162,12 +134,9 @@ class FileShelf:
         try:
             self._part.put(files)
         except DiskFull:
-            return  # what is claimed is as true as before
-
-    # --- writing ----------------------------------------------------------------------------------
+            return  # the entries are as true as before
 
     def prepare(self, first: int) -> list[int]:
-        """See `Shelf.prepare`."""
         if self._next is None:
             self._next = LogFile(
                 self._disk, self._path(first), Header(Purpose.STREAM, first, self._disk.fresh_id())
@@ -188,7 +157,6 @@ class FileShelf:
         return [file.fileno(), *self._folder_fds]
 
     def roll(self, first: int) -> int:
-        """See `Shelf.roll`."""
         file = self._next
         assert file is not None, "prepare it first"
         assert file.synced, "sync it first"
@@ -201,30 +169,25 @@ class FileShelf:
         return HEADER_BYTES
 
     def append(self, first: int, payload: Sequence[bytes], number: int) -> tuple[int, int]:
-        """See `Shelf.append`."""
         assert self._newest is not None
         position = self._newest.append(self._number, CHUNK, first, payload, number)
         return position, self._newest.end - position
 
     def mark(self) -> None:
-        """See `Shelf.mark`."""
         if self._newest is not None:
             try:
                 self._part.put({_name(self._newest): _known(self._newest)})
             except StorageError:
-                return  # all is as well kept as before
+                return  # the records themselves are safe
 
     def write(self) -> None:
-        """See `Shelf.write`."""
         if self._newest is not None:
             self._newest.write()
 
     def fds_to_sync(self) -> list[int]:
-        """See `Shelf.fds_to_sync`."""
         return [] if self._newest is None else [self._newest.fileno()]
 
     def synced(self) -> None:
-        """See `Shelf.synced`."""
         if self._newest is not None:
             self._newest.synced_to(self._newest.written)
         if self._next is not None:
@@ -236,15 +199,7 @@ class FileShelf:
             self._disk.close(fd)
         self._folder_fds.clear()
 
-    # --- reading ----------------------------------------------------------------------------------
-
     def read(self, segment: int, position: int, size: int) -> Sequence[SegmentRecord]:
-        """See `Shelf.read`.
-
-        Raises:
-            DamagedFile: what is there is not what was written; it is not served.
-            StorageError: it cannot be read.
-        """
         file = self._files[segment]
         records = file.read_some(position, size)
         if file is not self._newest:
@@ -254,7 +209,7 @@ class FileShelf:
         ]
 
     def _touch(self, segment: int) -> None:
-        """A file was used: another one that has not been for long is closed."""
+        # The least recently used file is closed.
         self._open.pop(segment, None)
         self._open[segment] = None
         if len(self._open) > OPEN_MAX:
@@ -262,10 +217,7 @@ class FileShelf:
             del self._open[oldest]
             self._files[oldest].close()
 
-    # --- the end ----------------------------------------------------------------------------------
-
     def drop(self, segment: int) -> None:
-        """See `Shelf.drop`."""
         self._files.pop(segment).close()
         self._open.pop(segment, None)
         self._part.forget([STREAM.name(segment)])
@@ -275,11 +227,10 @@ class FileShelf:
         try:
             self._disk.unlink(path)
         except OSError as error:
-            # Not `DiskFull`, whatever the system says: nothing waits here to be tried again.
+            # Not `DiskFull`, whatever the system reports: no caller would repeat the removal.
             raise _fault(path, "cannot be removed", error) from error
 
     def close(self) -> None:
-        """See `Shelf.close`."""
         self.mark()
         self._close_files()
 
@@ -291,7 +242,6 @@ class FileShelf:
         self._close_folders()
 
     def delete(self) -> None:
-        """See `Shelf.delete`."""
         self._close_files()
         self._files.clear()
         self._part.forget(list(self._part.known))
@@ -318,27 +268,21 @@ class FileShelf:
 
 
 class Segments:
-    """Reads the segments of one stream one after the other, and whether each goes on where the last ended.
+    """A reader of a stream's segments in order, which checks that each goes on where the last ended.
 
     Attributes:
         following: offset of the next message; None before the first.
     """
 
     def __init__(self, number: int) -> None:
-        """Begin; `number` is the stream's."""
         self.following: int | None = None
         self._number = number
 
     def read(self, reader: FileReader, *, gap: bool) -> Iterator[list[SegmentRecord]]:
-        """The records of the next file.
+        """Iterate over the records of the next file. Raises `DamagedFile` if messages are missing.
 
         Args:
-            reader: of the file.
             gap: messages before it were given up.
-
-        Raises:
-            DamagedFile: one is not what was written, or messages are missing.
-            StorageError: the file cannot be read.
         """
         assert reader.header is not None
         first = reader.header.number

@@ -1,4 +1,4 @@
-"""Where chunks lie in one segment of a stream: a sparse index, in memory."""
+"""A sparse index of the chunks in one segment of a stream, in memory."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ from bisect import bisect_left, bisect_right
 from typing import Final
 
 INDEX_BYTES: Final = 64 * 1024
-"""A chunk is found by reading on from the last one before it that the index has: about so many bytes."""
+"""Distance of index entries: a chunk is found by reading on from the entry before it."""
 
 
 class SegmentIndex:
-    """One segment's index, and the figures of the segment.
+    """The index and the figures of one segment.
 
     Attributes:
-        first: offset of the segment's first message.
-        next: offset behind its last one.
+        next: offset behind its last message.
         size: bytes, headers included.
-        first_ms: when its first chunk was written; None while it has none.
-        last_ms: when its last chunk was written.
+        first_ms: time of its first chunk; None while it has none.
+        last_ms: time of its last chunk.
         last_chunk: first offset of its last chunk.
         start: position of its first chunk, or of where that will be.
     """
@@ -49,7 +48,7 @@ class SegmentIndex:
         self._positions = array("Q")
 
     def add(self, position: int, length: int, first: int, count: int, timestamp_ms: int) -> None:
-        """A chunk stands at the end of the segment."""
+        """Add a chunk at the end of the segment."""
         if not self._positions or position - self._positions[-1] >= INDEX_BYTES:
             self._offsets.append(first)
             self._times.append(timestamp_ms)
@@ -63,12 +62,12 @@ class SegmentIndex:
         self.size = position + length
 
     def before_offset(self, offset: int) -> int:
-        """Position of a chunk that is not behind the one with this offset."""
+        """Return the position of a chunk that is not behind the one with this offset."""
         at = bisect_right(self._offsets, offset)
         return self._positions[at - 1] if at else self.start
 
     def before_time(self, timestamp_ms: int) -> int:
-        """Position of a chunk that is not behind the first one that is not older than this."""
+        """Return the position of a chunk that is not behind the first one that is not older than this."""
         # Several chunks may have one time: of those the first may stand before the entry that has it.
         at = bisect_left(self._times, timestamp_ms)
         return self._positions[at - 1] if at else self.start

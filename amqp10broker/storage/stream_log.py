@@ -1,15 +1,13 @@
-"""A stream's messages: chunks, one behind the other, in segments of which the oldest may go.
+"""A stream's log: consecutive chunks in segments, of which the oldest may be removed.
 
-A chunk is a record (`record`) of kind `CHUNK`: its index is the offset of the first message, its payload
-a header of 13 bytes, the chunk's filter, and the messages in a form that is not our business here::
+A chunk is a record (`record`) of kind `CHUNK`: its index is the offset of the first message, its payload a
+header of 13 bytes, the chunk's filter, and the encoded messages::
 
     timestamp ms u64 | messages u32 | filter length u8 | filter | messages
 
-A segment is named after its first offset. One of `segment_bytes` or more gets no more chunks. Old
-segments go as a whole, and the one that is written to stays.
-
-Where the segments are is up to a `Shelf`: files in a folder (`stream_files`), or memory
-(`stream_memory`).
+A segment is named after its first offset. One of `segment_bytes` or more gets no more chunks. Old segments
+are removed as a whole, but not the one that is written to. A `Shelf` stores the segments: files in a folder
+(`stream_files`), or memory (`stream_memory`).
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ CHUNK: Final = 1
 """Kind of a record that is a chunk."""
 
 READ_BYTES: Final = 256 * 1024
-"""Read at one time; more if one chunk is larger."""
+"""Size of a read; larger if one chunk is larger."""
 
 SEGMENT_BYTES: Final = 500_000_000
 
@@ -36,26 +34,21 @@ Place = tuple[int, int]
 
 
 class SegmentRecord(NamedTuple):
-    """A record in a segment."""
-
     position: int
     length: int
     first: int
     """Offset of the first message in it."""
     payload: bytes
     number: int = 0
-    """Commits up to this one are in the stream with it; see `StreamLog.number`."""
+    """Commits up to this one are in the stream with it (`StreamLog.number`)."""
 
 
 class Chunk(NamedTuple):
     """Messages that were written together.
 
     Attributes:
-        first: offset of the first one.
-        end: offset behind the last one.
-        timestamp_ms: when; never less than that of the chunk before.
-        filter: filter values that they have.
-        data: the messages.
+        end: offset behind the last message.
+        timestamp_ms: never less than that of the chunk before.
     """
 
     first: int
@@ -66,79 +59,62 @@ class Chunk(NamedTuple):
 
 
 class Shelf(Protocol):
-    """Where segments are kept."""
+    """A store of segments."""
 
     def recover(self) -> Iterator[tuple[int, int, Sequence[SegmentRecord]]]:
-        """What is there, in order, a bit at a time: first offset of a segment, its size as far as it
-        has been read, and its next records; a segment without records comes with none. Torn ends
-        have been cut off when all is read.
-
-        Raises:
-            StorageError: what is there cannot be used.
+        """Iterate over the existing records in order, in steps: first offset of a segment, its size as far as
+        it has been read, and its next records; a segment without records comes with none. Torn ends have been
+        cut off at the end of the iteration.
         """
 
     def prepare(self, first: int) -> Sequence[int]:
-        """Begin a new segment, whose first message will have this offset; all before is durable.
+        """Begin a new segment with this first offset; all before it must be durable.
 
-        Returns:
-            Descriptors to sync, and then to tell `synced`, before `roll`; none if that has been done.
-
-        Raises:
-            DiskFull: it can be tried again.
+        Returns descriptors to sync before `synced` and then `roll`; none if that has been done. Raises
+        `DiskFull` if the call can be repeated.
         """
 
     def roll(self, first: int) -> int:
-        """Go on in the segment that was prepared.
-
-        Returns:
-            Its size: where its first record will begin.
-
-        Raises:
-            DiskFull: nothing has changed.
+        """Switch to the prepared segment, and return the position of its first record. Raises `DiskFull`
+        without any change.
         """
 
     def append(self, first: int, payload: Sequence[bytes], number: int) -> tuple[int, int]:
-        """Put a record at the end of the newest segment, not yet written; gives position and length."""
+        """Append a record to the newest segment in memory; return its position and length."""
 
     def mark(self) -> None:
-        """Have it known, durably before long, how much is durable."""
+        """Record the durable length, itself durably before long."""
 
     def write(self) -> None:
-        """Write what was appended.
-
-        Raises:
-            DiskFull: nothing is lost; it can be tried again.
-        """
+        """Write appended records. Raises `DiskFull` without loss; the call can be repeated."""
 
     def read(self, segment: int, position: int, size: int) -> Sequence[SegmentRecord]:
-        """Whole records from a position on that were written, about `size` bytes, at least one."""
+        """Read whole written records from a position on: about `size` bytes, at least one record."""
 
     def drop(self, segment: int) -> None:
         """Remove a segment."""
 
     def fds_to_sync(self) -> list[int]:
-        """Descriptors of files that must be synced to make durable what was written."""
+        """Return the descriptors whose sync makes written records durable."""
 
     def synced(self) -> None:
-        """What was written is durable now."""
+        """Note that these descriptors were synced."""
 
     def close(self) -> None:
-        """Nothing more will be asked."""
+        """Release all resources; the last call, like `delete`."""
 
     def delete(self) -> None:
-        """Remove everything; nothing more will be asked."""
+        """Remove all segments."""
 
 
 class StreamLog:
-    """One stream's log; see `queues.stream.log` for what its state machine asks of it.
+    """The log of one stream, as `queues.stream.log` defines it.
 
     Attributes:
-        segment_bytes: see there.
         number: commits up to this one have their messages in it (`persistence.stream_commits`).
     """
 
     def __init__(self, shelf: Shelf) -> None:
-        """Begin without messages; `recover` reads those that are there."""
         self.segment_bytes = SEGMENT_BYTES
         self.number = 0
         self._shelf = shelf
@@ -148,18 +124,11 @@ class StreamLog:
         self._next = 0
         self._last_ms = 0
         self._older_bytes = 0
-        # A segment was begun, whose messages go on from here.
+        # A segment was begun, whose first message follows.
         self._rolling = False
 
     def recover(self) -> Iterator[int]:
-        """Read what is there, a bit at a time, so that others can work in between.
-
-        Yields:
-            Bytes read.
-
-        Raises:
-            StorageError: what is there cannot be used.
-        """
+        """Read the existing chunks in steps, between which other tasks can run; yields bytes read."""
         for first, size, entries in self._shelf.recover():
             if not self._firsts or self._firsts[-1] != first:
                 self._add_segment(first, size)
@@ -176,50 +145,37 @@ class StreamLog:
 
     @property
     def first_offset(self) -> int:
-        """Of the oldest message that is kept; equal to `next_offset` if there is none."""
         return self._firsts[0] if self._firsts else self._next
 
     @property
     def next_offset(self) -> int:
-        """That the next message gets."""
         return self._next
 
     @property
     def committed(self) -> int:
-        """Below it, messages are kept for good, and may be read."""
         return self._committed
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all segments."""
         return self._older_bytes + self._segments[-1].size if self._segments else 0
 
     @property
     def segments(self) -> int:
-        """How many there are."""
         return len(self._segments)
-
-    # --- writing ----------------------------------------------------------------------------------
 
     def prepare_room(self) -> Sequence[int]:
         """Begin a new segment if the newest is full; everything before must be committed.
 
-        Returns:
-            Descriptors of what must be durable first: sync them, `commit` what is, and ask again. None: there
-            is room.
-
-        Raises:
-            DiskFull: it can be tried again.
+        Returns descriptors to sync and `commit` before the next call; none if there is room. Raises
+        `DiskFull` if the call can be repeated.
         """
         assert self._committed == self._next, "a segment is only left when all of it is durable"
         self._rolling = self._rolling or not self._segments or self._full(self._segments[-1])
         return self._shelf.prepare(self._next) if self._rolling else ()
 
     def make_room(self) -> None:
-        """Go on in the new segment if one was begun; `prepare_room` names nothing any more.
-
-        Raises:
-            DiskFull: nothing has changed.
+        """Switch to a segment that was begun, once `prepare_room` returns no descriptor. Raises `DiskFull`
+        without any change.
         """
         waits = self.prepare_room()
         assert not waits, "sync what is prepared first"
@@ -230,7 +186,6 @@ class StreamLog:
     def append(
         self, count: int, timestamp_ms: int, filter_bytes: bytes, data: Sequence[bytes], number: int = 0
     ) -> int:
-        """Put a chunk at the end; see `queues.stream.log`."""
         first = self._next
         self.number = max(self.number, number)
         # Chunks are found by time, so times must not go back when the clock does.
@@ -250,34 +205,25 @@ class StreamLog:
         self._firsts.append(first)
 
     def mark(self) -> None:
-        """Have it known how much is durable, so that damage in the last commit, or its loss, can be told."""
+        """Record the durable length, so that damage or loss of the last commit can be detected."""
         self._shelf.mark()
 
     def write(self) -> int:
-        """Write what was appended.
-
-        Returns:
-            The offset up to which a sync makes it durable.
-
-        Raises:
-            DiskFull: nothing is lost; it can be tried again.
+        """Write appended chunks, and return the offset up to which a sync makes them durable. Raises
+        `DiskFull` without loss.
         """
         self._shelf.write()
         return self._next
 
     def fds_to_sync(self) -> list[int]:
-        """Descriptors of what was written; none in memory."""
         return self._shelf.fds_to_sync()
 
     def commit(self, offset: int) -> None:
-        """What is below the offset, which `write` gave, is durable."""
+        """Note that chunks up to an offset that `write` returned are durable."""
         self._shelf.synced()
         self._committed = max(self._committed, offset)
 
-    # --- reading ----------------------------------------------------------------------------------
-
     def find(self, offset: int) -> Place:
-        """See `queues.stream.log`."""
         if not self._segments:
             return self._next, 0
         offset = min(max(offset, self.first_offset), self._committed)
@@ -292,7 +238,6 @@ class StreamLog:
         return segment.first, position
 
     def offset_at(self, timestamp_ms: int) -> int:
-        """See `queues.stream.log`."""
         found = self._committed
         for segment in reversed(self._segments):
             if segment.first_ms is None or segment.first >= self._committed:
@@ -317,7 +262,6 @@ class StreamLog:
         return min(segment.next, self._committed)
 
     def last_chunk(self) -> int:
-        """See `queues.stream.log`."""
         for segment in reversed(self._segments):
             if segment.first_ms is None or segment.first >= self._committed:
                 continue
@@ -334,13 +278,12 @@ class StreamLog:
         return self._committed
 
     def read(self, place: Place) -> tuple[Sequence[Chunk], Place]:
-        """See `queues.stream.log`."""
         first, position = place
         at = bisect_right(self._firsts, first) - 1
         if at < 0 or self._firsts[at] != first:
             if at + 1 >= len(self._firsts):
                 return [], place
-            # Its segment has gone; the next one that is left begins behind it.
+            # Its segment has been removed; the next one begins behind it.
             at += 1
             first, position = self._firsts[at], self._segments[at].start
         while True:
@@ -350,7 +293,7 @@ class StreamLog:
                 entries = self._shelf.read(first, position, READ_BYTES)
                 if entries:
                     return self._committed_of(entries, first, position)
-            # A segment may end in something that is no chunk: what a torn end has left.
+            # A segment may end in a record that is not a chunk, behind a torn end.
             if at + 1 == len(self._segments):
                 return [], (first, position)
             at += 1
@@ -367,16 +310,13 @@ class StreamLog:
             position = entry.position + entry.length
         return chunks, (first, position)
 
-    # --- retention --------------------------------------------------------------------------------
-
     def retain(self, now_ms: int, bytes_max: int | None, age_ms: int | None) -> None:
-        """See `queues.stream.log`."""
         segments = self._segments
         while len(segments) > 1:
             oldest = segments[0]
             too_much = bytes_max is not None and self.size_bytes > bytes_max
             too_old = age_ms is not None and oldest.last_ms < now_ms - age_ms
-            # What is not committed has publishers that wait for it.
+            # Publishers wait for chunks that are not committed.
             if not (too_much or too_old) or segments[1].first > self._committed:
                 break
             self._shelf.drop(oldest.first)
@@ -384,17 +324,14 @@ class StreamLog:
             del segments[0], self._firsts[0]
 
     def next_expiry(self, age_ms: int) -> int | None:
-        """See `queues.stream.log`."""
         if len(self._segments) < 2:
             return None
         return self._segments[0].last_ms + age_ms + 1
 
     def close(self) -> None:
-        """The broker stops."""
         self._shelf.close()
 
     def delete(self) -> None:
-        """The stream is gone, with everything in it."""
         self._segments.clear()
         self._firsts.clear()
         self._older_bytes = 0

@@ -10,7 +10,7 @@ from amqp10broker.storage.stream_log import SegmentRecord
 
 
 class MemoryShelf:
-    """A `stream_log.Shelf`. Nothing is durable, so everything is as soon as it is written."""
+    """A `stream_log.Shelf` in memory, where everything counts as durable as soon as it is written."""
 
     def __init__(self) -> None:
         self._segments: dict[int, list[SegmentRecord]] = {}
@@ -18,21 +18,17 @@ class MemoryShelf:
         self._end = 0
 
     def recover(self) -> Iterator[tuple[int, int, Sequence[SegmentRecord]]]:
-        """Nothing is there."""
         return iter(())
 
     def prepare(self, first: int) -> Sequence[int]:
-        """Nothing need be durable."""
         return ()
 
     def roll(self, first: int) -> int:
-        """Make a new segment."""
         self._newest = self._segments[first] = []
         self._end = 0
         return 0
 
     def append(self, first: int, payload: Sequence[bytes], number: int) -> tuple[int, int]:
-        """Put a record at the end of the newest segment. It counts as much as in a file."""
         position = self._end
         data = b"".join(payload)
         length = RECORD_BYTES + len(data)
@@ -41,13 +37,12 @@ class MemoryShelf:
         return position, length
 
     def mark(self) -> None:
-        """Nobody reads this later."""
+        pass
 
     def write(self) -> None:
-        """Nothing is left to do."""
+        pass
 
     def read(self, segment: int, position: int, size: int) -> Sequence[SegmentRecord]:
-        """Records from a position on."""
         entries = self._segments[segment]
         start = bisect_left(entries, (position,))
         stop = start + 1
@@ -56,20 +51,17 @@ class MemoryShelf:
         return entries[start:stop]
 
     def drop(self, segment: int) -> None:
-        """Remove a segment."""
         del self._segments[segment]
 
     def fds_to_sync(self) -> list[int]:
-        """None."""
         return []
 
     def synced(self) -> None:
-        """Nothing is."""
+        pass
 
     def close(self) -> None:
-        """Nothing is open."""
+        pass
 
     def delete(self) -> None:
-        """Remove everything."""
         self._segments.clear()
         self._newest = []

@@ -1,18 +1,18 @@
-"""Whether a place that cannot be read is the torn end of a file, or damage.
+"""The distinction of the torn end of a file from damage.
 
-When the power goes, any part of what was written since the last sync may be missing: the file may be
-shorter, and any sector of it may hold zeros. That is a *torn tail*: nothing of it was confirmed, and it
-is cut off. Anything else is *damage*, and must never be cut off silently. Three signs tell damage:
+When the power goes, any part of what was written since the last sync may be missing: the file may be shorter,
+and any sector of it may hold zeros. That is a *torn tail*: nothing of it was confirmed, and it is cut off.
+Anything else is *damage*, and must never be cut off silently. Three signs show damage:
 
-1. A marker behind the place says that the file was synced beyond it.
+1. A marker behind the place records a sync beyond it.
 2. The record there would be right with another length: its length is wrong and all else is whole.
-3. The record was written as a whole (it ends where the next good one begins, or where the file ends, and
-   no sector of it is all zeros), and yet its checksum is wrong.
+3. The record was written as a whole (it ends where the next good one begins, or where the file ends, and no
+sector of it is all zeros), and yet its checksum is wrong.
 
-What cannot be told: damage in a record of the very last commit that also has a sector of zeros in it (of
-its own, or because that is the damage), or that hides where the record ends, when the broker died before it
-appended anything after that commit. The third sign would be wrong on a file system that shows old contents
-of other files in sectors it has not written; those that Linux offers by default do not.
+Not detected: damage in a record of the very last commit that also has a sector of zeros in it (of its own, or
+because that is the damage), or that hides where the record ends, when the broker died before it appended
+anything after that commit. The third sign would be wrong on a file system that shows old contents of other
+files in sectors it has not written; those that Linux offers by default do not.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Final
 from amqp10broker.storage.record import MARKER, RECORD, RECORD_BYTES, Header, is_record
 
 SECTOR_BYTES: Final = 512
-"""What a disk writes as a whole or not at all."""
+"""The unit that a disk writes as a whole or not at all."""
 
 # How far behind a bad record another one is searched byte by byte, when its length leads nowhere.
 _SEARCH_BYTES_MAX: Final = 256 * 1024
@@ -31,15 +31,11 @@ _SEARCHED_RECORD_BYTES_MAX: Final = 256 * 1024
 
 
 def why_damaged(data: bytes, offset: int, header: Header) -> str | None:
-    """Judge a place at which no good record begins.
+    """Return the sign of damage at a bad record as a clause; None if it is a torn tail.
 
     Args:
         data: everything from there to the end of the file.
         offset: the place in the file.
-        header: the file's.
-
-    Returns:
-        What shows that it is damage, as a clause; None if it is a torn tail.
     """
     synced = _synced(data, offset, header)
     if synced > offset:
@@ -54,7 +50,7 @@ def why_damaged(data: bytes, offset: int, header: Header) -> str | None:
 
 
 def _synced(data: bytes, offset: int, header: Header) -> int:
-    """The most that a marker in `data` says to be synced; 0 if there is none."""
+    # The highest synced length in a marker; 0 if there is none.
     wanted = header.id_bytes
     synced = 0
     found = data.find(wanted)
@@ -62,7 +58,7 @@ def _synced(data: bytes, offset: int, header: Header) -> int:
         at = found - RECORD_BYTES
         if at >= 0 and is_record(data, at, header.seed, offset + at):
             _, _, _, kind, _, index = RECORD.unpack_from(data, at)
-            # What stands before the marker is all that it can speak of.
+            # A marker can only be about bytes before it.
             if kind == MARKER and index <= offset + at:
                 synced = max(synced, index)
         found = data.find(wanted, found + 1)
@@ -70,13 +66,12 @@ def _synced(data: bytes, offset: int, header: Header) -> int:
 
 
 def _end_of_record(data: bytes, offset: int, seed: int) -> int | None:
-    """Where the bad record at the start of `data` ends, if that can be told."""
     if len(data) < RECORD_BYTES:
         return None
     end = RECORD_BYTES + int.from_bytes(data[:4], "big")
     if end == len(data) or is_record(data, end, seed, offset + end):
         return end
-    # A length that is looked for begins with a zero.
+    # The length to be found begins with a zero.
     at = data.find(0, 1)
     while 0 < at < _SEARCH_BYTES_MAX:
         length = int.from_bytes(data[at : at + 4], "big")
@@ -87,7 +82,7 @@ def _end_of_record(data: bytes, offset: int, seed: int) -> int | None:
 
 
 def _has_empty_sector(data: bytes, offset: int, end: int) -> bool:
-    """Whether a sector's share of the record is nothing but zeros, as if it had never been written."""
+    # As if it had never been written.
     at = 0
     while at < end:
         stop = min(end, at + SECTOR_BYTES - (offset + at) % SECTOR_BYTES)
