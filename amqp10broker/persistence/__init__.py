@@ -1,1 +1,1 @@
-"""What queues are on disk: messages and decisions as records of the journal, and back."""
+"""The persistence of queues: messages and decisions as records of the journal, and back."""

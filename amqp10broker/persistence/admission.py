@@ -1,8 +1,7 @@
-"""Publishes that a queue does not take in while the disk is full: they wait, and all else goes on.
+"""Publishes that wait while the disk is full, so that all other commands go on.
 
-What is published needs room for good; settlements, credit and what else a queue appends help to make room,
-and have a reserve (`storage.journal`). So a queue that keeps what it decides asks here, once a wake, what
-of its letters it may work off.
+Published messages need room for good; settlements, credit and other records help to make room, and have a
+reserve (`storage.journal`). So a durable queue checks here, once a step, which of its commands it may apply.
 """
 
 from __future__ import annotations
@@ -17,40 +16,40 @@ from amqp10broker.queues.outlook import Outlook
 
 
 class Reserve(Protocol):
-    """The journal, as far as its room on the disk goes, and what of it is there (`storage.journal`)."""
+    """The room on disk of the journal, and its durable part (`storage.journal`)."""
 
     @property
     def ticket(self) -> int:
-        """Of what was appended last."""
+        """The ticket of the last record."""
 
     @property
     def durable(self) -> int:
-        """The highest ticket of which all is durable."""
+        """The highest ticket up to which everything is durable."""
 
     @property
     def reserves(self) -> bool:
         """Whether room is reserved; if not, everything is admitted, and may fail."""
 
     def admits(self, size: int, last: int) -> bool:
-        """Whether so many bytes may be appended, with a last record of these, now."""
+        """Return whether so many bytes may be appended now, the last record of which has `last`."""
 
     def withdraw(self) -> None:
-        """What was not admitted last is not asked for any more."""
+        """Withdraw the last request that was not admitted."""
 
 
 class Room(Protocol):
-    """The journal, and when it has room."""
+    """The journal, and notifications of its room."""
 
     @property
     def journal(self) -> Reserve:
-        """See there."""
+        """The journal, with its room and tickets."""
 
     def when_room(self, callback: Callable[[], None]) -> None:
-        """Have a function called once, when there is no shortage."""
+        """Call a function once when there is no shortage."""
 
 
 class Admission:
-    """Of one queue.
+    """The admission of one queue.
 
     Attributes:
         waiting: publishes, in order.
@@ -59,20 +58,14 @@ class Admission:
     __slots__ = ("_asked", "_room", "_since_ms", "_wake", "waiting")
 
     def __init__(self, room: Room | None, wake: Callable[[], None]) -> None:
-        """Nothing waits.
-
-        Args:
-            room: what there is; None: the queue keeps nothing, then nothing ever waits.
-            wake: has the queue ask again, though it has no letters.
-        """
         self.waiting: list[Publish] = []
         self._room = room
         self._wake = wake
-        self._asked = False  # to be woken
+        self._asked = False  # a wake-up is registered
         self._since_ms = 0
 
     def admitted(self, commands: list[Command], now_ms: int) -> list[Command]:
-        """What of some commands is to be carried out now, with what had to wait before.
+        """Return the commands that may be applied now, including those that had to wait before.
 
         Raises:
             StorageError: the journal cannot be written.
@@ -103,7 +96,6 @@ class Admission:
 
     @staticmethod
     def _count(publishes: list[Publish], room: Room) -> int:
-        """How many of them there is room for."""
         size = 0
         for at, publish in enumerate(publishes):
             last = content_bytes(publish.messages)
@@ -128,7 +120,7 @@ class Admission:
             self._wake()
 
     def told(self, outlook: Outlook) -> Outlook:
-        """What a queue tells of itself, with what waits here."""
+        """Add the waiting publishes to a queue's report."""
         if not self.waiting:
             return outlook
         since_ms = outlook.unconfirmed_ms
@@ -139,9 +131,9 @@ class Admission:
         )
 
     def take(self) -> list[Publish]:
-        """All that waits: for a queue that is gone, or fails, and answers so."""
+        """Remove and return all waiting publishes, for a queue that is gone or fails."""
         waiting, self.waiting = self.waiting, []
         if waiting and self._room is not None:
-            # It may be what there is no room for. Others who wait ask again.
+            # The refused request may have been this one. Other queues that wait repeat theirs.
             self._room.journal.withdraw()
         return waiting

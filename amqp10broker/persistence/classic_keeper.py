@@ -1,6 +1,7 @@
-"""How a durable classic queue keeps persistent messages: the machine confirms them when they are durable.
+"""The durability backend of a durable classic queue: messages are confirmed when they are durable.
 
-Or, where somebody has chosen it, when they have been written: the end of the process does not take them then.
+With another `confirm_when` they are confirmed when they have been written, and survive the end of the process
+only.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from amqp10broker.queues.outlook import Progress
 from amqp10broker.queues.settings import ConfirmWhen
 
 MakeQueue = Callable[[ClassicQueue | None], ClassicQueue]
-"""Makes an empty machine; with the settings and counters of one that failed, if it is given."""
+"""Makes an empty machine, with the settings and counters of one that failed, if it is given."""
 
 
 class ClassicInJournal(Keeper[ClassicQueue]):
-    """See the module."""
+    """The backend of one durable classic queue."""
 
     __slots__ = ("_asked_for", "_commits", "_confirm_when", "_make", "_store")
 
@@ -29,34 +30,30 @@ class ClassicInJournal(Keeper[ClassicQueue]):
         store: ClassicStore,
         confirm_when: ConfirmWhen = ConfirmWhen.SYNCED,
     ) -> None:
-        """Keep for a queue.
+        """Create the backend.
 
         Args:
             make: makes its machine.
-            commits: has the journal.
-            store: the queue's part of it.
-            confirm_when: if the queue's settings do not say.
+            store: the queue's part of the journal.
+            confirm_when: default for settings without one.
         """
         super().__init__(make(None), commits)
         self._make = make
         self._commits = commits
         self._store = store
         self._confirm_when = confirm_when
-        self._asked_for = 0  # the ticket whose being durable wakes the queue
+        self._asked_for = 0  # the ticket whose durability wakes the queue
 
     def recover(self, now_ms: int) -> Iterator[int]:
-        """See `Keeper`."""
         self.queue.recover(self._store.backlogs())
         self.recovered = True
         return iter(())
 
     def delete(self) -> None:
-        """See `Keeper`."""
         self._store.delete()
         self._commits.forget(self._store.group)
 
     def keep(self, now_ms: int) -> None:
-        """See `Keeper`."""
         wrote = self._store.flush()
         self.queue.safe_up_to(self._commits.journal.durable)
         ticket = self.queue.unsafe_ticket
@@ -67,7 +64,7 @@ class ClassicInJournal(Keeper[ClassicQueue]):
             self._asked_for = ticket
             self._commits.when_durable(ticket, self.wake)
         elif wrote:
-            # Also while a sync is waited for: it may be under way, and not cover this.
+            # Also during a sync, which may not cover this.
             self._commits.write_soon()
 
     @property
@@ -75,16 +72,13 @@ class ClassicInJournal(Keeper[ClassicQueue]):
         return (self.queue.settings.confirm_when or self._confirm_when) is ConfirmWhen.WRITTEN
 
     def progress(self, *, busy: bool) -> Progress:
-        """See `Keeper`."""
         waits = bool(self.admission.waiting) or self.queue.unsafe_ticket is not None
         return self._commits.progress(busy=busy, waits=waits)
 
     def storage_failed(self) -> None:
-        """See `Keeper`."""
         self.queue.refuse_unsafe()
         self.tell()
 
     def begin_again(self) -> None:
-        """See `Keeper`."""
         self.queue = self._make(self.queue)
         self.recovered = False

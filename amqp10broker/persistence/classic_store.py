@@ -1,8 +1,7 @@
 """A classic queue in the journal: the `queues.classic.store.Store` of a durable queue with a data folder.
 
-Messages are written as they come, what is gone as ranges, once a wake. The middle of a long backlog is
-read back from the same records when its turn comes; a page with messages that are not in the journal
-goes to the spool.
+Messages are written as they come, removals as ranges, once a step. The middle of a long backlog is read back
+from the same records when it is needed; a page with messages that are not in the journal goes to the spool.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ RECORD_MESSAGES_MAX: Final = 8192
 """Messages of one record: a larger publish becomes several."""
 
 _BUCKET: Final = 256
-"""Delayed messages with consecutive positions of which only the first due one is remembered at start."""
+"""Number of consecutive delayed messages for which a start remembers the first due time only."""
 
 _FIRST: Final = attrgetter("first")
 
@@ -59,7 +58,7 @@ class JournalPage:
 
 
 class _Read:
-    """A record of messages that was read. It is decoded once, however many parts of it are wanted."""
+    """A record of messages, decoded once for all parts of it that are wanted."""
 
     __slots__ = ("_at", "_dues", "_expiries", "_lengths", "_messages", "count", "first", "payload")
 
@@ -96,40 +95,36 @@ class _Part(NamedTuple):
     first: int
     """Position of the first of them."""
     wanted: slice
-    """Which of the record's."""
+    """Slice of the record's messages."""
     record: _Read
 
     def messages(self) -> Sequence[Message]:
-        """The messages."""
         return self.record.messages(self.wanted)
 
     def size(self) -> int:
-        """Bytes of their contents."""
         return self.record.size(self.wanted)
 
     @property
     def expiries(self) -> Sequence[int] | None:
-        """When they expire."""
         return self.record.expiries(self.wanted)
 
     @property
     def dues(self) -> Sequence[int] | None:
-        """When they are due, if they are delayed ones."""
         return self.record.dues(self.wanted)
 
 
 class _Level:
-    """One level's part.
+    """The state of one level.
 
     Attributes:
-        extents: where its messages are.
+        extents: places of its messages.
         next: position of the next message.
         may_expire: a record with times to live was found at start.
         delivered: messages up to this position may have been delivered; -1: none.
-        written: what the journal was told of that.
-        gone: positions that the journal is still to be told of.
-        soonest: of delayed messages found at start, when the first of each `_BUCKET` positions is due, or
-            expires. One that has gone may have been the first.
+        written: the value of `delivered` in the journal.
+        gone: removed positions that are not in the journal yet.
+        soonest: of delayed messages found at start: the first due time or expiry in each `_BUCKET` positions,
+            also if that message has gone.
     """
 
     __slots__ = ("delivered", "extents", "gone", "may_expire", "next", "soonest", "written")
@@ -144,7 +139,7 @@ class _Level:
         self.soonest: dict[int, int] = {}
 
     def leave(self, positions: Sequence[int]) -> int:
-        """Delayed messages are in a level now; how many of them were here."""
+        """Remove delayed messages that entered a level; return how many of them were present."""
         found = 0
         for start, stop in runs_of(positions):
             found += self.extents.remove(start, stop)
@@ -152,30 +147,26 @@ class _Level:
         return found
 
     def soonest_in(self, start: int, stop: int) -> int:
-        """When something is due with one of these positions at the earliest, as far as that is known."""
+        """Return a lower bound of the due times and expiries in a range of positions."""
         return min(self.soonest.get(each, 0) for each in range(start // _BUCKET, (stop - 1) // _BUCKET + 1))
 
 
 class ClassicStore:
-    """See the module.
+    """The store of one classic queue.
 
     Attributes:
-        group: the queue's number.
-        durable: always.
-        live: messages in the journal.
+        live: number of messages in the journal.
     """
 
     durable: Final = True
     in_memory: Final = False
 
     def __init__(self, group: int, log: RecordLog, spool: Spool, record_bytes: int) -> None:
-        """Begin empty.
+        """Create an empty store.
 
         Args:
             group: the queue's number, never used before.
-            log: the node's journal.
-            spool: the node's.
-            record_bytes: what a record takes beside its payload.
+            record_bytes: size of a record without its payload.
         """
         self.group = group
         self.live = 0
@@ -183,7 +174,7 @@ class ClassicStore:
         self._spool = spool
         self._record_bytes = record_bytes
         self._levels: dict[int, _Level] = {}
-        self._appended = False  # since the last flush, what nobody waits for
+        self._appended = False  # records for which no client waits, since the last flush
         # The extent with holes that was read last: the next page is mostly behind the next hole.
         self._last: tuple[tuple[int, int, int, int], list[_Read]] | None = None
 
@@ -192,8 +183,6 @@ class ClassicStore:
         if level is None:
             level = self._levels[number] = _Level(self._log)
         return level
-
-    # --- keeping ----------------------------------------------------------------------------------
 
     def keep(
         self,
@@ -205,7 +194,6 @@ class ClassicStore:
         dues: Sequence[int] | None = None,
         moved: Sequence[int] | None = None,
     ) -> int:
-        """See `Store`; the ticket is the journal's."""
         ticket = 0
         if len(messages) <= RECORD_MESSAGES_MAX:
             return self._append(level, first, messages, expiries, dues, moved)
@@ -240,7 +228,6 @@ class ClassicStore:
         return ticket
 
     def forget(self, level: int, positions: Sequence[int]) -> None:
-        """See `Store`."""
         if not self.live:
             return
         kept = self._level(level)
@@ -251,14 +238,13 @@ class ClassicStore:
                 kept.gone.append((start, stop))
 
     def delivered(self, level: int, position: int) -> None:
-        """See `Store`."""
         if self.live:
             kept = self._level(level)
             if position > kept.delivered:
                 kept.delivered = position
 
     def flush(self) -> bool:
-        """Append what this wake has decided; whether there was anything."""
+        """Append removals and deliveries of this step; return whether there were any."""
         wrote, self._appended = self._appended, False
         for number, level in self._levels.items():
             if level.gone:
@@ -276,38 +262,32 @@ class ClassicStore:
         level.written = level.delivered
 
     def delete(self) -> None:
-        """The queue is gone, and everything of it with it."""
+        """Remove the queue's records."""
         for level in self._levels.values():
             level.extents.clear()
             level.gone = []
         self.live = 0
         self._last = None
 
-    # --- paging -----------------------------------------------------------------------------------
-
     def page_out(
         self, level: int, first: int, messages: Sequence[Message], expiries: Sequence[int] | None
     ) -> Handle:
-        """See `Store`."""
         if self.live and self._level(level).extents.covers(first, len(messages)):
             return JournalPage(level, first, len(messages))
         return self.pack(level, messages, expiries)
 
     def pack(self, level: int, messages: Sequence[Message], expiries: Sequence[int] | None) -> Handle:
-        """See `Store`."""
         pieces = encode_messages(level, messages, expiries)
         try:
             return self._spool.write(pieces)
         except OSError:
-            # No room on the disk, as far as the spool can tell: then the page takes memory, packed.
+            # No room on the disk for the spool: then the page takes memory, packed.
             return b"".join(pieces)
 
     def is_packed(self, handle: Handle) -> bool:
-        """See `Store`."""
         return not isinstance(handle, JournalPage)
 
     def page_in(self, handle: Handle) -> tuple[Sequence[Message], Sequence[int] | None]:
-        """See `Store`."""
         if isinstance(handle, Place | bytes):
             found = self._unpack(handle)
             self.drop_page(handle)
@@ -318,7 +298,7 @@ class ClassicStore:
         return messages, expiries
 
     def look(self, handle: Handle, ranks: Sequence[int]) -> tuple[Sequence[Message], Sequence[int] | None]:
-        """See `Store`. What of a page in the journal was decided on is not there any more."""
+        # Removed messages of a page in the journal are not read.
         if isinstance(handle, Place | bytes):
             return chosen(*self._unpack(handle), ranks)
         assert isinstance(handle, JournalPage)
@@ -330,7 +310,6 @@ class ClassicStore:
     def look_delayed(
         self, handle: Handle
     ) -> tuple[Sequence[int], Sequence[Message], Sequence[int] | None, Sequence[int]]:
-        """See `Store`."""
         assert isinstance(handle, JournalPage)
         return self._from_journal(handle)
 
@@ -342,7 +321,7 @@ class ClassicStore:
     def _from_journal(
         self, handle: JournalPage
     ) -> tuple[list[int], list[Message], Sequence[int] | None, list[int]]:
-        """What is left of a page: positions, messages, when they expire, and when delayed ones are due."""
+        # What is left of a page: positions, messages, expiries, and due times of delayed ones.
         positions: list[int] = []
         messages: list[Message] = []
         times: list[int] = []
@@ -372,12 +351,10 @@ class ClassicStore:
             ) from error
 
     def drop_page(self, handle: Handle) -> None:
-        """See `Store`."""
         if isinstance(handle, Place):
             self._spool.drop(handle)
 
     def _parts(self, number: int, extent: Extent, wanted: range) -> Iterator[_Part]:
-        """What the records of an extent have of wanted positions."""
         start, stop = max(wanted.start, extent.first), min(wanted.stop, extent.stop)
         records = self._read(number, extent)
         for at in range(max(0, bisect_right(records, start, key=_FIRST) - 1), len(records)):
@@ -390,10 +367,8 @@ class ClassicStore:
                 yield _Part(low, slice(low - first, high - first), record)
 
     def _read(self, number: int, extent: Extent) -> list[_Read]:
-        """The records of an extent, by position.
-
-        Between them stand records of others, of other levels too, and what the extent has not any more.
-        """
+        # By position. Between the records are those of others, of other levels too, and some whose messages
+        # are gone.
         key = number, extent.file, extent.offset, extent.length
         if self._last is not None and self._last[0] == key:
             return self._last[1]
@@ -407,13 +382,11 @@ class ClassicStore:
         self._last = (key, records) if extent.gone_count else None
         return records
 
-    # --- cleaning ---------------------------------------------------------------------------------
-
     def relocate(self, file: int) -> Iterator[None]:
-        """Append again what lives in a file of the journal that is to go.
+        """Append again the live records of a file that will be removed.
 
         Yields:
-            After some records each: others may run meanwhile.
+            After some records each, so that other tasks can run.
         """
         for number, level in list(self._levels.items()):
             for extent in level.extents.of_file(file):
@@ -426,7 +399,7 @@ class ClassicStore:
                 self._last = None
                 yield
             if level.extents and level.delivered >= 0:
-                # The record that says so may be in that file.
+                # The record of `delivered` may be in that file.
                 self._write_delivered(number, level)
 
     def _append_again(self, number: int, part: _Part) -> None:
@@ -440,13 +413,11 @@ class ClassicStore:
             self._append(number, part.first, part.messages(), part.expiries, part.dues, None)
             self.live -= last - first  # they were counted before
 
-    # --- after a start ----------------------------------------------------------------------------
-
     def restore(self, records: Iterable[JournalRecord]) -> None:
-        """Take in records of this queue that were found at start, in the order of the journal.
+        """Receive records of this queue at start, in the order of the journal.
 
         Raises:
-            DamagedFile: one cannot be understood.
+            DamagedFile: one cannot be decoded.
         """
         for record in records:
             try:
@@ -490,7 +461,7 @@ class ClassicStore:
                 level.soonest[bucket] = min(when, level.soonest.get(bucket, when))
 
     def backlogs(self) -> dict[int, tuple[list[Page], int]]:
-        """What was there before the restart, by level or `DELAYED`: pages in order, and the next position."""
+        """Return the recovered messages by level or `DELAYED`: pages in order, and the next position."""
         backlogs = {}
         self.live = 0
         for number, level in self._levels.items():
@@ -513,7 +484,7 @@ class ClassicStore:
 
 
 def _add_run(pages: list[Page], number: int, run: range, size: int, level: _Level) -> None:
-    """Make pages of live messages with consecutive positions, joining neighbours."""
+    # Joins neighbours.
     average = size // len(run)
     most = min(PAGE_MESSAGES_MAX, max(1, PAGE_BYTES_MAX // max(1, average)))
     start = run.start

@@ -1,7 +1,7 @@
-"""Where the entries of a group's log lie in the journal, so that the group can read them back.
+"""The places of a Raft log's entries in the journal.
 
-8 bytes an entry, and a stretch for each file and each term: a queue has hundreds of thousands of them between
-two states.
+It takes 8 bytes an entry, and a stretch for each file and each term: a queue has hundreds of thousands of
+entries between two states.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from amqp10broker.raft.entries import Kind
 
 
 class _Stretch:
-    """Entries that follow each other, in one file."""
+    """Consecutive entries in one file."""
 
     __slots__ = ("file", "first", "offsets")
 
@@ -34,14 +34,14 @@ _INDEX = itemgetter(0)
 
 
 class EntryIndex:
-    """Of one group. Entries are added in the order of their indexes, without gaps."""
+    """The index of one group. Entries are added in the order of their indexes, without gaps."""
 
     def __init__(self) -> None:
         self._stretches: list[_Stretch] = []
         self._terms: list[tuple[int, int, Kind]] = []
 
     def add(self, index: int, term: int, kind: Kind, file: int, offset: int) -> None:
-        """The entry behind the last, or the first of all."""
+        """Add the entry behind the last, or the first of all."""
         terms = self._terms
         if not terms or terms[-1][1] != term or terms[-1][2] is not kind:
             terms.append((index, term, kind))
@@ -52,7 +52,7 @@ class EntryIndex:
             self._stretches.append(_Stretch(index, file, offset))
 
     def truncate(self, first: int) -> None:
-        """Entries from this index on are not there."""
+        """Remove entries from this index on."""
         while self._stretches and self._stretches[-1].first >= first:
             self._stretches.pop()
         if self._stretches:
@@ -62,7 +62,9 @@ class EntryIndex:
             self._terms.pop()
 
     def move(self, index: int, file: int, offset: int) -> None:
-        """An entry was appended again: this one, and then those behind it, one after the other."""
+        """Change the place of an entry that was appended again: of this one, and then of those behind it in
+        order.
+        """
         at = bisect_right(self._stretches, index, key=_FIRST) - 1
         before = self._stretches[at]
         behind = before.offsets[index - before.first + 1 :]
@@ -81,12 +83,11 @@ class EntryIndex:
         self._stretches[at : at + 1] = parts
 
     def clear(self) -> None:
-        """None is there."""
         self._stretches.clear()
         self._terms.clear()
 
     def forget_until(self, index: int) -> None:
-        """Entries up to this one are not asked for any more."""
+        """Remove entries up to this one, which will not be read any more."""
         while self._stretches and self._stretches[0].end <= index + 1:
             del self._stretches[0]
         if self._stretches and self._stretches[0].first <= index:
@@ -99,24 +100,26 @@ class EntryIndex:
             del self._terms[0]
 
     def last_in(self, file: int) -> int | None:
-        """The last entry in this file and those before it; None if there is none."""
+        """Return the last entry in this file and those before it; None if there is none."""
         ends = [each.end for each in self._stretches if each.file <= file]
         return max(ends) - 1 if ends else None
 
     def kind(self, index: int) -> tuple[int, Kind]:
-        """Term and kind of an entry that is there."""
+        """Return term and kind of an entry."""
         _, term, kind = self._terms[bisect_right(self._terms, index, key=_INDEX) - 1]
         return term, kind
 
     def terms(self, behind: int) -> Iterator[tuple[int, int, Kind]]:
-        """(first index, term, kind) of each stretch of entries of one term and kind behind an index."""
+        """Iterate over (first index, term, kind) of each stretch of entries of one term and kind behind an
+        index.
+        """
         for at, (first, term, kind) in enumerate(self._terms):
             following = self._terms[at + 1][0] if at + 1 < len(self._terms) else None
             if following is None or following > behind + 1:
                 yield max(first, behind + 1), term, kind
 
     def places(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
-        """(index, file, offset) of entries that are there."""
+        """Iterate over (index, file, offset) of entries."""
         at = bisect_right(self._stretches, first, key=_FIRST) - 1
         while first <= last:
             stretch = self._stretches[at]

@@ -1,8 +1,8 @@
-"""Where the messages of one level lie in the journal: positions to places, and which of them are gone.
+"""The places of one level's messages in the journal, and which of them are gone.
 
-An extent is one record of the journal, or several with few others between them. Which of its messages
-are gone is one number with a bit for each, so that the index takes a few bytes a message even when they
-go in any order. Positions grow, so extents are in order.
+An extent is one record of the journal, or several with few others between them. Removed messages are bits of
+one number, so that the index takes a few bytes a message even when they go in any order. Positions grow, so
+extents are in order.
 """
 
 from __future__ import annotations
@@ -13,36 +13,32 @@ from operator import attrgetter
 from typing import Final, Protocol
 
 EXTENT_BYTES_MAX: Final = 256 * 1024
-"""Records are not joined beyond this: an extent is read as a whole."""
+"""Records are not joined beyond this size: an extent is read as a whole."""
 DILUTION_MAX: Final = 8
-"""Nor if more than so many bytes would have to be read for one of ours."""
+"""Records are not joined if more than so many bytes would have to be read for one of them."""
 
 _FIRST: Final = attrgetter("first")
 
 
 class Accounts(Protocol):
-    """What is told how many bytes of which file are needed (`storage.journal.Journal`)."""
+    """The counters of needed bytes by file (`storage.journal.Journal`)."""
 
     def add_live(self, file: int, length: int) -> None:
-        """Bytes are needed."""
+        """Count bytes as needed."""
 
     def add_dead(self, file: int, length: int) -> None:
-        """Bytes that were needed are not any more."""
+        """Count bytes as not needed any more."""
 
 
 class Extent:
     """Records of messages with consecutive positions.
 
     Attributes:
-        first: position of the first message.
-        count: of messages.
-        file: number of the journal's file.
-        offset: where the first record begins.
-        length: bytes to the end of the last one, with what stands between them.
-        weight: of these, what counts for its messages.
+        offset: start of the first record.
+        length: bytes to the end of the last one, with other records between.
+        weight: of these, the bytes that count for its messages.
         size: bytes of the messages' contents.
-        gone: has a 1 for each message that is gone, the first one's lowest.
-        gone_count: how many.
+        gone: bit n is set if message n is gone.
     """
 
     __slots__ = ("count", "file", "first", "gone", "gone_count", "length", "offset", "size", "weight")
@@ -69,7 +65,7 @@ class Extent:
         return self.weight * self.gone_count // self.count
 
     def cut(self, at: int) -> Extent:
-        """Leave what is before a position inside of it; the rest as an extent of its own."""
+        """Cut the extent before a position in it, and return the rest."""
         before = at - self.first
         rest = Extent(at, self.count - before, self.file, self.offset, self.length, 0)
         rest.weight = self.weight * rest.count // self.count
@@ -84,7 +80,7 @@ class Extent:
         return rest
 
     def live_runs(self) -> Iterator[range]:
-        """Positions that are not gone."""
+        """Iterate over runs of positions that are not gone."""
         if not self.gone_count:
             yield range(self.first, self.stop)
             return
@@ -94,7 +90,7 @@ class Extent:
             skip = (live & -live).bit_length() - 1
             live >>= skip
             at += skip
-            # Of a run of ones, the lowest zero is where it ends.
+            # Of a run of ones, the lowest zero is its end.
             length = (~live & (live + 1)).bit_length() - 1
             yield range(at, at + length)
             live >>= length
@@ -102,7 +98,7 @@ class Extent:
 
 
 class Extents:
-    """The extents of one level, and their files' accounts.
+    """The extents of one level, and their files' counters.
 
     Attributes:
         files: file -> extents in it that still hold a message.
@@ -117,15 +113,13 @@ class Extents:
         self.files: dict[int, int] = {}
 
     def __bool__(self) -> bool:
-        """Whether a message is there."""
         return bool(self.files)
 
     def __iter__(self) -> Iterator[Extent]:
-        """Those with a message that is not gone."""
         return (each for each in self._extents[self._start :] if each.gone_count < each.count)
 
     def add(self, first: int, count: int, file: int, offset: int, length: int, size: int) -> None:
-        """A record holds messages from now on; older copies of them do not count any more."""
+        """Add a record of messages, which replaces older copies of them."""
         extents = self._extents
         self._accounts.add_live(file, length)
         last = extents[-1] if extents else None
@@ -149,7 +143,7 @@ class Extents:
         self.files[file] = self.files.get(file, 0) + 1
 
     def _make_place(self, start: int, stop: int) -> int:
-        """Take these positions out of the extents that have them; where one with them belongs."""
+        # Returns where an extent with these positions belongs.
         extents = self._extents
         low = bisect_right(extents, start, lo=self._start, key=_FIRST)
         if low > self._start and extents[low - 1].stop > start:
@@ -174,7 +168,7 @@ class Extents:
         was_live = extent.gone_count < extent.count
         rest = extent.cut(at)
         self._extents.insert(index + 1, rest)
-        # Rounding must not change what the file is said to need. If all is gone, so may the file be.
+        # Rounding must not change the needed bytes of the file. If all is gone, so may the file be.
         rounded = extent.gone_bytes + rest.gone_bytes - bytes_before
         if rounded:
             self._accounts.add_dead(extent.file, rounded)
@@ -183,15 +177,7 @@ class Extents:
             self.files[extent.file] += parts - 1
 
     def remove(self, start: int, stop: int) -> int:
-        """Messages are gone.
-
-        Args:
-            start: the first position.
-            stop: the position behind the last one.
-
-        Returns:
-            How many were there.
-        """
+        """Remove messages from `start` up to, and not including, `stop`; return how many were present."""
         extents = self._extents
         found = 0
         at = max(self._start, bisect_right(extents, start, lo=self._start, key=_FIRST) - 1)
@@ -242,7 +228,7 @@ class Extents:
             self._start = 0
 
     def covers(self, first: int, count: int) -> bool:
-        """Whether all of these messages are here."""
+        """Return whether all of these messages are present."""
         at = first
         for extent in self.overlapping(first, first + count):
             if extent.first > at or extent.gone_count:
@@ -251,7 +237,7 @@ class Extents:
         return at >= first + count
 
     def overlapping(self, start: int, stop: int) -> Iterator[Extent]:
-        """The extents of these positions, in order."""
+        """Iterate over the extents of these positions, in order."""
         extents = self._extents
         at = max(self._start, bisect_right(extents, start, lo=self._start, key=_FIRST) - 1)
         while at < len(extents) and extents[at].first < stop:
@@ -260,11 +246,9 @@ class Extents:
             at += 1
 
     def of_file(self, file: int) -> list[Extent]:
-        """The extents of one file."""
         return [each for each in self if each.file == file] if file in self.files else []
 
     def clear(self) -> None:
-        """All messages are gone."""
         for extent in self:
             self._accounts.add_dead(extent.file, extent.weight - extent.gone_bytes)
         self._extents.clear()

@@ -1,4 +1,4 @@
-"""The journal, as far as stores use it: its records, and what is appended to it and needed of it."""
+"""The interface of the journal for stores."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class JournalRecord(Protocol):
 
     @property
     def kind(self) -> int:
-        """See `records`, and of quorum queues `quorum_records`; index and payload likewise."""
+        """As in `records`, and of quorum queues `quorum_records`; so are index and payload."""
 
     @property
     def index(self) -> int: ...
@@ -34,11 +34,11 @@ class JournalRecord(Protocol):
 
     @property
     def offset(self) -> int:
-        """Where in it."""
+        """Offset in the file."""
 
     @property
     def length(self) -> int:
-        """How many bytes of it."""
+        """Bytes in the file."""
 
 
 class RecordLog(Accounts, Protocol):
@@ -47,10 +47,10 @@ class RecordLog(Accounts, Protocol):
     def append(
         self, group: int, kind: int, index: int, payload: Sequence[bytes], *, term: int = 0
     ) -> tuple[int, int, int]:
-        """Collect a record: ticket, file, offset."""
+        """Collect a record, and return ticket, file and offset."""
 
     def read(self, file: int, offset: int) -> bytes:
-        """The payload of a record."""
+        """Return the payload of a record."""
 
     def read_run(self, file: int, offset: int, length: int) -> Sequence[JournalRecord]:
-        """Consecutive records."""
+        """Return consecutive records."""

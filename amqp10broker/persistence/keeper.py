@@ -1,13 +1,13 @@
-"""How a queue keeps what it decides, and when it may tell of it: a `Keeper`, which here keeps nothing.
+"""The base class of queues' durability backends, which stores nothing itself.
 
-The queue's task (`tasks.queue_task`) asks it, in this order, once a wake::
+The queue's task (`tasks.queue_task`) calls it in this order, once a step::
 
     admission   which publishes there is room for
-    carry_out   have the machine carry commands out
-    keep        have what was decided written, and see what is durable
-    tell        hand over what may be told by now
+    carry_out   let the machine apply commands
+    keep        write what was decided, and see what is durable
+    tell        send effects that may be sent by now
 
-Nothing here waits: what must be waited for calls `wake`, and the next wake goes on with it.
+No method waits: a completed operation calls `wake`, and the next step goes on with it.
 """
 
 from __future__ import annotations
@@ -25,40 +25,40 @@ MachineT = TypeVar("MachineT", bound=QueueMachine)
 
 
 class Commits(Room, Protocol):
-    """The node's journal, for those who have records in it, and when these are durable."""
+    """The node's journal, and notifications of its durability."""
 
     def when_durable(self, ticket: int, callback: Callable[[], None]) -> None:
-        """Have a function called when a ticket is durable; never, if storage fails."""
+        """Call a function when a ticket is durable; never, if storage fails."""
 
     def write_early(self) -> int:
-        """Have what was appended written, as far as that can be done now: the ticket up to which it is.
+        """Write appended records as far as possible now, and return the ticket up to which they are written.
 
-        Call `write_soon` too, or it stays unsynced until somebody asks for more.
+        `write_soon` must be called too, or they stay unsynced until the next request.
 
         Raises:
             StorageError: the journal cannot be written.
         """
 
     def write_soon(self) -> None:
-        """Something was appended for which nobody waits: it is synced soon."""
+        """Request a sync soon, for records for which no client waits."""
 
     def forget(self, group: int) -> None:
-        """A queue is gone."""
+        """Forget a queue that is gone."""
 
     def abandoned(self, group: int) -> None:
-        """A queue failed, and its records are for the next start: until then nothing is cleaned."""
+        """Leave a failed queue's records to the next start: until then nothing is cleaned."""
 
     def progress(self, *, busy: bool, waits: bool) -> Progress:
-        """What keeps a queue from getting on.
+        """Return the reasons that keep a queue from going on.
 
         Args:
-            busy: it has letters that it has not come to.
+            busy: it has commands that it has not applied yet.
             waits: it waits for something to be durable.
         """
 
 
 class HandOver(Protocol):
-    """Gives what was decided to whom it concerns."""
+    """Sends the results of a queue's step."""
 
     def __call__(
         self,
@@ -68,28 +68,27 @@ class HandOver(Protocol):
         *,
         index: int = 0,
     ) -> None:
-        """Answers, messages to be handed on at most once, and those to be forwarded at least once.
+        """Send effects and dead letters.
 
         Args:
-            effects: the answers.
-            dead_letters: at most once.
-            dead: at least once.
-            index: of the log's entry that did all this; 0: there is no log.
+            dead_letters: to be sent at most once.
+            dead: to be sent at least once.
+            index: of the log's entry that caused all this; 0: there is no log.
         """
 
 
 class Keeper(Generic[MachineT]):
-    """Keeps nothing: what was decided is told at once.
+    """A backend without storage: effects are sent at once.
 
     Attributes:
-        by_log: what is asked is carried out when a log says so, in `keep`; until then it is the keeper's.
+        by_log: commands are applied in `keep`, in the order of a log; until then the backend holds them.
         queue: the machine.
-        admission: what waits for room on the disk.
-        kept: what the queue has is there after a restart.
-        recovered: it has what it had before the start, and may decide.
-        due_ms: when `keep` is to be called without a letter; None: it need not.
-        wake: has `keep` and `tell` called soon, though there may be no letter.
-        hand_over: tells.
+        admission: commands that wait for room on the disk.
+        kept: the queue's messages survive a restart.
+        recovered: the queue has its former state, and may apply commands.
+        due_ms: when `keep` must be called without a command; None: not needed.
+        wake: requests a step although there may be no command.
+        hand_over: sends effects.
     """
 
     __slots__ = ("admission", "due_ms", "hand_over", "kept", "queue", "recovered", "wake")
@@ -99,11 +98,10 @@ class Keeper(Generic[MachineT]):
     hand_over: HandOver
 
     def __init__(self, queue: MachineT, commits: Commits | None = None) -> None:
-        """Keep for a queue.
+        """Create the backend of a new queue, or of one to be recovered.
 
         Args:
-            queue: new, or to be recovered.
-            commits: has the journal, if it is kept there.
+            commits: the journal, if the queue is stored there.
         """
         self.queue = queue
         self.admission = Admission(commits, lambda: self.wake())
@@ -113,38 +111,34 @@ class Keeper(Generic[MachineT]):
 
     @property
     def busy(self) -> bool:
-        """Whether something was decided that has not been told."""
+        """Whether there are effects that have not been sent."""
         return False
 
     def deadline(self) -> int | None:
-        """When time is to pass for the queue, in ms (see `QueueMachine.deadline`)."""
+        """Return when time has to pass for the queue, in ms (`QueueMachine.deadline`)."""
         due_ms: int | None = self.queue.deadline()
         return due_ms
 
     @property
     def tells(self) -> bool:
-        """What is decided here is told here: it is not another node's business."""
+        """Whether effects are sent by this node, and not by another one."""
         return True
 
     @property
     def shared(self) -> bool:
-        """Others have the queue too, and go on with it if this one cannot."""
+        """Whether other nodes have the queue too, and go on with it if this one cannot."""
         return False
 
     def carried_out(self, commands: list[Command]) -> Sequence[Command]:
-        """What was carried out in this wake.
-
-        Args:
-            commands: what it was given.
-        """
+        """Return the commands that were applied in this step, of those that it was given."""
         return commands
 
     def unheard(self) -> list[Command]:
-        """What was asked and is not carried out: whoever asks for it answers it from now on."""
+        """Return commands that were not applied; the caller has to answer them."""
         return []
 
     def recover(self, now_ms: int) -> Iterator[int]:
-        """Begin with what was there before the start, when the journal has been read: bytes read, in steps.
+        """Recover the former state, when the journal has been read; yields bytes read, in steps.
 
         Raises:
             StorageError: it is damaged, or cannot be read; the broker must stop.
@@ -152,31 +146,29 @@ class Keeper(Generic[MachineT]):
         return iter(())
 
     def go_on(self) -> None:
-        """Begin with what the journal has for a queue with files of its own, when both have been read."""
+        """Apply what the journal has for a queue with files of its own, when both have been read."""
 
     def carry_out(self, commands: list[Command], now_ms: int) -> None:
-        """Have commands carried out."""
+        """Let the machine apply commands."""
         apply = self.queue.apply
         for command in commands:
             apply(command, now_ms)
 
-    # --- parts of commits over several queues (`service.commits`)
-
     @property
     def transacts(self) -> bool:
-        """Whether the queue may have a part in a commit."""
+        """Whether the queue may take part in a commit over several queues."""
         return True
 
     @property
     def starting(self) -> bool:
-        """Whether it takes no part because it has to get ready, which it tells in a wake."""
+        """Whether it cannot take part yet; the end of this is followed by a step."""
         return False
 
     def hasten(self) -> None:
-        """Carry out what was asked and would be carried out later, so that a commit comes behind it."""
+        """Apply pending commands now, so that a commit comes behind them."""
 
     def takes_part(self, size: int) -> bool:
-        """Whether the next commit can be carried out and kept.
+        """Return whether the next commit can be applied and stored.
 
         Args:
             size: about its bytes here.
@@ -184,49 +176,50 @@ class Keeper(Generic[MachineT]):
         return not self.admission.holds
 
     def carry_out_part(self, commands: list[Command], now_ms: int) -> None:
-        """Carry out the queue's part of a commit, and have it kept, both now: the journal makes it one with
-        the other queues' parts."""
+        """Apply and store the queue's part of a commit at once: the journal joins it with the other queues'
+        parts.
+        """
         self.carry_out(commands, now_ms)
         self.keep(now_ms)
 
     def delete(self) -> None:
-        """The queue is gone: nothing of it need be kept. Perhaps again."""
+        """Remove everything that is stored of a deleted queue; idempotent."""
 
     def keep(self, now_ms: int) -> None:
-        """Have what was decided written, and look what is durable."""
+        """Write what was decided, and check what is durable."""
 
     def tell(self) -> None:
-        """Hand over what may be told."""
+        """Send the effects that may be sent."""
         queue = self.queue
         self.hand_over(queue.take_effects(), queue.take_dead_letters())
 
     def close(self) -> None:
-        """The task ends, for whatever reason."""
+        """Release resources when the task ends."""
 
     def end(self) -> None:
-        """The queue is gone, or stays down: it has no task any more."""
+        """Release resources of a queue that is gone, or stays down, and has no task any more."""
 
     def outlook(self) -> Outlook:
-        """What the queue can tell somebody who waits for it."""
+        """Return the state of waiting messages and consumers."""
         return self.admission.told(self.queue.outlook())
 
     def progress(self, *, busy: bool) -> Progress:
-        """What keeps the queue from getting on.
+        """Return the reasons that keep the queue from going on.
 
         Args:
-            busy: it has letters that it has not come to.
+            busy: it has commands that it has not applied yet.
         """
         return Progress(busy)
 
     def storage_failed(self) -> None:
-        """Nothing can be kept any more: publishers whose messages are not safe hear so."""
+        """Refuse publishes that are not safe, since storage has failed."""
 
     def abandon(self) -> None:
-        """The machine cannot be trusted, and the queue stays down: what is kept is for the next start."""
+        """Give up the machine after a fault; the queue stays down, and its records are for the next start."""
 
     def begin_again(self) -> None:
-        """The machine cannot be trusted: go on with another, that `recover` fills.
+        """Replace the machine after a fault by another, which `recover` fills.
 
-        Asked only of kinds that begin again after a fault (`tasks.queues.AFTER_FAULT`).
+        Used only for kinds of `tasks.queues.AFTER_FAULT`.
         """
         raise NotImplementedError

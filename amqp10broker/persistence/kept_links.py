@@ -1,17 +1,17 @@
-"""Links of AMQP 1.0 that survive a restart, in the journal: termini, and what is unsettled of publishers.
+"""Durable AMQP 1.0 links in the journal: their termini, and the unsettled deliveries of publishers.
 
 =============  ===============  ==================================================================
 kind           index            payload
 =============  ===============  ==================================================================
-`LINK`         number of link   what the service says of it, in place of what it said before
+`LINK`         number of link   document of the service, which replaces the one before
 `TAKEN`        number of link   delivery-tags of deliveries that queues have, each behind a u8 with its
                                 length; they are in one group with the queues' records of the messages
 `SETTLED`      number of link   tags likewise: forgotten
 `ENDED`        number of link   nothing
 =============  ===============  ==================================================================
 
-All are of the group `GROUP`, which is no queue's: queues have numbers from 1. What is in memory is all that
-lives, so a record is never read again: what lives of an old file is appended anew from here.
+The group is `GROUP`, which is not a queue's: queues have numbers from 1. All live data are in memory, so a
+record is never read again: cleaning appends live data of an old file from memory.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ENDED: Final = 4
 
 
 class _Record:
-    """One in the journal: needed until the last of its entries is not."""
+    """A record in the journal, needed until the last of its entries is not."""
 
     __slots__ = ("entries", "file", "length")
 
@@ -41,7 +41,7 @@ class _Record:
 
 
 class _Link:
-    """What lives of one link; `document` is None until its record was read."""
+    """The live data of one link; `document` is None until its record was read."""
 
     __slots__ = ("document", "record", "tags")
 
@@ -52,48 +52,37 @@ class _Link:
 
 
 class KeptLinksInJournal:
-    """See the module.
-
-    Attributes:
-        group: its records'.
-    """
+    """The durable links of a node."""
 
     def __init__(self, log: RecordLog, write_soon: Callable[[], None]) -> None:
-        """Begin without any.
+        """Create an empty store.
 
         Args:
-            log: the journal; it need not be recovered yet.
-            write_soon: called when something was appended that nobody waits for.
+            log: the journal, which need not be recovered yet.
+            write_soon: called after records for which no client waits.
         """
         self.group = GROUP
         self._log = log
         self._write_soon = write_soon
         self._links: dict[int, _Link] = {}
 
-    # --- what the service has kept --------------------------------------------------------------
-
     def put(self, number: int, document: bytes) -> None:
-        """Keep a link, or what is said of it now.
-
-        Args:
-            number: of the link.
-            document: what the service wants back.
-        """
+        """Store or replace the document of a link."""
         self._put(number, document, self._append(LINK, number, document, 1))
         self._write_soon()
 
     def take(self, number: int, tags: Sequence[bytes]) -> None:
-        """Queues have these deliveries of a link; call it within the group of their records.
+        """Record deliveries of a link that queues have accepted; to be called within the group of their
+        records.
 
         Args:
-            number: of the link.
-            tags: of up to 255 octets; such as are there already are those of new deliveries.
+            tags: of up to 255 octets; present ones are replaced by the new deliveries.
         """
         if tags:
             self._take(number, tags, self._append(TAKEN, number, _packed(tags), len(tags)))
 
     def settle(self, number: int, tags: Iterable[bytes]) -> None:
-        """Deliveries of a link are forgotten; those that are not kept are passed over."""
+        """Forget deliveries of a link; unknown ones are ignored."""
         link = self._links.get(number)
         there = [] if link is None else [tag for tag in tags if tag in link.tags]
         if there:
@@ -102,21 +91,19 @@ class KeptLinksInJournal:
             self._write_soon()
 
     def end(self, number: int) -> None:
-        """A link is over, if it is kept."""
+        """Remove a link, if it is stored."""
         if number in self._links:
             self._log.append(GROUP, ENDED, number, ())
             self._end(number)
             self._write_soon()
 
     def found(self) -> Iterator[tuple[int, bytes, Sequence[bytes]]]:
-        """When all was read: number, document and tags of each link."""
+        """Iterate over number, document and tags of each link, when all records were read."""
         for number, link in list(self._links.items()):
             if link.document is None:
-                self.end(number)  # or who gets its number would have its deliveries
+                self.end(number)  # or the next link of this number would have its deliveries
             else:
                 yield number, link.document, list(link.tags)
-
-    # --- its records ----------------------------------------------------------------------------
 
     def _append(self, kind: int, number: int, payload: bytes, entries: int) -> _Record:
         _, file, _ = self._log.append(GROUP, kind, number, [payload])
@@ -160,13 +147,11 @@ class KeptLinksInJournal:
         if not record.entries:
             self._log.add_dead(record.file, record.length)
 
-    # --- of the journal (`tasks.journal_task.Kept`)
-
     def restore(self, records: Sequence[JournalRecord]) -> None:
-        """Take in records found at start.
+        """Receive records found at start.
 
         Raises:
-            DamagedFile: one cannot be understood.
+            DamagedFile: one cannot be decoded.
         """
         for record in records:
             number, payload = record.index, bytes(record.payload)
@@ -187,7 +172,7 @@ class KeptLinksInJournal:
                 )
 
     def relocate(self, file: int) -> Iterator[None]:
-        """Append again what lives in a file."""
+        """Append again the live records of a file."""
         for number in list(self._links):
             link = self._links.get(number)
             if link is None:
@@ -197,7 +182,7 @@ class KeptLinksInJournal:
                 yield
             tags = [tag for tag, record in link.tags.items() if record.file <= file]
             if tags and self._links.get(number) is link:
-                # In their order: those that are newer, and elsewhere, come behind them again.
+                # In this order: newer records in other files come behind them again.
                 self.take(number, tags)
                 yield
 

@@ -1,8 +1,8 @@
-"""Publishes that come to a quorum queue in letters of nodes, while the disk of its leader is full.
+"""Publishes from other nodes to a quorum queue while the disk of its leader is full.
 
-A lane's letters are carried out in order, or not at all (`Letters`). So the leader does not hold publishes
-back itself, with all that comes behind them: it drops the letters that have any, and what follows of that
-lane, and has the node keep its publishes and send the rest again (docs/adr/0059).
+The commands of a node are applied in order, or not at all (`Letters`). So the leader does not hold publishes
+back itself, with all commands behind them: it drops batches with publishes, and what follows from that node,
+and has the node hold its publishes back and send the rest again.
 """
 
 from __future__ import annotations
@@ -17,31 +17,28 @@ from amqp10broker.queues.quorum.commands import Letters, QuorumCommand
 
 
 class LaneAdmission(Admission):
-    """Of a queue with members on several nodes.
+    """The admission of a queue with members on several nodes.
 
     Attributes:
-        on_refused: told which lane's letters were dropped, and from which on: node, incarnation, number.
+        on_refused: called with node, incarnation and number from which on commands were dropped.
         on_room: called when there is room after that.
     """
 
     __slots__ = ("_dropped", "_refuses", "on_refused", "on_room")
 
     def __init__(self, room: Room | None, wake: Callable[[], None]) -> None:
-        """See `Admission`."""
         super().__init__(room, wake)
         self.on_refused: Callable[[int, int, int], None] = lambda node, incarnation, first: None
         self.on_room: Callable[[], None] = lambda: None
         self._refuses = False
-        # Node and incarnation -> number of the letter with which its lane is to go on.
+        # Node and incarnation -> number of the batch with which it has to go on.
         self._dropped: dict[tuple[int, int], int] = {}
 
     @property
     def holds(self) -> bool:
-        """See `Admission`."""
         return self._refuses or super().holds
 
     def admitted(self, commands: list[Command], now_ms: int) -> list[Command]:
-        """See `Admission`."""
         room = self._room
         posted = cast("list[QuorumCommand]", commands)
         if room is None or not room.journal.reserves or not any(type(each) is Letters for each in posted):
@@ -76,7 +73,7 @@ class LaneAdmission(Admission):
             self.on_room()
 
     def follow(self) -> None:
-        """The member does not lead: the lanes go on with another one."""
+        """Forget dropped batches, since another member leads now."""
         self._dropped.clear()
         if self._refuses:
             self._refuses = False
@@ -84,7 +81,6 @@ class LaneAdmission(Admission):
                 self._room.journal.withdraw()
 
     def take(self) -> list[Publish]:
-        """See `Admission`."""
         self.follow()
         return super().take()
 

@@ -1,7 +1,7 @@
-"""The messages of a durable quorum queue: in pages to be read, in the journal to be there again.
+"""The messages of a durable quorum queue, in pages for reading and in the journal for recovery.
 
-A queue puts and drops messages while it carries out an entry, whose record says where they are. So what
-happens meanwhile is noted, and worked off then (`placed`).
+A queue adds and removes messages while it applies an entry, whose record holds them. So these changes are
+collected, and applied to the index of the journal then (`placed`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from amqp10broker.queues.quorum.bodies import Packs, PagedBodies, ranges_of
 from amqp10broker.queues.quorum.command_codec import Place
 
 RELOCATED_MAX: Final = 1024
-"""Messages of one record that cleaning appends."""
+"""Messages in one record of cleaning."""
 
 
 class _Put(NamedTuple):
@@ -24,11 +24,11 @@ class _Put(NamedTuple):
 
 
 class JournalBodies:
-    """A `queues.quorum.bodies.BodyStore` that knows which files of the journal its messages are in.
+    """A `queues.quorum.bodies.BodyStore` with the places of its messages in the journal.
 
     Attributes:
-        recovering: the past is repeated. Messages may be missing, for the record that has them now
-            comes later in the journal.
+        recovering: entries are applied again. Messages may be missing, since their present record comes later
+            in the journal.
     """
 
     def __init__(self, accounts: Accounts, packs: Packs | None = None) -> None:
@@ -38,25 +38,21 @@ class JournalBodies:
         self._noted: list[_Put | Sequence[int]] = []
         self._readers = 0
         self._dropped: set[int] = set()
-        """To be forgotten when nobody reads any more."""
+        """To be forgotten when no reader is left."""
         self._abandoned = False
-        # What was put again while the past is repeated, and no record read so far has.
+        # Messages put again during recovery that no record read so far contains.
         self._unplaced: set[int] = set()
-        # Extents join what follows each other; here that is what was put one after the other.
+        # Extents join consecutive indexes; here the messages that were put one after the other.
         self._end = 0
 
     def __len__(self) -> int:
         return len(self._messages)
 
-    # --- what the queue asks ------------------------------------------------------------------------
-
     def put(self, first: int, messages: Sequence[Message]) -> None:
-        """See `BodyStore`."""
         self._messages.put(first, messages)
         self._noted.append(_Put(first, len(messages)))
 
     def put_again(self, index: int, message: Message) -> None:
-        """See `BodyStore`."""
         if index in self._dropped:
             self._dropped.discard(index)
             self._messages.drop([index])
@@ -68,11 +64,9 @@ class JournalBodies:
             self._unplaced.add(index)
 
     def fetch(self, indexes: Sequence[int]) -> list[Message]:
-        """See `BodyStore`."""
         return self._messages.fetch(indexes)
 
     def drop(self, indexes: Sequence[int]) -> None:
-        """See `BodyStore`."""
         if self.recovering:
             indexes = [index for index in indexes if index in self._messages]
         if self._readers:
@@ -82,10 +76,8 @@ class JournalBodies:
         self._noted.append(indexes)
 
     def renumber(self, indexes: Sequence[int], first: int) -> None:
-        """See `BodyStore`. Only commands of old journals do so.
-
-        A record behind them has the messages under their new numbers, if it was written whole.
-        """
+        # Only commands of old journals renumber. A record behind them has the messages under their new
+        # numbers, if it was written whole.
         assert self.recovering
         for index, new in zip(indexes, range(first, first + len(indexes)), strict=True):
             if index in self._messages:
@@ -94,7 +86,6 @@ class JournalBodies:
         self.drop(indexes)
 
     def clear(self) -> None:
-        """See `BodyStore`."""
         self._messages.clear()
         self._dropped.clear()
         self._noted.clear()
@@ -102,7 +93,8 @@ class JournalBodies:
             self._extents.clear()
 
     def read_all(self, indexes: Sequence[int], size: int) -> Iterator[tuple[int, list[Message]]]:
-        """Runs of messages as they are now, also if they are dropped meanwhile, until `read_done`.
+        """Iterate over runs of messages as they are now, even if they are dropped meanwhile, until
+        `read_done`.
 
         Args:
             indexes: sorted.
@@ -128,32 +120,29 @@ class JournalBodies:
             yield first, run
 
     def read_done(self) -> None:
-        """One of those who read does so no more."""
+        """End one `read_all`."""
         self._readers -= 1
         if not self._readers and self._dropped:
             self._messages.drop(sorted(self._dropped))
             self._dropped.clear()
 
     def abandon(self) -> None:
-        """Whatever is dropped from now on, the journal is to keep, until all is deleted."""
+        """Leave dropped messages in the journal from now on, until `delete`."""
         self._abandoned = True
 
     def delete(self) -> None:
-        """Nobody wants them any more, nor the journal."""
+        """Remove all messages, from the journal too."""
         self._abandoned = False
         self.clear()
 
-    # --- where they are -----------------------------------------------------------------------------
-
     def placed(self, file: int, places: Sequence[Place]) -> list[tuple[int, int]]:
-        """An entry has been carried out, whose record is in this file: work off what was noted.
+        """Apply collected changes after an entry, whose record is in this file.
 
         Args:
-            file: of the journal.
-            places: of all messages of the entry, also of those that the queue did not take.
+            places: of all messages of the entry, also of those that the queue did not accept.
 
         Returns:
-            Runs (first, end) of messages that were put again, which no record has: append them.
+            Runs (first, end) of messages that were put again and are in no record: append them.
         """
         place_of = {place.first: place for place in places}
         unplaced: dict[int, None] = {}
@@ -171,12 +160,11 @@ class JournalBodies:
         return ranges_of(sorted(unplaced))
 
     def relocated(self, file: int, places: Sequence[Place]) -> None:
-        """These messages are in this file from now on."""
         for place in places:
             self._place(file, place.first, place.messages, place.length)
 
     def found(self, file: int, place: Place, messages: Sequence[Message]) -> None:
-        """A record of the journal that is read has these messages.
+        """Add messages of a record that is read from the journal.
 
         The latest record of an index counts: a settled delivery that was given back may have another head.
         """
@@ -192,27 +180,27 @@ class JournalBodies:
         self._end += length
 
     def in_file(self, file: int) -> Iterator[tuple[int, int]]:
-        """Runs (first, end) of at most `RELOCATED_MAX` messages of a file, until it has none.
+        """Iterate over runs (first, end) of at most `RELOCATED_MAX` messages of a file, until it has none.
 
-        The caller has relocated each before it asks for the next.
+        The caller must relocate each run before the next.
         """
         while not self._abandoned and (extents := self._extents.of_file(file)):
             run = next(extents[0].live_runs())
             yield run.start, min(run.stop, run.start + RELOCATED_MAX)
 
     def unplaced(self) -> list[tuple[int, int]]:
-        """Runs (first, end) of messages that recovery found in no record of their own: append them."""
+        """Return runs (first, end) of messages that recovery found in no record of their own: append them."""
         runs = ranges_of(sorted(index for index in self._unplaced if index in self._messages))
         self._unplaced.clear()
         return runs
 
     def forget_from(self, index: int) -> None:
-        """What records say of this index and those behind was never carried out: they are given anew."""
+        """Remove messages from an index on: their entries were never applied, and indexes are reused."""
         self._messages.drop([each for each in self._messages.indexes() if each >= index])
         self._extents.remove(index, 1 << 64)
 
     def keep_only(self, indexes: Sequence[int]) -> list[int]:
-        """Recovery is over: forget everything else. Returns those that are missing."""
+        """End recovery, remove all other messages, and return the indexes of missing ones."""
         self.recovering = False
         self._noted.clear()
         wanted, there = sorted(indexes), self._messages.indexes()

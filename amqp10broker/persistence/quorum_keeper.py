@@ -1,11 +1,9 @@
-"""How a quorum queue keeps what it decides: in memory, or by the log of a Raft group.
+"""Durability backends of quorum queues: in memory, or the log of a Raft group.
 
-Without a data folder effects are told at once. With one, the commands of a wake are proposed to the group as
-one entry; when it is committed, which for a group of one means durable, it is carried out, and what it did is
-told at once. The next wakes are proposed meanwhile. So everybody who was told something may rely on it.
-
-Who leads carries out with effects, who follows without: nothing is told, and nothing counted. Nobody waits
-for that, so a follower carries out a few entries at a time, with one wake (docs/adr/0057).
+Without a data folder effects are sent at once. With one, the commands of a step are proposed to the group as
+one entry, which is applied when it is committed (for a group of one: durable), and its effects are sent then.
+Further entries are proposed meanwhile. A leader applies with effects; a follower applies without effects or
+counters, a few entries at a time, since no client waits for it.
 """
 
 from __future__ import annotations
@@ -42,35 +40,38 @@ from amqp10broker.raft.errors import Full, NotLeader, NotReady
 from amqp10broker.raft.ready import Status
 
 APPLIED_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Of entries that are applied in one wake: a member that catches up with many lets others run between."""
+"""Size of entries that are applied in one step: a member that catches up with many lets other tasks run
+between.
+"""
 
 LATE_ENTRIES: Final = 16
 LATE_BYTES: Final = 4096
-"""Committed entries, and bytes of them, that a follower leaves to be carried out together. More would hold up
-what comes meanwhile."""
+"""Number, and bytes, of committed entries that a follower accumulates before it applies them. More would
+delay other work.
+"""
 
 RETRY_MS: Final = 100
-"""After which what a leader could not propose is tried again, if nothing happens before."""
+"""Interval after which a leader tries again what it could not propose."""
 
 
 _WITH_COPIES: Final = frozenset((GiveBack, Unsubscribe))
-"""Commands that may have messages with them which are here."""
+"""Commands that may contain messages of which there is a copy here."""
 
 
 def _is_farewell(command: Command) -> bool:
-    """The catalog has forgotten the queue."""
+    # The catalog has forgotten the queue.
     return isinstance(command, Delete) and command.request is None
 
 
 def _selects(command: QuorumCommand) -> bool:
-    """Whether somebody wants some messages only: that is in no entry of machine version 1."""
+    # Machine version 1 has no consumers that select.
     if type(command) is Letters:
         return any(map(_selects, command.commands))
     return type(command) is Subscribe and not command.browse and encoded(command.filters) is not None
 
 
 def _published(commands: Sequence[QuorumCommand]) -> int:
-    """How many messages are published by them, those of letters of nodes among them."""
+    # Includes those in batches of remote nodes.
     count = 0
     for command in commands:
         if type(command) is Letters:
@@ -81,17 +82,17 @@ def _published(commands: Sequence[QuorumCommand]) -> int:
 
 
 def _nobody(leads: bool) -> None:
-    """Nobody wants to know."""
+    """The initial value of a callback."""
 
 
 class States(Protocol):
-    """States of groups on their way to other nodes (`replication.snapshots.Snapshots`)."""
+    """Snapshots on their way to other nodes (`replication.snapshots.Snapshots`)."""
 
     def begin(self, group: int, to: int) -> None:
-        """A member needs the state of a group that is led here."""
+        """Send the state to a member of a group that is led here."""
 
     def stop(self, group: int) -> None:
-        """The group is not led here any more."""
+        """Stop sending, since the group is not led here any more."""
 
 
 class GroupMember(Protocol):
@@ -105,29 +106,29 @@ class GroupMember(Protocol):
 
     @property
     def alone(self) -> bool:
-        """It is all of its group."""
+        """Whether it is the whole group."""
 
     def propose(self, payloads: Sequence[bytes]) -> int:
-        """Append entries; the index of the first."""
+        """Append entries, and return the index of the first."""
 
     def has_room(self, size: int) -> bool:
-        """Whether `propose` would append an entry of so many bytes now."""
+        """Return whether `propose` would accept an entry of so many bytes now."""
 
     def campaign(self) -> None:
-        """Stand for election."""
+        """Start an election."""
 
     def advance(self) -> None:
-        """Have done what is to be done."""
+        """Process outstanding work of the group."""
 
     def later(self, callback: Callable[[], None]) -> None:
-        """Have something called that can wait."""
+        """Call a function when there is nothing more urgent."""
 
     def stop(self) -> None:
-        """It takes no part any more."""
+        """Leave the group's communication."""
 
 
 class Told(NamedTuple):
-    """What one entry has to tell."""
+    """The effects of one entry."""
 
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs
     effects: dict[PeerId, list[Effect]]
@@ -136,12 +137,11 @@ class Told(NamedTuple):
 
 
 class QuorumInMemory(Keeper[QuorumQueue]):
-    """Keeps nothing."""
+    """The backend without storage."""
 
     __slots__ = ()
 
     def carry_out(self, commands: list[Command], now_ms: int) -> None:
-        """See `Keeper`."""
         if commands:
             if self.queue.browsers.by_ref or Subscribe in map(type, commands):
                 commands = self.queue.browsers.marked(commands)  # type: ignore[assignment]
@@ -157,21 +157,19 @@ class QuorumInMemory(Keeper[QuorumQueue]):
             self.queue.apply(command, now_ms)
 
     def keep(self, now_ms: int) -> None:
-        """See `Keeper`: look for consumers that select."""
         selected = self.queue.look(self.queue.browsers.scan_max)
         if selected is not None:
             self.queue.apply(selected, now_ms)
         self._show_on()
-        # There may be more, when others have had their turn.
+        # There may be more, when other queues have been served.
         self.due_ms = None if selected is None else now_ms
 
     def _show_on(self) -> None:
-        """Show browsers more, and go on with that when others have had their turn: no time passes with it."""
+        # No time passes with it.
         if self.queue.show_on():
             self.wake()
 
     def tell(self) -> None:
-        """See `Keeper`."""
         told = self._take(0)
         self.hand_over(told.effects, told.dead_letters, told.dead)
 
@@ -182,14 +180,14 @@ class QuorumInMemory(Keeper[QuorumQueue]):
 
 
 class QuorumInLog(QuorumInMemory):
-    """Has a group decide on the order of what is asked, and carries out what is committed.
+    """The backend with a replicated log, which decides the order of commands.
 
     Attributes:
-        on_lead: called with True when this member leads, and has carried out all that was committed before;
-            with False when it leads no more.
-        lanes: what of the letters of nodes there is room for.
-        usable: gives the machine version that the cluster uses, which all members carry out; 0: it is not
-            known. Outside a cluster that is the newest.
+        on_lead: called with True when this member leads and has applied everything that was committed before,
+            and with False when it ceases to lead.
+        lanes: admission of commands from other nodes.
+        usable: returns the machine version of the cluster, which all members support; 0: not known. Outside a
+            cluster that is the newest.
         on_ahead: called when this member leads and the time of the log is ahead of its clock.
     """
 
@@ -236,15 +234,14 @@ class QuorumInLog(QuorumInMemory):
         states: States | None = None,
         clocks: Corrected = RIGHT,
     ) -> None:
-        """Keep for a queue.
+        """Create the backend.
 
         Args:
-            queue: only its settings are of use.
-            commits: has the journal.
-            store: the queue's part of it.
-            begin: makes this node's member of the queue's group, when what it had has been read.
-            states: sends the state to members; None: the node is in no cluster.
-            clocks: what is known of this node's clock.
+            queue: only its settings are used.
+            store: the queue's part of the journal.
+            begin: starts this node's member of the group after recovery.
+            states: sends snapshots to members; None: the node is in no cluster.
+            clocks: correction of this node's clock.
         """
         super().__init__(queue, commits)
         self.admission = self.lanes = LaneAdmission(commits, lambda: self.wake())
@@ -268,22 +265,22 @@ class QuorumInLog(QuorumInMemory):
         self._wanted: list[int] = []
         """Members that get the state when it is so no more."""
         self._failed = False
-        """Nothing can be kept any more."""
+        """Storage has failed."""
         self._leads = False
         self._late = self._hurries = False
-        """What is committed is carried out later; or soon, when its size says so."""
+        """Committed entries are applied later; or soon, because of their size."""
         self._late_bytes = 0
         self._looked = 0
-        """Index of the last entry that says what was found for those who select."""
+        """Index of the last entry with a result for selecting consumers."""
         self._waiting: list[QuorumCommand] = []
-        """Cannot be proposed now."""
+        """Commands that cannot be proposed now."""
         self._waits_since_ms: int | None = None
         self._questions: list[tuple[int, list[QuorumCommand]]] = []
-        """To be answered when the entry of this index has been applied."""
+        """Requests to be answered when the entry of this index has been applied."""
         self._told: list[Told] = []
         self._carried_out: list[QuorumCommand] = []
         self._newer_state = 0
-        self._seen = 0  # the ticket of which `keep` has heard
+        self._seen = 0  # the ticket seen by the last `keep`
 
     @property
     def member(self) -> GroupMember | None:
@@ -292,33 +289,31 @@ class QuorumInLog(QuorumInMemory):
 
     @property
     def member_id(self) -> int:
-        """Id of this node's member of the group."""
         return self._store.me
 
     @property
     def applied(self) -> int:
-        """Index of the last entry that was carried out."""
+        """Index of the last entry that was applied."""
         return self._store.applied
 
     @property
     def version(self) -> int:
-        """Of the machine, as far as entries were carried out."""
+        """The machine version at the last applied entry."""
         return self.queue.version
 
     @property
     def newer(self) -> int:
-        """The version of the entries that this member cannot carry out; 0: it can."""
+        """The version of entries that this member does not support; 0: none."""
         return self._store.newer or self._newer_state
 
     @property
     def busy(self) -> bool:
-        """See `Keeper`: dead letters are handed on when they are committed."""
         if self._told or self._waiting or self._questions:
             return True
         return any(entry.commands for entry in self._store.tail)
 
     def deadline(self) -> int | None:
-        """See `Keeper`: none while time is on its way through the log, or cannot go there."""
+        # None while a `Tick` is in the log and not applied, or cannot be proposed.
         due_ms = self.queue.deadline()
         member, store = self._member, self._store
         if due_ms is None or member is None or self._waiting or not member.leads:
@@ -327,18 +322,13 @@ class QuorumInLog(QuorumInMemory):
 
     @property
     def tells(self) -> bool:
-        """See `Keeper`."""
         return not self.queue.replaying
 
     @property
     def shared(self) -> bool:
-        """See `Keeper`."""
         return self._states is not None and not self._store.alone
 
-    # --- beginning ----------------------------------------------------------------------------------
-
     def recover(self, now_ms: int) -> Iterator[int]:
-        """See `Keeper`."""
         scan_max = self.queue.browsers.scan_max
         self.queue = self._store.recovered(self.queue.settings, now_ms)
         self.queue.browsers.scan_max = scan_max
@@ -349,18 +339,15 @@ class QuorumInLog(QuorumInMemory):
             if self._store.alone:
                 self._member.campaign()
                 self._member.advance()
-        self.wake()  # what came back may have died of it
+        self.wake()  # messages found at start may have expired meanwhile
         return iter(())
 
-    # --- proposing ----------------------------------------------------------------------------------
-
     def carry_out(self, commands: list[Command], now_ms: int) -> None:
-        """See `Keeper`."""
         for command in commands:
             if type(command) is Configure:
-                self._settings = command.settings  # the catalog tells every member
+                self._settings = command.settings  # the catalog notifies every member
         if self._states is not None and any(map(_is_farewell, commands)):
-            # It is forgotten, and its number never given again: no member waits for others to agree.
+            # The queue is forgotten, and its number never reused: no member waits for others to agree.
             super()._decide([DELETE], now_ms)
             self._note(self._store.applied)
             return
@@ -374,7 +361,7 @@ class QuorumInLog(QuorumInMemory):
         if member is None:
             super()._decide(commands, now_ms)  # the queue is gone
         elif not (member.leads or member.alone):
-            pass  # who asked asks again when it knows who leads
+            pass  # the sender tries again when it finds the leader
         elif all(isinstance(each, CHANGES_NOTHING) for each in commands):
             if self._questions or any(entry.kind is Kind.COMMAND for entry in store.tail):
                 self._questions.append((store.last, commands))
@@ -383,11 +370,9 @@ class QuorumInLog(QuorumInMemory):
                 self._note(store.applied)
         else:
             if store.version < self.usable():
-                self._raise_version(now_ms)  # before what is asked now, which may need it
+                self._raise_version(now_ms)  # before commands that may need it
             if store.version < machine_version.SELECTING and any(map(_selects, commands)):
-                self._wait(
-                    commands, now_ms
-                )  # a member may be behind a node that has heard that all can do it
+                self._wait(commands, now_ms)  # a member may be behind a node that knows that all support it
                 return
             proposal = store.propose(self._without_copies(commands), self._time.at(now_ms))
             try:
@@ -399,18 +384,15 @@ class QuorumInLog(QuorumInMemory):
                 member.advance()
 
     def _wait(self, commands: list[QuorumCommand], now_ms: int) -> None:
-        """Try again soon to propose these."""
         if self._waits_since_ms is None:
             self._waits_since_ms = now_ms
         self._waiting = commands
         self.due_ms = now_ms + RETRY_MS if self._member is not None and self._member.leads else None
 
     def _without_copies(self, commands: list[QuorumCommand]) -> list[QuorumCommand]:
-        """Leave messages that come back and are here out of the log; settled ones may not be here.
-
-        Whether a consumer's deliveries are settled at once never changes. If it is gone when the entry is
-        applied, what it gives back is not taken, with or without copies.
-        """
+        # Returned messages of which there is a copy here are left out of the log; settled ones may have none.
+        # Whether a consumer's deliveries are sent settled never changes. If it is gone when the entry is
+        # applied, its messages are ignored, with or without copies.
         has = self.queue.has_copies_for
         for at, command in enumerate(commands):
             if type(command) is Letters:
@@ -423,10 +405,8 @@ class QuorumInLog(QuorumInMemory):
                 commands[at] = replace(command, unsent_messages=())
         return commands
 
-    # --- what the group says ------------------------------------------------------------------------
-
     def committed(self, index: int) -> None:
-        """Entries up to this one may be applied: by a leader at once, for somebody waits for it."""
+        """Note that entries up to this one may be applied: by a leader at once, since clients wait for it."""
         before, self._committed = self._committed, index
         member, store = self._member, self._store
         if self._early > before:
@@ -445,7 +425,7 @@ class QuorumInLog(QuorumInMemory):
         enough = self._late_bytes >= LATE_BYTES or index - store.applied >= LATE_ENTRIES
         if enough and not self._hurries:
             self._hurries = True
-            # The leader waits for what came with this news: that is written and answered before.
+            # The leader waits for records of the same step, which are written and answered first.
             self._commits.when_durable(store.ticket, self.wake)
         if not self._late:
             self._late = True
@@ -457,13 +437,13 @@ class QuorumInLog(QuorumInMemory):
             self.wake()
 
     def status(self, status: Status) -> None:
-        """The member has another role, or takes proposals now."""
+        """Note that the member has another role, or takes proposals now."""
         if not status.open and not self._store.alone:
             self._follow()
         self.wake()
 
     def _follow(self) -> None:
-        """Who asked something that is not decided finds out who leads, and asks there."""
+        # Senders of undecided commands find the leader, and send them there.
         self.queue.follow()
         self.lanes.follow()
         self._looked = 0
@@ -479,7 +459,7 @@ class QuorumInLog(QuorumInMemory):
             self.on_lead(False)
 
     def ahead_ms(self, now_ms: int) -> int:
-        """By how much the time of the log is ahead of this node's clock; 0 where it does not lead."""
+        """Return by how much the log's time is ahead of this node's clock; 0 if it does not lead."""
         return self._time.ahead_ms(now_ms) if self._leads and not self.queue.deleted else 0
 
     def _lead(self, now_ms: int) -> None:
@@ -491,24 +471,24 @@ class QuorumInLog(QuorumInMemory):
             self.on_ahead(self)
         self.on_lead(True)
         if self.queue.settings != self._settings:
-            # Changed while nobody led, or never told: a group of several begins without.
+            # Changed while no member led, or never set: a group of several begins without settings.
             self._decide([Configure(self._settings)], now_ms)
-        # Dead letters that the leader before had under way are offered now: no entry may come for long.
+        # Dead letters of the former leader are offered now, since no entry may come for long.
         self._note(self._store.applied)
 
     def _raise_version(self, now_ms: int) -> None:
-        """All members carry out a newer version: from the next entry on it counts."""
+        # From the next entry on, if all members support a newer version.
         self._propose(RaiseVersion(self.usable()), now_ms)
 
     def _look(self, now_ms: int) -> None:
-        """Look for consumers that select, unless what was found before has yet to be carried out."""
+        # Not before the last result has been applied.
         if self._looked <= self._store.applied and not self._waiting:
             selected = self.queue.look(self.queue.browsers.scan_max)
             if selected is not None and self._propose(selected, now_ms):
                 self._looked = self._store.last
 
     def _propose(self, command: QuorumCommand, now_ms: int) -> bool:
-        """Propose what nobody has asked for; whether that was possible."""
+        # For commands without a sender; returns whether it was possible.
         member = self._member
         assert member is not None, "it leads"
         proposal = self._store.propose([command], self._time.at(now_ms))
@@ -521,7 +501,7 @@ class QuorumInLog(QuorumInMemory):
         return True
 
     def snapshot_for(self, to: int) -> None:
-        """A member needs the state."""
+        """Send the state to a member that needs it."""
         assert self._states is not None, "a group of one has nobody who needs a state"
         if self.ahead:
             self._wanted.append(to)  # a state that is sent is a committed one
@@ -529,25 +509,23 @@ class QuorumInLog(QuorumInMemory):
             self._states.begin(self._store.group, to)
 
     def read_done(self, token: int, index: int) -> None:
-        """Nothing of a queue is read so: who asks its leader asks by the log."""
+        """Ignore completed reads: requests to a queue use its log."""
         raise AssertionError("nobody asked")
 
-    # --- states on their way (`replication.snapshots`)
-
     def snapshot(self) -> tuple[Point, bytes, Iterator[bytes], Callable[[], None]]:
-        """Place, state, records of messages; and what to call once when these need not be read any more."""
+        """Return the store's snapshot, as `QuorumStore.snapshot`."""
         return self._store.snapshot()
 
     def stage(self, transfer: int, messages: bytes) -> None:
-        """Keep messages of a state that comes."""
+        """Store messages of a state that is being received."""
         self._store.stage(transfer, messages)
         self._commits.write_soon()
 
     def staged(self, transfer: int, state: bytes) -> bytes:
-        """All of it is there.
+        """Complete a transfer, as `QuorumStore.staged`.
 
         Raises:
-            NewerMachine: it is of a version that this broker cannot read.
+            NewerMachine: this broker does not support its version.
         """
         try:
             return self._store.staged(transfer, state)
@@ -556,21 +534,17 @@ class QuorumInLog(QuorumInMemory):
             raise
 
     def unstage(self) -> None:
-        """What was staged, and not taken, is not needed."""
+        """Drop staged messages that were not taken."""
         self._store.unstage()
 
     def _installed(self, queue: QuorumQueue) -> None:
-        """The leader's state takes the place of the one there was."""
         queue.browsers.scan_max = self.queue.browsers.scan_max
         self.queue = queue
         self._early = 0
         self._told.clear()
         self._questions.clear()
 
-    # --- applying -----------------------------------------------------------------------------------
-
     def keep(self, now_ms: int) -> None:
-        """See `Keeper`: carry out what is committed."""
         store, queue = self._store, self.queue
         size = self._late_bytes = 0
         self._hurries = False
@@ -583,7 +557,7 @@ class QuorumInLog(QuorumInMemory):
                 self.wake()
                 break
         if queue.deleted:
-            # What was asked behind that is too late.
+            # Commands behind the deletion are too late.
             super()._decide(self._under_way(), now_ms)
             self._note(store.applied)
         elif not self._leads and self._member is not None and self._member.leads and not self._behind:
@@ -598,7 +572,6 @@ class QuorumInLog(QuorumInMemory):
             self._commits.write_soon()
 
     def _apply_next(self, until: int, now_ms: int) -> LogEntry | None:
-        """Carry out the next entry up to this one, if there is one."""
         if self.queue.deleted or (entry := self._store.apply(until)) is None:
             return None
         self._carried_out += entry.commands or ()
@@ -613,8 +586,6 @@ class QuorumInLog(QuorumInMemory):
             super()._show_on()
             self._note(self._store.applied)
 
-    # --- parts of commits over several queues -------------------------------------------------------
-
     @property
     def transacts(self) -> bool:
         """See `Keeper`: other members would carry out a part when they hear of it."""
@@ -622,15 +593,12 @@ class QuorumInLog(QuorumInMemory):
 
     @property
     def starting(self) -> bool:
-        """See `Keeper`. Alone, its member leads when its first vote is on the disk."""
+        # Alone, its member leads when its first vote is on the disk.
         return self.transacts and not self._leads and not self._failed
 
     def hasten(self) -> None:
-        """See `Keeper`. Alone, what is appended will be committed: nobody can say otherwise.
-
-        It is told when it is committed, as always. An entry that deletes the queue is left: behind it nobody
-        hears any more when that is.
-        """
+        # Alone, an appended entry will be committed, so that it can be applied at once; its effects are sent
+        # when it is committed. An entry that deletes the queue is left, since its commit is not reported.
         store = self._store
         if not self._leads_alone or any(type(each) is Delete for each in self._asked):
             return
@@ -665,38 +633,35 @@ class QuorumInLog(QuorumInMemory):
 
     @property
     def _asked(self) -> list[QuorumCommand]:
-        """What was asked and is not carried out, without questions."""
+        # Without requests that change nothing.
         return [each for entry in self._store.tail for each in entry.commands or ()] + self._waiting
 
     def takes_part(self, size: int) -> bool:
-        """See `Keeper`: when all that was asked is carried out."""
+        # Only when all commands have been applied.
         if not super().takes_part(size) or not self._leads_alone or self._store.tail or self._waiting:
             return False
         return self._member is not None and self._member.has_room(size)
 
     def carry_out_part(self, commands: list[Command], now_ms: int) -> None:
-        """See `Keeper`: it is one entry, carried out with the other queues' parts."""
+        # One entry, applied together with the other queues' parts.
         self.carry_out(commands, now_ms)
         self.hasten()
 
     @property
     def _behind(self) -> bool:
-        """Something is committed that was not applied."""
         tail = self._store.tail
         return bool(tail) and tail[0].index <= self._committed
 
     def _note(self, index: int) -> None:
         told = self._take(index)
-        # Nodes that have sent letters hear that they were carried out.
+        # Nodes with sessions are notified that their commands were applied.
         if told.effects or told.dead_letters or told.dead or (self.queue.lanes and not self.queue.replaying):
             self._told.append(told)
 
     def tell(self) -> None:
-        """See `Keeper`. What came of several entries is told as one, as of the last.
-
-        How far letters were carried out is read off the state. Told with what came of an earlier entry it
-        would have their sender forget letters whose answers it does not have.
-        """
+        # The effects of several entries are sent together, with the index of the last. The numbers of applied
+        # commands come from the state: sent with an earlier entry's effects, they would let a node drop
+        # commands whose answers it does not have.
         told = self._told
         if self.ahead:
             told = [each for each in told if each.index <= self._committed]
@@ -713,10 +678,8 @@ class QuorumInLog(QuorumInMemory):
             dead_letters, dead = [*dead_letters, *more.dead_letters], [*dead, *more.dead]
         self.hand_over(effects, dead_letters, dead, index=index)
 
-    # --- the end ------------------------------------------------------------------------------------
-
     def _under_way(self) -> list[QuorumCommand]:
-        """All that was asked and not carried out: it is the caller's from now on."""
+        # The caller becomes responsible for these commands.
         asked: list[QuorumCommand] = []
         for entry in self._store.tail:
             asked += entry.commands or ()
@@ -728,7 +691,6 @@ class QuorumInLog(QuorumInMemory):
         return asked
 
     def delete(self) -> None:
-        """See `Keeper`."""
         if self._member is not None:
             self._member.stop()
             self._member = None
@@ -736,15 +698,12 @@ class QuorumInLog(QuorumInMemory):
         self._commits.forget(self._store.group)
 
     def carried_out(self, commands: list[Command]) -> Sequence[Command]:
-        """See `Keeper`."""
         return self._carried_out  # type: ignore[return-value]
 
     def unheard(self) -> list[Command]:
-        """See `Keeper`."""
         return self._under_way()  # type: ignore[return-value]
 
     def outlook(self) -> Outlook:
-        """See `Keeper`."""
         entries = [entry for entry in self._store.tail if entry.commands]
         published = _published(self._asked)
         since_ms = entries[0].now_ms if entries else self._waits_since_ms
@@ -758,16 +717,12 @@ class QuorumInLog(QuorumInMemory):
         return self.admission.told(outlook)
 
     def progress(self, *, busy: bool) -> Progress:
-        """See `Keeper`."""
         waits = self.busy or self.admission.holds
         return self._commits.progress(busy=busy, waits=waits)
 
     def storage_failed(self) -> None:
-        """See `Keeper`: what is not durable never will be.
-
-        Entries whose askers were refused are not carried out, though a late sync may yet make them committed:
-        a state without them could still get into the journal.
-        """
+        # Entries whose senders were refused are not applied, though a late sync may yet commit them: a state
+        # without them could still get into the journal.
         self._failed = True
         told, self._told = self._told, []
         answers = [each for one in told for some in one.effects.values() for each in some]
@@ -778,7 +733,6 @@ class QuorumInLog(QuorumInMemory):
                 self.hand_over({publisher.reply_to: [refused]})
 
     def abandon(self) -> None:
-        """See `Keeper`."""
         if self._member is not None:
             self._member.stop()
             self._member = None
@@ -791,6 +745,7 @@ class QuorumInLog(QuorumInMemory):
             self._commits.when_durable(self._store.ticket, self._tell_rest)
 
     def _tell_rest(self) -> None:
-        """What was carried out before it was committed is durable; nobody says so who takes no part."""
+        # Effects of entries that were applied before they were committed: they are durable, and a member that
+        # takes no part gets no report of that.
         self._early = 0
         self.tell()

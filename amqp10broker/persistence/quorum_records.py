@@ -16,25 +16,25 @@ kind            index                   payload, integers little-endian
 `INSTALLED`     of the last entry       ``transfer u64``, then as `STATE`: all that is staged of the
                 in it                   transfer, and this, take the place of all there was
 `BEGINS`        0: it has nothing yet;  ``member u64``: a member that was added to the group begins.
-                1: said again           Written for these only
+                1: repeated             Written for these only
 ==============  ======================  =========================================================
 
-`applied` is the index of the last entry that the queue had carried out when the record was appended: what a
-start may carry out again while it reads. What it may do with the entries behind that, the group decides.
+`applied` is the index of the last entry that the queue had applied when the record was appended: what a
+start may apply again while it reads. The group decides on the entries behind that.
 
 An entry whose index is not above that of the entry before, and whose term is another one, takes the place of
 that one, and all behind it go. With the same term it is the same entry, appended again because its file was
 cleaned. Whatever is needed behind a state stands behind its record.
 
-What is staged of one transfer counts for nothing before its `INSTALLED`, and not when something of another is
-staged behind it.
+Staged records of one transfer do not count before its `INSTALLED`, nor when records of another one follow
+them.
 
-Places say which messages the record holds, so that nobody has to understand the commands to find them:
+Places list the messages of the record, which can be found so without decoding commands:
 ``count u32``, then for each run ``index of the first u64 | messages u32 | where their batch begins u32 |
 bytes of it u32``.
 
 A node may have had another member of the group before. What stands before the `BEGINS` of a member that was
-added is that one's; but before one that is said again, because its file was cleaned, messages are its own.
+added belongs to that one; but before a repeated one, whose file was cleaned, messages are its own.
 Behind it stand term and vote again, and the state.
 
 Format 3 had `OLD_ENTRY` and `OLD_STATE`, numbered without gaps from 1, without term and `applied`; an entry
@@ -81,16 +81,12 @@ _PLACE: Final = struct.Struct("<QIII")
 
 
 def encode_places(places: Sequence[Place]) -> bytes:
-    """What stands in front of messages, or commands with messages."""
+    """Encode the places in front of messages, or of commands with messages."""
     return _COUNT.pack(len(places)) + b"".join(_PLACE.pack(*place) for place in places)
 
 
 def decode_places(payload: bytes, at: int = 0) -> tuple[list[Place], int]:
-    """The places, and where they end.
-
-    Args:
-        payload: of a record, or an entry.
-        at: where in it they begin.
+    """Decode places, and return the offset behind them.
 
     Raises:
         ValueError: they are cut off.
@@ -107,16 +103,16 @@ def decode_places(payload: bytes, at: int = 0) -> tuple[list[Place], int]:
 
 
 def encode_state(point: Point, state: bytes) -> list[bytes]:
-    """A `STATE`, in pieces."""
+    """Encode a `STATE`, in pieces."""
     head = encode_point(point)
     return [_COUNT.pack(len(head)), head, state]
 
 
 def decode_state(payload: bytes) -> tuple[Point, bytes]:
-    """Read what `encode_state` made.
+    """Decode the result of `encode_state`.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: it is not valid.
     """
     try:
         end = _COUNT.size + _COUNT.unpack_from(payload)[0]

@@ -1,16 +1,16 @@
-"""A quorum queue's member of its Raft group, in the journal: entries, term and vote, now and then the state.
+"""A quorum queue's member of its Raft group, in the journal: entries, term and vote, and snapshots.
 
-What is asked in one wake is one entry: `propose` makes its bytes of the commands alone, the group has them
-written (`write`), and when they are committed `apply` carries them out. In between they are the *tail*, of
-which several entries may be under way, and which another leader's entries may take the place of.
+The commands of one step are one entry: `propose` encodes them, the group has the entry written (`write`), and
+`apply` applies it when it is committed. Entries in between are the *tail*; another leader's entries may
+replace them.
 
-The state is appended when the log since the last one is long enough, and whenever the file with the last one
-is cleaned; and behind it again the tail, so that all that is needed behind a state stands behind its record.
-So the first state that is still in the journal has all entries behind it that there are, and recovery begins
-with it. What an older record holds are messages only, and those that live are found by their places.
+A snapshot of the state is appended when the log since the last one is long enough, and whenever the file with
+the last one is cleaned; the tail is appended again behind it, so that everything that is needed with a state
+stands behind its record. So recovery begins with the first state that is still in the journal. Older records
+matter for their messages only, which are found by their places.
 
-In a group of one, what is in the journal is committed: nobody else can say otherwise. So a start carries it
-out, and appends who is gone, before the group begins.
+In a group of one, everything in the journal is committed. So a start applies it, and appends the loss of the
+former sessions, before the group begins.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ from amqp10broker.raft.errors import BadBytes
 from amqp10broker.raft.ready import Ready
 
 SNAPSHOT_AFTER_BYTES: Final = 32 * 1024 * 1024
-"""Log after which the state is written again; carrying out so much takes below a second at start."""
+"""Log after which the state is written again; applying so much takes less than a second at start."""
 
 SNAPSHOT_GROWTH: Final = 4
 """And not before the log is so many times as long as the last snapshot."""
@@ -83,7 +83,7 @@ FOUNDER: Final = 1 << 32
 """The member of a group of one on a node that is in no cluster (`replication.ids.member_id(1)`)."""
 
 WhenDurable = Callable[[int, Callable[[], None]], None]
-"""See `keeper.Commits.when_durable`."""
+"""`keeper.Commits.when_durable`."""
 
 
 class Proposal(NamedTuple):
@@ -91,15 +91,12 @@ class Proposal(NamedTuple):
 
     payload: bytes
     now_ms: int
-    """Its time."""
     first: int
-    """Index of its first message."""
     end: int
-    """Index of the first message behind it."""
+    """Index behind its last message."""
     places: Sequence[Place]
-    """Of its messages."""
     commands: Sequence[QuorumCommand]
-    """With what changes nothing, to be answered in its place."""
+    """Including commands without effect, to be answered in order."""
     version: int
     """Of the machine behind it."""
 
@@ -109,15 +106,10 @@ class LogEntry:
     """One entry of the log.
 
     Attributes:
-        index: in the log.
-        term: in which it was proposed.
-        kind: what its payload is.
-        payload: its bytes.
-        now_ms: its time.
-        end: index of the first message behind it.
+        end: index behind its last message.
         places: of its messages.
-        commands: as they were proposed here; None: they are only in the payload.
-        file: of the journal, where it is.
+        commands: as proposed by this member; None: they are in the payload only.
+        file: the journal's file that contains it.
         version: of the machine behind it.
     """
 
@@ -134,22 +126,21 @@ class LogEntry:
 
 
 _NO_ENTRIES: Final[deque[LogEntry]] = deque()
-"""Of each queue at rest: an empty one of its own has 600 bytes. Nothing is put into it."""
+"""Shared by queues at rest, since an empty deque takes 600 bytes. It stays empty."""
 
 
 class QuorumStore:
     """One member's part of the journal.
 
     Attributes:
-        group: the queue's number.
-        me: the member.
+        me: id of the member.
         bodies: messages of what was applied.
         tail: entries that are in the log and not applied, in order.
-        stored: what the group begins with, when `recovered` has been called.
-        on_compact: told the index up to which entries cannot be read any more.
-        on_installed: told the queue that takes the place of the one there was.
-        compact_max: up to which entry `on_compact` may be told, while entries are carried out that are not
-            committed as far as the group knows; it is alone then, and reads none. None: up to any.
+        stored: the initial state of the group, after `recovered`.
+        on_compact: called with the index up to which entries cannot be read any more.
+        on_installed: called with the queue that replaces the present one.
+        compact_max: upper bound for `on_compact`, while entries are applied before the group has committed
+            them, which it does not read since it is alone; None: no bound.
     """
 
     __slots__ = (
@@ -207,19 +198,16 @@ class QuorumStore:
         node: int = 0,
         incarnation: int = 1,
     ) -> None:
-        """Make the store of a queue, new or of before.
+        """Create the store of a new or existing queue.
 
         Args:
             group: the queue's number in the journal.
-            name: of the queue.
-            log: the journal; it need not be recovered yet.
-            packs: where messages are that nobody is near; None: in memory.
-            when_durable: has a function called when a ticket is.
+            log: the journal, which need not be recovered yet.
+            packs: store of packed messages; None: in memory.
             me: id of this member.
-            members: all with which the group begins; none: this one alone.
+            members: initial members of the group; empty: this one alone.
             joins: it is added to a group, and gets its state from the leader.
-            node: number of this node.
-            incarnation: of this start of it; sessions of those before are gone (`recovered`).
+            incarnation: of this start of the node; sessions of earlier ones are gone (`recovered`).
         """
         self.group = group
         self.me = me
@@ -234,98 +222,88 @@ class QuorumStore:
         self._packs = packs
         self._joins = joins
         self._mine = not joins
-        """What is read is this member's, and not of one that was here before."""
+        """Records that are read belong to this member, not to an earlier one of this node."""
         self._begin_file = 0
-        """Where it stands that the member begins."""
+        """File of the record with which the member begins."""
         self.on_installed: Callable[[QuorumQueue], None] = _no_keeper
         self._staged: JournalBodies | None = None
-        """Messages of a state that comes."""
+        """Messages of a state that is being received."""
         self._transfer = 0
-        """Which."""
         self._staged_state = b""
         self._gone = NodeGone(node, incarnation - 1)
         self._queue: QuorumQueue | None = None
         self._hard = Hard(0, None, 0)
         self._hard_file = 0
-        # What was applied: the place in the log, and where messages and time stood behind it.
+        # The applied part: the place in the log, and where messages and time stood behind it.
         first = Point(1, 0, Configuration(tuple(sorted(members)) or (me,)))
         self._point = new_member().point if joins else first
         self._next_index = 0
         self._now_ms = 0
         self._version = 1
         self._last = self._point.index
-        """Index of the last entry in the log."""
         self._entries = EntryIndex()
         self._base = self._point
-        """Behind this entries can be read."""
+        """Entries behind this point can be read."""
         self._proposal: Proposal | None = None
         self._failing: LogEntry | None = None
-        """Being applied."""
         self._held: tuple[JournalRecord, list[Place], int] | None = None
         """The last entry of format 3 read at start, its places, and where its commands begin: another may
-        replace it."""
+        replace it.
+        """
         self._old = True
-        """No record of this format has been read."""
+        """No record of the present format has been read."""
         self._before = self._again = 0
-        """Up to which index entries stand before the last state that was read, and again behind it."""
+        """The indexes up to which entries stand before the last state that was read, and again behind it."""
         self._snapshot: tuple[int, int] | None = None
         """File and length of the last state."""
         self._since = 0
         """Bytes of entries appended since then."""
         self._ticket = 0
 
-    # --- looking ------------------------------------------------------------------------------------
-
     @property
     def ticket(self) -> int:
-        """When this is durable, all is that was appended here."""
+        """The ticket of the last record appended here."""
         return self._ticket
 
     @property
     def applied(self) -> int:
-        """Index of the last entry that was applied."""
         return self._point.index
 
     @property
     def last(self) -> int:
-        """Index of the last entry in the log."""
         return self._last
 
     @property
     def now_ms(self) -> int:
-        """Time of the last entry in the log."""
         return self.tail[-1].now_ms if self.tail else self._now_ms
 
     @property
     def next_index(self) -> int:
-        """Index of the first message behind the last entry in the log."""
+        """Index behind the last message in the log."""
         return self.tail[-1].end if self.tail else self._next_index
 
     @property
     def version(self) -> int:
-        """Of the machine behind the last entry in the log: by it the next one is encoded."""
+        """The machine version behind the last entry, by which the next one is encoded."""
         return self.tail[-1].version if self.tail else self._version
 
     @property
     def newer(self) -> int:
-        """The version of the next entry to be applied, if this broker does not carry it out; else 0."""
+        """The version of the next entry, if this broker does not support it; else 0."""
         newer = bool(self.tail) and self.tail[0].version > machine_version.NEWEST
         return self.tail[0].version if newer else 0
 
     @property
     def alone(self) -> bool:
-        """Whether the group is this member, for certain."""
+        """Whether this member is certainly the whole group."""
         changing = any(entry.kind is Kind.CONFIG for entry in self.tail)
         return self._point.config.members == (self.me,) and not changing
 
-    # --- the log ------------------------------------------------------------------------------------
-
     def propose(self, commands: Sequence[QuorumCommand], now_ms: int) -> Proposal:
-        """Commands as the next entry of the log; nothing is changed by it.
+        """Encode commands, at least one, as the next entry of the log, without any change.
 
         Args:
-            commands: at least one.
-            now_ms: this node's clock; an entry is never of a time before that of the one before it.
+            now_ms: this node's clock; the time of an entry is never before that of the last one.
         """
         commands = split(commands)
         now_ms = max(now_ms, self.now_ms)
@@ -342,11 +320,11 @@ class QuorumStore:
         """Append what a group wants written.
 
         Args:
-            ready: term and vote, and entries; the first may have an index that is there.
+            ready: term, vote and entries; the first may have an index that exists.
             on_durable: called when they are durable.
         """
         if ready.hard is not None:
-            # What was applied is committed for sure; of what comes with this, a part may get lost.
+            # What was applied is committed for sure; a part of what is written with it may get lost.
             self._write_hard(replace(ready.hard, commit=self._point.index))
         if ready.snapshot is not None:
             self._install(ready.snapshot)
@@ -359,7 +337,6 @@ class QuorumStore:
         self._when_durable(self._ticket, on_durable)
 
     def _entry(self, index: int, term: int, kind: Kind, payload: bytes) -> LogEntry:
-        """An entry behind the last one, which is not in the journal yet."""
         proposal = self._proposal
         if proposal is not None and proposal.payload is payload:
             return LogEntry(
@@ -375,7 +352,6 @@ class QuorumStore:
         return LogEntry(index, term, kind, payload, now_ms, end, places, None, 0, version)
 
     def _append(self, entry: LogEntry) -> None:
-        """An entry behind the last one."""
         offset = self._append_record(entry)
         self._entries.add(entry.index, entry.term, entry.kind, entry.file, offset)
         self._add_to_tail(entry)
@@ -395,7 +371,7 @@ class QuorumStore:
         return offset
 
     def _truncate(self, first: int) -> None:
-        """Entries from this index on are another leader's, and were not committed."""
+        # Entries from this index on are another leader's, and were not committed.
         assert first > self._point.index, "an entry that was applied is replaced"
         while self.tail and self.tail[-1].index >= first:
             self.tail.pop()
@@ -410,10 +386,10 @@ class QuorumStore:
         self._hard = hard
         self._ticket, self._hard_file, _ = self._log.append(self.group, HARD, 0, [encode_hard(hard)])
 
-    # --- states of others
-
     def snapshot(self) -> tuple[Point, bytes, Iterator[bytes], Callable[[], None]]:
-        """Place, state, records of messages; and what to call once when these need not be read any more."""
+        """Return the place, state, and message records of the applied part; the last item must be called once
+        when the records have been read.
+        """
         queue = self._queue
         assert queue is not None
         runs = self.bodies.read_all(sorted(queue.live_indexes()), STAGED_BYTES)
@@ -421,14 +397,14 @@ class QuorumStore:
         return self._point, encode_snapshot(queue), records, self.bodies.read_done
 
     def stage(self, transfer: int, messages: bytes) -> None:
-        """Keep messages of a state that comes; of another transfer than before: drop what came of that."""
+        """Store messages of a state that is being received; another transfer replaces the last one."""
         self._find_staged(transfer, self._append_staged(transfer, [messages]), messages)
 
     def staged(self, transfer: int, state: bytes) -> bytes:
-        """All is there: by what the store finds it in `Ready.snapshot`.
+        """Complete a transfer, and return the data by which `Ready.snapshot` refers to it.
 
         Raises:
-            NewerMachine: this broker cannot read it.
+            NewerMachine: this broker does not support its version.
         """
         machine_version.check(version_of(state))
         self._stage_of(transfer)
@@ -436,7 +412,7 @@ class QuorumStore:
         return TRANSFER.pack(transfer)
 
     def unstage(self) -> None:
-        """What was staged, and not taken from a `Ready`, is not needed."""
+        """Drop staged messages that no `Ready` has taken."""
         self._drop_staged()
 
     def _append_staged(self, transfer: int, payload: Sequence[bytes]) -> int:
@@ -459,10 +435,8 @@ class QuorumStore:
         self._find(file, payload, 0, self._stage_of(transfer))
 
     def _install(self, snapshot: Snapshot) -> None:
-        """A state of the leader's takes the place of all there is.
-
-        It does so before it is durable: nobody hears of it before, and a start without it has the old one.
-        """
+        # The state takes effect before it is durable: no effect depends on it before, and a start without it
+        # has the old state.
         state, staged = self._staged_state, self._staged
         assert staged is not None, "what was staged has been dropped"
         assert TRANSFER.pack(self._transfer) == snapshot.data, "what is staged is of another transfer"
@@ -490,7 +464,6 @@ class QuorumStore:
         return queue
 
     def read(self, first: int, last: int, size: int, /) -> Sequence[Run]:
-        """See `raft.entries.LogStore`."""
         runs: list[Run] = []
         payloads: list[bytes] = []
         start, of = first, self._entries.kind(first)
@@ -506,17 +479,15 @@ class QuorumStore:
         runs.append(run_of(start, *of, tuple(payloads)))
         return runs
 
-    # --- the machine --------------------------------------------------------------------------------
-
     def apply(self, committed: int) -> LogEntry | None:
-        """Have the queue carry out the next entry of the log; effects wait in it.
+        """Let the queue apply the next entry of the log; the queue holds the effects.
 
         Args:
             committed: entries up to this index are.
 
         Returns:
-            The entry; None if there is none that is committed, or it is of a newer machine (`newer`): to
-            carry it out as this broker would may be to have another state than the others.
+            The entry; None if none is committed, or its machine version is newer (`newer`): applying it might
+                lead to another state than on other members.
         """
         if not self.tail or self.tail[0].index > committed or self.newer:
             return None
@@ -561,7 +532,6 @@ class QuorumStore:
         staged.relocated(self._append_staged(self._transfer, [record]), decode_places(record)[0])
 
     def _write_state(self, queue: QuorumQueue) -> None:
-        """Append the state, and behind it again what was not applied yet."""
         pieces = encode_state(self._point, encode_snapshot(queue))
         self._ticket, file, _ = self._log.append(
             self.group, STATE, self._point.index, pieces, term=self._point.term
@@ -569,7 +539,7 @@ class QuorumStore:
         self._remember_snapshot(file, sum(map(len, pieces)))
         self._append_tail_again()
         if self.alone:
-            self._compact(self._point.index)  # there is nobody to read entries
+            self._compact(self._point.index)  # no other member reads entries
 
     def _append_tail_again(self) -> None:
         for entry in self.tail:
@@ -589,15 +559,13 @@ class QuorumStore:
         self._entries.forget_until(index)
         self.on_compact(index)
 
-    # --- cleaning and the end -----------------------------------------------------------------------
-
     def relocate(self, file: int) -> Iterator[None]:
-        """Append again what is needed of a file (see `tasks.journal_task.Kept`)."""
-        # First what may be applied while this goes on: its messages would be in the file then.
+        """Append again what is needed of a file (`tasks.journal_task.Kept`)."""
+        # First apply what is committed: its messages would be in the file otherwise.
         if any(entry.file <= file for entry in self.tail):
             self._append_tail_again()
             yield
-        # What is staged may become the queue's own at each pause: then its messages are looked for anew.
+        # Staged messages may become the queue's own at each pause: then its messages are collected anew.
         while True:
             if run := next(self.bodies.in_file(file), None):
                 self._relocate(*run)
@@ -611,8 +579,8 @@ class QuorumStore:
         begins = 0 < self._begin_file <= file
         if begins:
             self._write_beginning(1)
-        # Messages in the file may be settled by entries of which no record says that they are committed: the
-        # next start would look for them.
+        # Messages in the file may be settled by entries of which no record states that they are committed:
+        # the next start would miss the messages.
         settled = not self.alone and self._hard.commit < self._point.index
         if begins or 0 < self._hard_file <= file or settled:
             self._write_hard(replace(self._hard, commit=max(self._hard.commit, self._point.index)))
@@ -626,7 +594,6 @@ class QuorumStore:
             self._compact(last)
 
     def delete(self) -> None:
-        """The queue is gone."""
         self._drop_staged()
         self.bodies.delete()
         if self._snapshot is not None:
@@ -636,11 +603,11 @@ class QuorumStore:
         self._queue = None
 
     def abandon(self) -> None:
-        """The queue's state cannot be trusted any more: what is in the journal stays for the next start.
+        """Give up the queue's state, and leave the journal's records to the next start.
 
-        From now on nobody can say what of it lives; no file may be cleaned that has something of it. In a
-        group of one, an entry that the queue failed at is replaced by an empty one, or the next start would
-        fail at it, too; so are those behind it: who asked for what is in them hears that it was not done.
+        Its live records are not known any more, so no file with records of it may be cleaned. In a group of
+        one, an entry that the queue failed at, and those behind it, are replaced by empty ones, since the
+        next start would fail, too; their senders are notified that they were not applied.
         """
         entry, self._failing = self._failing, None
         if entry is not None and self.alone:
@@ -652,13 +619,11 @@ class QuorumStore:
         self.bodies.abandon()
         self._queue = None
 
-    # --- beginning ----------------------------------------------------------------------------------
-
     def restore(self, records: Sequence[JournalRecord]) -> None:
-        """Take in records of this queue that were found at start, in the order of the journal.
+        """Receive records of this queue at start, in the order of the journal.
 
         Raises:
-            DamagedFile: one cannot be understood.
+            DamagedFile: one cannot be decoded.
         """
         self.bodies.recovering = True
         for record in records:
@@ -728,11 +693,10 @@ class QuorumStore:
             raise ValueError(f"a record has kind {kind}, which this version does not know")
 
     def _restore_beginning(self, record: JournalRecord) -> None:
-        """A member that was added begins: this one, or one that was here before it."""
         self._mine = MEMBER.unpack(record.payload)[0] == self.me
         self._begin_file = record.file
         if record.index == 0 or not self._mine:
-            # What there is is another's.
+            # The existing records belong to another member.
             self._drop_staged()
             self.bodies.clear()
             self._queue = None
@@ -745,7 +709,7 @@ class QuorumStore:
 
     @staticmethod
     def _find(file: int, payload: bytes, at: int, bodies: JournalBodies) -> None:
-        """Take the messages of a record; what else is in it is in a state that comes."""
+        # Other parts of the record belong to a state that is being received.
         places, start = decode_places(payload, at)
         for place in places:
             begin = start + place.at
@@ -768,7 +732,7 @@ class QuorumStore:
                 return
             if point.index < self._point.index:
                 raise ValueError(f"a state of entry {point.index} stands behind entry {self._point.index}")
-            # What is missing between has been cleaned away: this state has it.
+            # Missing entries in between have been cleaned away: this state includes them.
             self.tail.clear()
             self._entries.clear()
         if self._queue is None or not self._old:
@@ -807,13 +771,13 @@ class QuorumStore:
         self._since += len(entry.payload)
 
     def _skip_to(self, index: int) -> None:
-        """Entries before this one are in a file that was given up (`amqp10broker storage accept`)."""
+        # Earlier entries are in a file that was given up (`amqp10broker storage accept`).
         self._replay(self._last)
         self._point = self._base = Point(index - 1, self._point.term, self._point.config)
         self._entries.clear()
 
     def _replay(self, until: int) -> None:
-        """Carry out again what was applied once, or is known to be committed."""
+        # Only entries that were applied before the stop, or are known to be committed.
         queue = self._queue
         assert queue is not None
         while self.tail and self.tail[0].index <= until:
@@ -826,7 +790,7 @@ class QuorumStore:
                         f"entry {entry.index} has message {decoded.first}, and before it was message "
                         f"{queue.next_index - 1}"
                     )
-                # Those between are missing only if a lost file was given up.
+                # Entries in between are missing only if a lost file was given up.
                 queue.skip_to(decoded.first)
                 queue.begin_entry(entry.index)
                 for command in decoded.commands:
@@ -835,10 +799,8 @@ class QuorumStore:
             if self.bodies.placed(entry.file, entry.places):
                 raise ValueError("an entry puts messages that its record does not say")
 
-    # --- journals of before
-
     def _carry_out_held(self) -> None:
-        """The last entry of format 3 that was read is followed by another record: it counts."""
+        # An entry of format 3 counts when it is followed by another record.
         queue, held = self._queue, self._held
         assert queue is not None
         assert held is not None
@@ -849,7 +811,7 @@ class QuorumStore:
                 f"entry {record.index} with message {decoded.first} does not follow entry "
                 f"{self._point.index}, behind which message {queue.next_index} is the next"
             )
-        # Those between are missing only if a lost file was given up (`amqp10broker storage accept`).
+        # Entries in between are missing only if a lost file was given up (`amqp10broker storage accept`).
         queue.skip_to(decoded.first)
         for command in decoded.commands:
             queue.apply(command, decoded.now_ms)
@@ -868,17 +830,14 @@ class QuorumStore:
         if self.bodies.placed(record.file, places):
             raise ValueError("commands put messages that their record does not say")
 
-    # --- when all was read
-
     def recovered(self, settings: QueueSettings, now_ms: int) -> QuorumQueue:
-        """The queue, when all records have been read: as it was, with nobody attached; or new.
+        """Return the recovered or new queue, without clients, when all records have been read.
 
         Args:
-            settings: as the catalog has them now.
-            now_ms: wall clock.
+            settings: of the catalog.
 
         Raises:
-            DamagedFile: messages are missing that should be there.
+            DamagedFile: messages are missing.
         """
         held = self._held
         if held is not None:
@@ -891,7 +850,7 @@ class QuorumStore:
         if self._queue is None:
             return self._begin_new(settings, now_ms)
         queue = self._queue
-        # Alone, everything that is there is committed; else what it knew of.
+        # Alone, all entries are committed; otherwise those recorded as such.
         known = self._last if self.alone else self._hard.commit
         try:
             self._replay(known)
@@ -928,7 +887,7 @@ class QuorumStore:
         return queue
 
     def _begin_new(self, settings: QueueSettings, now_ms: int) -> QuorumQueue:
-        """All first members begin with the same state: with no time and no settings, if they are several."""
+        # All first members begin with the same state: without time and settings, if they are several.
         self.bodies.keep_only([])
         if not self.alone:
             settings, now_ms = DEFAULTS, 0
@@ -944,10 +903,8 @@ class QuorumStore:
         return queue
 
     def _begin_alone(self, queue: QuorumQueue, settings: QueueSettings, now_ms: int) -> None:
-        """Sessions of before are gone: an entry of a new term, as if this member had been elected already.
-
-        Nothing that comes of it is told before a later record is durable, and this one with it.
-        """
+        # Former sessions are gone: this needs an entry of a new term, as if this member had been elected. Its
+        # effects are sent when a later record is durable, and this one with it.
         term = self._hard.term + 1
         self._write_hard(Hard(term, self.me, self._point.index))
         commands: list[QuorumCommand] = [self._gone]
@@ -979,15 +936,14 @@ class QuorumStore:
 
 
 def _record_of(first: int, messages: Sequence[Message]) -> bytes:
-    """A record of messages: places, and a batch."""
     batch = encode_batch(messages)
     place = Place(first, len(messages), 0, sum(map(len, batch)))
     return b"".join((encode_places([place]), *batch))
 
 
 def _no_keeper(queue: QuorumQueue) -> None:
-    """Nobody has the queue yet."""
+    """The initial value of a callback."""
 
 
 def _nobody(index: int) -> None:
-    """The group has not begun."""
+    """The initial value of a callback."""

@@ -1,8 +1,8 @@
-"""The time of a log: that of its leader's clock, which goes on also when an earlier leader's was wrong.
+"""The time of a log, from its leader's clock, corrected if an earlier leader's clock was wrong.
 
 A leader whose clock is hours ahead stamps entries with its time, and time never runs back. If the next leader
-waited until its own clock is there, no message would expire and none come due for hours. So its time goes on
-from the last entry's, a tenth slower than the clock, until the clock has caught up with it.
+waited until its own clock is there, no message would expire or become due for hours. So its time goes on from
+the last entry's, a tenth slower than the clock, until the clock has caught up with it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 
 class Corrected(Protocol):
-    """What is known of a node's clock (`replication.clocks`): by how many milliseconds it is corrected."""
+    """The correction of a node's clock in milliseconds (`replication.clocks`)."""
 
     correction_ms: int
 
@@ -21,14 +21,14 @@ class _Right:
 
 
 RIGHT: Final = _Right()
-"""The clock of a node that knows of no other."""
+"""The clock of a node without other nodes."""
 
 
 NEVER: Final = 2**62
 
 
 class LogTime:
-    """Of one leader, in milliseconds."""
+    """The time of one leader, in milliseconds."""
 
     __slots__ = ("_clock_ms", "_node", "_time_ms")
 
@@ -36,16 +36,15 @@ class LogTime:
         """Begin to lead.
 
         Args:
-            node: the leader's.
             time_ms: of the last entry.
-            clock_ms: what the leader's clock says; left out by a member that does not lead.
+            clock_ms: the leader's clock; left out by a member that does not lead.
         """
         self._node = node
         self._time_ms = time_ms
         self._clock_ms = clock_ms
 
     def at(self, clock_ms: int) -> int:
-        """The time for an entry that is appended now."""
+        """Return the time for an entry that is appended now."""
         own = clock_ms + self._node.correction_ms
         slow = self._slow(clock_ms)
         if own < slow:
@@ -54,12 +53,12 @@ class LogTime:
         return own
 
     def when(self, time_ms: int) -> int:
-        """What the leader's clock says when it is this time."""
+        """Return what the leader's clock shows at this time."""
         slow = self._clock_ms - (self._time_ms - time_ms) * 10 // 9
         return min(time_ms - self._node.correction_ms, slow)
 
     def ahead_ms(self, clock_ms: int) -> int:
-        """By how much the time is ahead of the clock."""
+        """Return by how much the time is ahead of the clock."""
         return max(0, self._slow(clock_ms) - clock_ms - self._node.correction_ms)
 
     def _slow(self, clock_ms: int) -> int:

@@ -13,7 +13,7 @@ kind            index                       payload, integers little-endian
 ==============  ==========================  =====================================================
 
 Kinds 1 to 15 are the classic queues'. Messages with flag 2 are delayed ones, which have positions of their
-own, and the level 0; flag 4 says that messages were, and where: they are not there any more.
+own, and the level 0; messages with flag 4 were delayed ones, and have left those positions.
 """
 
 from __future__ import annotations
@@ -39,18 +39,17 @@ _MOVED: Final = 4
 
 
 class Start(NamedTuple):
-    """What stands before the batch in the payload of `MESSAGES`."""
+    """The head of the payload of `MESSAGES`."""
 
     level: int
     """`DELAYED`, of delayed messages."""
     messages: int
-    """How many."""
     expiries: Sequence[int] | None
     dues: Sequence[int] | None
     moved: Sequence[int] | None
-    """Where these messages were as delayed ones."""
+    """Former positions of these messages as delayed ones."""
     at: int
-    """Where the batch begins."""
+    """Offset of the batch."""
 
 
 def encode_messages(
@@ -60,7 +59,7 @@ def encode_messages(
     dues: Sequence[int] | None = None,
     moved: Sequence[int] | None = None,
 ) -> list[bytes]:
-    """The payload of `MESSAGES`, in pieces."""
+    """Encode the payload of `MESSAGES`, in pieces."""
     count = len(messages)
     pieces = encode_batch(messages)
     if expiries is None and dues is None and moved is None:
@@ -77,10 +76,10 @@ def encode_messages(
 
 
 def decode_start(payload: bytes) -> Start:
-    """What stands before the batch.
+    """Decode the head of the payload of `MESSAGES`.
 
     Raises:
-        ValueError: it is no such payload.
+        ValueError: it is not valid.
     """
     try:
         level, flags, _, count = _START.unpack_from(payload)
@@ -99,15 +98,15 @@ def decode_start(payload: bytes) -> Start:
 
 
 def encode_gone(level: int, runs: Sequence[tuple[int, int]]) -> bytes:
-    """The payload of `GONE`, or `DELAYED_GONE`: (first, behind the last) of each run."""
+    """Encode runs (first, behind the last) as the payload of `GONE`, or `DELAYED_GONE`."""
     return bytes((level % DELAYED,)) + b"".join([_RUN.pack(start, stop - start) for start, stop in runs])
 
 
 def decode_gone(payload: bytes) -> Iterator[tuple[int, int]]:
-    """The runs in the payload of `GONE`.
+    """Iterate over the runs in the payload of `GONE`.
 
     Raises:
-        ValueError: it is no such payload.
+        ValueError: it is not valid.
     """
     if len(payload) % _RUN.size != 1:
         raise ValueError("a record of removed messages is cut off")
@@ -116,7 +115,7 @@ def decode_gone(payload: bytes) -> Iterator[tuple[int, int]]:
 
 
 def runs_of(positions: Sequence[int]) -> list[tuple[int, int]]:
-    """Positions as (first, behind the last) of each run; in any order, each once."""
+    """Return unique positions, in any order, as runs (first, behind the last)."""
     if not positions:
         return []
     if positions[-1] - positions[0] == len(positions) - 1 and _grows(positions):

@@ -1,7 +1,7 @@
-"""Pages of messages that need not survive a restart: files without a name, gone with the process.
+"""Pages of messages that need not survive a restart, in files without a name.
 
-One spool serves all queues of a broker. A file is closed, and its space free, when the last page in it
-has been taken back.
+One spool serves all queues of a broker. A file is closed, and its space released, when the last page in it
+has been dropped.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ class Scratch(Protocol):
     """A file without a name (`storage.disk`)."""
 
     def write(self, pieces: Sequence[bytes]) -> int:
-        """Append; where it begins. Nothing is left behind if it fails."""
+        """Append, and return the offset. Nothing is left behind after a failure."""
 
     def read(self, offset: int, length: int) -> bytes:
-        """Read it back."""
+        """Read a range of the file."""
 
     def close(self) -> None:
-        """Free the space."""
+        """Close the file, and release its space."""
 
 
 class OpenScratch(Protocol):
-    """Makes such files."""
+    """Opens a new file without a name."""
 
     def __call__(self) -> Scratch:
-        """A new one."""
+        """Open a new file."""
 
 
 class Place(NamedTuple):
-    """Where a page lies."""
+    """The place of a page."""
 
     file: int
     offset: int
@@ -41,10 +41,10 @@ class Place(NamedTuple):
 
 
 class Spool:
-    """See the module.
+    """The pages of all queues of a broker.
 
     Attributes:
-        bytes_used: of pages that are out.
+        bytes_used: of pages that are not dropped.
     """
 
     def __init__(self, open_scratch: OpenScratch) -> None:
@@ -56,13 +56,13 @@ class Spool:
         self.bytes_used = 0
 
     def write(self, pieces: Sequence[bytes]) -> Place:
-        """Put a page out.
+        """Append a page.
 
         Raises:
             OSError: there is no room for it.
         """
         if not self._number or self._filled >= FILE_BYTES_MAX:
-            # First what may fail: then it is tried again with the next page.
+            # First the call that may fail: then it is tried again with the next page.
             self._files[self._number + 1] = self._open()
             self._number += 1
             self._filled = 0
@@ -76,15 +76,14 @@ class Spool:
         return Place(self._number, offset, length)
 
     def peek(self, place: Place) -> bytes:
-        """A page, which stays."""
+        """Read a page without dropping it."""
         return self.peek_at(place, 0, place.length)
 
     def peek_at(self, place: Place, at: int, length: int) -> bytes:
-        """A part of a page, which stays."""
+        """Read a part of a page without dropping it."""
         return self._files[place.file].read(place.offset + at, length)
 
     def drop(self, place: Place) -> None:
-        """A page is not needed any more."""
         self._pages[place.file] -= 1
         self.bytes_used -= place.length
         if place.file != self._number:
@@ -96,7 +95,6 @@ class Spool:
             self._files.pop(number).close()
 
     def close(self) -> None:
-        """Free everything."""
         for scratch in self._files.values():
             scratch.close()
         self._files.clear()
@@ -104,16 +102,15 @@ class Spool:
 
 
 class SpoolPacks:
-    """Packed messages of quorum queues out of memory (`queues.quorum.bodies.Packs`).
+    """Packed messages of quorum queues on disk (`queues.quorum.bodies.Packs`).
 
-    They are in the journal too; here they are together, page by page, and cost no search.
+    The journal contains the messages too; here they are together, page by page, and need no search.
     """
 
     def __init__(self, spool: Spool) -> None:
         self._spool = spool
 
     def keep(self, pieces: Sequence[bytes]) -> object:
-        """See `Packs`."""
         try:
             return self._spool.write(pieces)
         except OSError:
@@ -121,16 +118,13 @@ class SpoolPacks:
             return b"".join(pieces)
 
     def read(self, handle: object) -> bytes:
-        """See `Packs`."""
         return self._spool.peek(handle) if isinstance(handle, Place) else cast("bytes", handle)
 
     def read_at(self, handle: object, at: int, length: int) -> bytes:
-        """See `Packs`."""
         if isinstance(handle, Place):
             return self._spool.peek_at(handle, at, length)
         return cast("bytes", handle)[at : at + length]
 
     def drop(self, handle: object) -> None:
-        """See `Packs`."""
         if isinstance(handle, Place):
             self._spool.drop(handle)

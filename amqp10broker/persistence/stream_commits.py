@@ -1,9 +1,10 @@
-"""What commits put into one stream: records of the journal, as long as the stream's files do not have them.
+"""Commits over several queues into one stream: records of the journal, as long as the stream's files lack
+them.
 
-A stream has files of its own, and a commit is whole or not in the journal. So the messages stand there first,
-with a number that grows from commit to commit. When the journal has them for good they are written to the
-stream as one chunk, and each chunk says which commits are in the stream up to it. A start looks what the
-journal has beyond that, and writes it then.
+A stream has files of its own, but a commit must be whole or absent. So its messages are written to the
+journal first, with a number that grows from commit to commit. When they are durable they are written to the
+stream as one chunk, and each chunk records which commits are in the stream up to it. A start writes the
+commits that the journal has beyond that.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from amqp10broker.message.message import Message
 from amqp10broker.persistence.journal_face import JournalRecord, RecordLog
 
 PART: Final = 1
-"""Kind of a record: messages of the commit that has the record's index for its number."""
+"""Kind of a record with the messages of a commit, whose number is the record's index."""
 
 WRITTEN: Final = 2
-"""The stream has all commits up to the record's index. Where its chunks say so they may go by age or size."""
+"""The stream has all commits up to the record's index. Chunks with this information may go by age or size."""
 
 
 class _Place(NamedTuple):
@@ -30,20 +31,13 @@ class _Place(NamedTuple):
 
 
 class StreamCommits:
-    """Of one stream.
+    """The commits of one stream.
 
     Attributes:
-        group: the stream's number.
         bytes: of messages that the stream's files do not have.
     """
 
     def __init__(self, group: int, log: RecordLog) -> None:
-        """Begin without any.
-
-        Args:
-            group: the stream's number.
-            log: the journal; it need not be recovered yet.
-        """
         self.group = group
         self.bytes = 0
         self._log = log
@@ -51,7 +45,7 @@ class StreamCommits:
         self._last = 0
 
     def append(self, messages: Sequence[Message]) -> int:
-        """Have messages of a commit kept; returns its number."""
+        """Append the messages of a commit to the journal, and return its number."""
         self._last += 1
         self._append(self._last, encode_batch(messages))
         return self._last
@@ -73,7 +67,7 @@ class StreamCommits:
             self.bytes -= place.length
 
     def written(self, number: int) -> None:
-        """The stream's files have all commits up to this one, for good."""
+        """Note that the stream's files durably have all commits up to this one."""
         gone = [each for each in self._places if each <= number]
         for each in gone:
             self._let_go(each)
@@ -81,10 +75,10 @@ class StreamCommits:
             self._log.append(self.group, WRITTEN, number, ())
 
     def missing(self, number: int) -> Iterator[tuple[int, Sequence[Message]]]:
-        """When all was read: numbers and messages of commits that the stream lacks, in order.
+        """Iterate over numbers and messages of commits that the stream lacks, when all records were read.
 
         Args:
-            number: of the last commit that its chunks say is there.
+            number: of the last commit according to the stream's chunks.
         """
         self._last = max(self._last, number)
         self.written(number)
@@ -95,13 +89,11 @@ class StreamCommits:
         place = self._places[number]
         return self._log.read(place.file, place.offset)
 
-    # --- of the journal (`tasks.journal_task.Kept`)
-
     def restore(self, records: Sequence[JournalRecord]) -> None:
-        """Take in records found at start.
+        """Receive records found at start.
 
         Raises:
-            DamagedFile: one cannot be understood.
+            DamagedFile: one cannot be decoded.
         """
         for record in records:
             number = record.index
@@ -119,12 +111,11 @@ class StreamCommits:
                 )
 
     def relocate(self, file: int) -> Iterator[None]:
-        """Append again what lives in a file."""
+        """Append again the live records of a file."""
         for number in [each for each, place in self._places.items() if place.file <= file]:
             self._append(number, [self._read(number)])
             yield
 
     def delete(self) -> None:
-        """The stream is gone."""
         for number in list(self._places):
             self._let_go(number)

@@ -1,7 +1,7 @@
-"""How a stream keeps what is published: in its own log, whose file is synced with the node's commits.
+"""The durability backend of a stream: its own log, whose file is synced with the node's commits.
 
-What is published while a sync is under way waits, and makes the next chunk: so chunks get large when
-the disk is slow, and nobody else waits for it. Consumers are served meanwhile.
+Messages published during a sync wait, and make the next chunk: so chunks get large when the disk is slow, and
+other queues do not wait for it. Consumers are served meanwhile.
 """
 
 from __future__ import annotations
@@ -19,21 +19,23 @@ from amqp10broker.queues.outlook import Progress
 from amqp10broker.queues.stream.queue import StreamQueue
 
 RETRY_MS: Final = 1000
-"""A write for which the disk had no room is tried again after this time."""
+"""Interval after which a write without room on the disk is tried again."""
 
 MARK_AFTER_MS: Final = 1000
-"""So long after a commit, however many follow it, the inventory is told how much is synced."""
+"""Delay after a commit, however many follow it, until the inventory records the synced length."""
 
 
 PARTS_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Of commits that are in the journal, and not in the stream's files: with more it has a part in none."""
+"""Bytes of commits that are in the journal and not in the stream's files; beyond that the stream takes part
+in no commit.
+"""
 
 NOBODY: Final = PublisherRef(PeerId(0, 0, 0), 0)
-"""Published what was committed before the start."""
+"""The publisher of commits recovered at start."""
 
 
 class Log(Protocol):
-    """A stream's log, as whoever has it written and synced uses it (`storage.stream_log`).
+    """A stream's log, for writing and syncing (`storage.stream_log`).
 
     Attributes:
         number: commits up to this one have their messages in it.
@@ -42,50 +44,50 @@ class Log(Protocol):
     number: int
 
     def recover(self) -> Iterable[int]:
-        """Read what is there: bytes, in steps."""
+        """Read the existing chunks in steps; yields bytes."""
 
     def prepare_room(self) -> Sequence[int]:
-        """Begin a new file if that is needed: descriptors to sync before more is appended, or none.
+        """Begin a new file if needed, and return descriptors to sync before more is appended, or none.
 
         Raises:
-            DiskFull: it can be tried again.
+            DiskFull: the call can be repeated.
         """
 
     def write(self) -> int:
-        """Write what was appended; the offset up to which a sync makes it durable.
+        """Write appended chunks, and return the offset up to which a sync makes them durable.
 
         Raises:
-            DiskFull: nothing is lost; it can be tried again.
+            DiskFull: nothing is lost; the call can be repeated.
         """
 
     def fds_to_sync(self) -> Sequence[int]:
-        """Descriptors of what was written."""
+        """Return the descriptors of what was written."""
 
     def commit(self, offset: int) -> None:
-        """What is below the offset is durable."""
+        """Note that messages below the offset are durable."""
 
     def mark(self) -> None:
-        """Have it known how much is durable."""
+        """Record the durable length."""
 
     def close(self) -> None:
-        """Nothing more will be asked."""
+        """Release all resources; the last call, like `delete`."""
 
     def delete(self) -> None:
-        """Remove everything; nothing more will be asked."""
+        """Remove all chunks."""
 
 
 class Syncs(Protocol):
     """Makes files durable (`tasks.stream_syncs`)."""
 
     def when_synced(self, fds: Sequence[int], callback: Callable[[], None]) -> None:
-        """Have a function called when what was written is durable; never, if storage fails."""
+        """Call a function when what was written is durable; never, if storage fails."""
 
     def withdraw(self, callback: Callable[[], None]) -> None:
-        """It is not to be called any more: the files are closed."""
+        """Cancel a call, since the files are closed."""
 
 
 class StreamKeeper(Keeper[StreamQueue]):
-    """Writes chunks of what was published, one at a time, and commits each when it is synced."""
+    """Writes published messages as chunks, one at a time, and commits each when it is synced."""
 
     def __init__(
         self,
@@ -96,16 +98,15 @@ class StreamKeeper(Keeper[StreamQueue]):
         commits: Commits | None = None,
         parts: StreamCommits | None = None,
     ) -> None:
-        """Keep for a stream.
+        """Create the backend.
 
         Args:
-            queue: its state.
             log: the queue's log, not recovered yet.
-            syncs: make the log's files durable; None for a log in memory.
-            on_full: told when the disk has no room for what was published, and, with None, that it has again,
-                or that it does not matter any more.
-            commits: has the node's journal; None for a log in memory.
-            parts: what is in it of the stream; likewise.
+            syncs: makes the log's files durable; None for a log in memory.
+            on_full: called when the disk has no room for published messages, and, with None, when it has
+                again or the messages do not matter any more.
+            commits: the node's journal; None for a log in memory.
+            parts: the stream's commits in the journal; None for a log in memory.
         """
         super().__init__(queue)
         self.kept = syncs is not None
@@ -115,7 +116,7 @@ class StreamKeeper(Keeper[StreamQueue]):
         self._on_full = on_full
         self._commits = commits
         self._parts = parts
-        # Parts of commits that the journal does not have for good yet, and up to which one it has.
+        # Parts of commits that are not durable in the journal yet, and up to which one they are.
         self._undurable: deque[tuple[int, Publish]] = deque()
         self._durable = self._asked = 0
         self._writing: int | None = None
@@ -125,34 +126,29 @@ class StreamKeeper(Keeper[StreamQueue]):
         self._full_ms: int | None = None
         self._retry_ms = 0
         self._mark_ms: int | None = None
-        """When the inventory is to be told of what was committed; None if it was."""
+        """When the inventory has to record the committed length; None if it has."""
 
     @property
     def busy(self) -> bool:
-        """See `Keeper`."""
         return self._writing is not None or bool(self._undurable)
 
     def recover(self, now_ms: int) -> Iterator[int]:
-        """See `Keeper`."""
         yield from self._log.recover()
         self.recovered = True
 
     def go_on(self) -> None:
-        """See `Keeper`: what was committed before, and is in the journal only, is written now."""
+        # Commits that are in the journal only are written to the stream now.
         if self._parts is not None:
             for number, messages in self._parts.missing(self._log.number):
                 self._durable = self._asked = number
                 self._undurable.append((number, Publish(NOBODY, range(len(messages)), messages, True)))
             self.wake()
 
-    # --- parts of commits over several queues -------------------------------------------------------
-
     def takes_part(self, size: int) -> bool:
-        """See `Keeper`."""
         return self._full_ms is None and (self._parts is None or self._parts.bytes <= PARTS_BYTES_MAX)
 
     def carry_out_part(self, commands: list[Command], now_ms: int) -> None:
-        """See `Keeper`: what is posted is in the journal first."""
+        # Messages that were posted before must be in the journal first.
         for command in commands:
             if type(command) is Publish and self._parts is not None:
                 self._undurable.append((self._parts.append(command.messages), command))
@@ -161,7 +157,6 @@ class StreamKeeper(Keeper[StreamQueue]):
         self.keep(now_ms)
 
     def tell(self) -> None:
-        """See `Keeper`."""
         super().tell()
         if self._undurable and (last := self._undurable[-1][0]) > self._asked:
             assert self._commits is not None, "it has parts"
@@ -174,16 +169,13 @@ class StreamKeeper(Keeper[StreamQueue]):
         self.wake()
 
     def _publish_durable(self, now_ms: int) -> None:
-        """Write to the stream what the journal has for good: with a loss of power before, a part of a commit
-        would be there without the others."""
+        # Only parts that are durable in the journal: after a loss of power, a part of a commit would be there
+        # without the others.
         while self._undurable and self._undurable[0][0] <= self._durable:
             number, command = self._undurable.popleft()
             self.queue.publish_part(command, number, now_ms)
 
-    # --- writing ------------------------------------------------------------------------------------
-
     def keep(self, now_ms: int) -> None:
-        """See `Keeper`."""
         self._commit(now_ms)
         self._publish_durable(now_ms)
         self._mark_in_time(now_ms)
@@ -230,7 +222,6 @@ class StreamKeeper(Keeper[StreamQueue]):
         self.wake()
 
     def _commit(self, now_ms: int) -> None:
-        """Take over what has been synced."""
         if self._synced:
             assert self._writing is not None
             self._log.commit(self._writing)
@@ -248,7 +239,6 @@ class StreamKeeper(Keeper[StreamQueue]):
             self._log.mark()
 
     def close(self) -> None:
-        """See `Keeper`."""
         self.recovered = False
         if self._syncs is not None:
             self._syncs.withdraw(self._on_synced)
@@ -261,19 +251,16 @@ class StreamKeeper(Keeper[StreamQueue]):
             self._log.close()
 
     def end(self) -> None:
-        """See `Keeper`."""
         if self._full_ms is not None:
             self._full_ms = None
             self._on_full(self, None)
 
     def progress(self, *, busy: bool) -> Progress:
-        """See `Keeper`."""
         recovering = not self.recovered
         sync_ms = None if self._writing is None else self._sync_ms
         return Progress(busy or recovering, recovering, sync_ms, self._full_ms)
 
     def storage_failed(self) -> None:
-        """See `Keeper`."""
         if self.kept:
             self.queue.refuse_waiting(failed=True)
             self.tell()
