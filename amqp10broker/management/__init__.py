@@ -1,1 +1,1 @@
-"""One table of operations on what is declared, behind every door by which people manage a broker."""
+"""The table of management operations, which all front ends share."""

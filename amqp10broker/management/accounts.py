@@ -1,6 +1,7 @@
 """Operations on users, permissions and virtual hosts.
 
-They are for administrators: users with that tag, and the machine's owner at the local socket.
+They are for administrators (users with that tag, and the machine's owner at the local socket), and raise
+`PermissionDenied` for others.
 """
 
 from __future__ import annotations
@@ -30,18 +31,15 @@ from amqp10broker.errors import BadRequest, ConfigError, NotSupported, Precondit
 from amqp10broker.management.caller import Caller, Proposal
 
 PROTECTED: Final = "protected_from_deletion"
-"""Among the metadata of a virtual host."""
-
-# --- users ----------------------------------------------------------------------------------------
+"""Key in the metadata of a virtual host."""
 
 
 def add_user(caller: Caller, user: str, password: str | None, tags: list[str]) -> Proposal:
-    """Add a user, who may do nothing yet.
+    """Add a user without permissions.
 
     Raises:
-        PreconditionFailed: there is one of this name.
+        PreconditionFailed: the name exists.
         InvalidArgument: name or password is not allowed.
-        PermissionDenied: the caller is no administrator.
     """
     caller.may_administer("add-user")
     wanted = User(user, _optional(caller, password), tuple(tags))
@@ -49,20 +47,17 @@ def add_user(caller: Caller, user: str, password: str | None, tags: list[str]) -
 
 
 def put_user(caller: Caller, user: str, entry: dict[str, Any]) -> Proposal:
-    """Add a user, or replace all that is known of it but its permissions.
+    """Add a user, or replace all of it except its permissions.
 
     Args:
-        caller: on whose behalf.
-        user: its name.
         entry: as in a definitions document: password or password_hash, tags, limits.
 
     Returns:
         ``{"created": bool}``.
 
     Raises:
-        BadRequest: the entry cannot be read.
+        BadRequest: the entry is not valid.
         InvalidArgument: name, password or a limit is not allowed.
-        PermissionDenied: the caller is no administrator.
     """
     caller.may_administer("put-user")
     given = DefinitionEntry(f"user '{user}'", {**entry, "name": user})
@@ -75,12 +70,11 @@ def put_user(caller: Caller, user: str, entry: dict[str, Any]) -> Proposal:
 
 
 def change_password(caller: Caller, user: str, password: str | None) -> Proposal:
-    """Give a user another password, or none: then nobody can log in with one.
+    """Replace the password of a user, or remove it, so that no login with a password is possible.
 
     Raises:
-        NotFound: there is no such user.
+        NotFound: the user does not exist.
         InvalidArgument: the password is not allowed.
-        PermissionDenied: the caller is no administrator.
     """
     caller.may_administer("change-password")
     caller.catalog.users.lookup(user)
@@ -88,11 +82,10 @@ def change_password(caller: Caller, user: str, password: str | None) -> Proposal
 
 
 def delete_user(caller: Caller, user: str) -> Proposal:
-    """Forget a user and its permissions; its connections are closed.
+    """Delete a user and its permissions, and close its connections.
 
     Raises:
-        NotFound: there is no such user.
-        PermissionDenied: the caller is no administrator.
+        NotFound: the user does not exist.
     """
     node = caller.administered("delete-user")
     return Proposal(
@@ -101,39 +94,30 @@ def delete_user(caller: Caller, user: str) -> Proposal:
 
 
 def set_tags(caller: Caller, user: str, tags: list[str]) -> Proposal:
-    """Give a user other tags.
+    """Replace the tags of a user.
 
     Raises:
-        NotFound: there is no such user.
-        PermissionDenied: the caller is no administrator.
+        NotFound: the user does not exist.
     """
     caller.may_administer("set-tags")
     return Proposal(SetTags(user, tuple(tags)))
 
 
 def list_users(caller: Caller) -> list[dict[str, Any]]:
-    """All users with their tags, by name.
-
-    Raises:
-        PermissionDenied: the caller is no administrator.
-    """
+    """List all users with their tags, by name."""
     caller.may_administer("list-users")
     users = sorted(caller.catalog.users, key=lambda user: user.name)
     return [{"user": user.name, "tags": list(user.tags), "limits": user.limits.as_dict()} for user in users]
 
 
-# --- permissions ----------------------------------------------------------------------------------
-
-
 def set_permissions(
     caller: Caller, user: str, vhost: str | None, configure: str, write: str, read: str
 ) -> Proposal:
-    """Say what a user may do in a virtual host.
+    """Set the permissions of a user in a virtual host.
 
     Raises:
-        NotFound: there is no such user or virtual host.
-        InvalidArgument: one is no regular expression, or could take for ever to search for.
-        PermissionDenied: the caller is no administrator.
+        NotFound: the user or virtual host does not exist.
+        InvalidArgument: a pattern is not a regular expression, or could take too long to search for.
     """
     caller.may_administer("set-permissions")
     check_bounded((configure, write, read), f"permissions of user '{user}'")
@@ -142,22 +126,20 @@ def set_permissions(
 
 
 def clear_permissions(caller: Caller, user: str, vhost: str | None) -> Proposal:
-    """Let a user enter a virtual host no more.
+    """Remove a user's permissions in a virtual host, with the right to enter it.
 
     Raises:
-        NotFound: there is no such user or virtual host.
-        PermissionDenied: the caller is no administrator.
+        NotFound: the user or virtual host does not exist.
     """
     caller.may_administer("clear-permissions")
     return Proposal(ClearPermission(user, _vhost(caller, vhost)))
 
 
 def list_permissions(caller: Caller, vhost: str | None) -> list[dict[str, Any]]:
-    """Who may do what in a virtual host, by user.
+    """List the permissions in a virtual host, by user.
 
     Raises:
-        NotFound: there is no such virtual host.
-        PermissionDenied: the caller is no administrator.
+        NotFound: the virtual host does not exist.
     """
     caller.may_administer("list-permissions")
     name = caller.catalog.lookup_vhost(_vhost(caller, vhost)).name
@@ -183,9 +165,8 @@ def set_topic_permissions(
     """Restrict a user's routing keys at a topic exchange.
 
     Raises:
-        NotFound: there is no such user or virtual host.
-        InvalidArgument: one is no regular expression, or could take for ever to search for.
-        PermissionDenied: the caller is no administrator.
+        NotFound: the user or virtual host does not exist.
+        InvalidArgument: a pattern is not a regular expression, or could take too long to search for.
     """
     caller.may_administer("set-topic-permissions")
     check_bounded((write, read), f"topic permissions of user '{user}'")
@@ -194,22 +175,20 @@ def set_topic_permissions(
 
 
 def clear_topic_permissions(caller: Caller, user: str, vhost: str | None, exchange: str | None) -> Proposal:
-    """Lift the restriction at one exchange, or at all of the virtual host.
+    """Remove the restriction at one exchange, or at all of the virtual host.
 
     Raises:
-        NotFound: there is no such user or virtual host.
-        PermissionDenied: the caller is no administrator.
+        NotFound: the user or virtual host does not exist.
     """
     caller.may_administer("clear-topic-permissions")
     return Proposal(ClearTopicPermission(user, _vhost(caller, vhost), exchange))
 
 
 def list_topic_permissions(caller: Caller, vhost: str | None) -> list[dict[str, Any]]:
-    """Whose routing keys are restricted in a virtual host, by user and exchange.
+    """List the topic permissions in a virtual host, by user and exchange.
 
     Raises:
-        NotFound: there is no such virtual host.
-        PermissionDenied: the caller is no administrator.
+        NotFound: the virtual host does not exist.
     """
     caller.may_administer("list-topic-permissions")
     name = caller.catalog.lookup_vhost(_vhost(caller, vhost)).name
@@ -223,18 +202,14 @@ def list_topic_permissions(caller: Caller, vhost: str | None) -> list[dict[str, 
     )
 
 
-# --- virtual hosts --------------------------------------------------------------------------------
-
-
 def add_vhost(
     caller: Caller, name: str, description: str, tags: list[str], default_queue_type: str | None
 ) -> Proposal:
-    """Add a virtual host, which nobody may enter yet.
+    """Add a virtual host, which no user may enter yet.
 
     Raises:
-        PreconditionFailed: there is one of this name.
-        InvalidArgument: the name is not allowed, or the type is no kind of queue.
-        PermissionDenied: the caller is no administrator.
+        PreconditionFailed: the name exists.
+        InvalidArgument: the name is not allowed, or the type is not a kind of queue.
     """
     caller.may_administer("add-vhost")
     facts = VhostFacts(name, description, tuple(tags), default_queue_type=default_queue_type)
@@ -242,20 +217,17 @@ def add_vhost(
 
 
 def put_vhost(caller: Caller, name: str, entry: dict[str, Any]) -> Proposal:
-    """Add a virtual host, or change what is said of it; what is in it, and its limits, stay.
+    """Add a virtual host, or change its description; its content and limits stay.
 
     Args:
-        caller: on whose behalf.
-        name: its name.
         entry: as in a definitions document: description, tags, default_queue_type, metadata.
 
     Returns:
         ``{"created": bool}``.
 
     Raises:
-        BadRequest: the entry cannot be read.
-        InvalidArgument: the name is not allowed, or the type is no kind of queue.
-        PermissionDenied: the caller is no administrator.
+        BadRequest: the entry is not valid.
+        InvalidArgument: the name is not allowed, or the type is not a kind of queue.
     """
     caller.may_administer("put-vhost")
     there = caller.catalog.find_vhost(name)
@@ -269,15 +241,14 @@ def put_vhost(caller: Caller, name: str, entry: dict[str, Any]) -> Proposal:
 
 
 def delete_vhost(caller: Caller, name: str) -> Proposal:
-    """Delete a virtual host with all that is in it; connections to it are closed.
+    """Delete a virtual host with its content, and close the connections to it.
 
     Returns:
         ``{"name": str, "queues": int}``.
 
     Raises:
-        NotFound: there is none.
+        NotFound: it does not exist.
         PreconditionFailed: it is protected from deletion.
-        PermissionDenied: the caller is no administrator.
     """
     node = caller.administered("delete-vhost")
     there = caller.catalog.find_vhost(name)
@@ -295,7 +266,7 @@ def delete_vhost(caller: Caller, name: str) -> Proposal:
 
 
 def list_vhosts(caller: Caller) -> list[dict[str, Any]]:
-    """All virtual hosts, by name; for users who are no administrators, those they may enter."""
+    """List all virtual hosts by name; for users who are not administrators, those they may enter."""
     access = caller.access
     vhosts = sorted(caller.catalog.vhosts.values(), key=lambda vhost: vhost.name)
     return [
@@ -312,9 +283,6 @@ def list_vhosts(caller: Caller) -> list[dict[str, Any]]:
         or caller.is_administrator
         or caller.catalog.users.permission(access.user, vhost.name) is not None
     ]
-
-
-# --- helpers --------------------------------------------------------------------------------------
 
 
 def _vhost(caller: Caller, name: str | None) -> str:

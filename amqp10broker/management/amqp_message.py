@@ -1,4 +1,4 @@
-"""Messages of the management node: requests read from bytes, responses written.
+"""Messages of the management node: decoding of requests, encoding of responses.
 
 ``to`` is the URI, ``subject`` the method or the status code, the body an amqp-value.
 """
@@ -34,11 +34,11 @@ _HTTP_RESPONSE: Final = encode(Described(ULong(APPLICATION_PROPERTIES), {"http:r
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request, decoded.
+    """A decoded request.
 
     Attributes:
         method: empty if there is none.
-        to: the URI; empty if there is none, or it is no string.
+        to: the URI; empty if there is none, or it is not a string.
         message_id: of any of its types, None if there is none.
         body: the value of an amqp-value, or the bytes of data sections.
     """
@@ -50,12 +50,12 @@ class Request:
 
 
 def read_request(payload: bytes) -> Request:
-    """Decode a request. What is missing or of a wrong type is empty or None here, and refused later.
+    """Decode a request. Missing fields, and those of a wrong type, are empty or None, and refused later.
 
-    Sections may stand in any order: proton writes the body of null in front of the properties.
+    Sections may be in any order: proton writes the body of null in front of the properties.
 
     Raises:
-        DecodeError: it is no message.
+        DecodeError: it is not a message.
     """
     properties = Properties()
     chunks: list[bytes] = []
@@ -89,6 +89,5 @@ def read_request(payload: bytes) -> Request:
 
 
 def response(status: int, correlation_id: MessageId, body: Any) -> bytes:
-    """Encode a response message."""
     properties = Properties(subject=str(status), correlation_id=correlation_id)
     return properties.encode() + _HTTP_RESPONSE + encode(Described(ULong(AMQP_VALUE), body))

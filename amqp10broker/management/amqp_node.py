@@ -1,17 +1,17 @@
-"""The management node of AMQP 1.0: a request message in, an operation, a response message out.
+"""The management node of AMQP 1.0, which executes an operation for each request message.
 
-Requests and responses follow "HTTP over AMQP": see `amqp_message` for their form and `amqp_routes` for paths
-and statuses. Nothing here knows links: the session hands over whole messages, and puts questions to queues
-where an operation needs their answer.
+Requests and responses follow "HTTP over AMQP": `amqp_message` has their form, `amqp_routes` paths and
+statuses. This module is independent of links: the session passes whole messages, and sends requests to
+queues where an operation needs their answer.
 
 ========================  ==============================  =============================================
-``GET``, ``PUT``,         ``/queues/:queue``              what it is; declare; delete
+``GET``, ``PUT``,         ``/queues/:queue``              describe; declare; delete
 ``DELETE``
 ``DELETE``                ``/queues/:queue/messages``     purge
 ``PUT``, ``DELETE``       ``/exchanges/:exchange``        declare; delete
-``GET``, ``POST``         ``/bindings``                   of a query; bind
+``GET``, ``POST``         ``/bindings``                   find; bind
 ``DELETE``                ``/bindings/:binding``          unbind
-``PUT``                   ``/auth/tokens``                another token for the connection
+``PUT``                   ``/auth/tokens``                renew the connection's token
 ========================  ==============================  =============================================
 """
 
@@ -35,12 +35,12 @@ from amqp10broker.queues.commands import Command, RequestRef
 from amqp10broker.queues.effects import Answer
 
 ADDRESS: Final = "/management"
-"""The node's address."""
+"""The address of the management node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Responded:
-    """The response is ready.
+    """A response that is ready.
 
     Attributes:
         payload: the whole encoded message.
@@ -51,12 +51,11 @@ class Responded:
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """A queue must be asked first.
+    """A request to a queue that is needed for the response.
 
     Attributes:
-        handle: the queue.
-        command: makes the question.
-        respond: makes the response of the answer.
+        command: makes the request.
+        respond: makes the response from the answer.
     """
 
     handle: QueueHandle
@@ -66,11 +65,11 @@ class Asking:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A change of the catalog is decided later.
+    """A change of the catalog that is decided later.
 
     Attributes:
-        ref: under which it was proposed.
-        respond: makes the response of what was decided, or asks a queue.
+        ref: of the proposal.
+        respond: makes the response from the decision, or a request to a queue.
     """
 
     ref: RequestRef
@@ -79,11 +78,11 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class TokenOffered:
-    """The client wants to go on with another token: the connection decides whether it may.
+    """Another token of the client, which the connection has to check.
 
     Attributes:
-        token: as it came; not in the repr.
-        accepted: the response for a token that was taken.
+        token: as received; not in the repr.
+        accepted: the response if it is accepted.
     """
 
     token: bytes = field(repr=False)
@@ -91,18 +90,17 @@ class TokenOffered:
 
 
 Outcome: TypeAlias = "Responded | Asking | Waiting"
-"""What a request comes to, at once or after it has waited."""
+"""The result of a request, at once or after it has waited."""
 
 
 def handle_request(caller: Caller, payload: bytes) -> Outcome | TokenOffered:
-    """Do what a request asks for.
+    """Execute a request.
 
     Args:
-        caller: on whose behalf.
         payload: the whole message.
 
     Raises:
-        DecodeError: it is no message.
+        DecodeError: it is not a message.
         PermissionDenied: the session must end with it.
     """
     request = read_request(payload)
@@ -121,12 +119,9 @@ def handle_request(caller: Caller, payload: bytes) -> Outcome | TokenOffered:
     return _outcome(request, route, result, caller.vhost.name)
 
 
-# --- steps ----------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class _Later:
-    """A response that waits for a queue's answer, or for what is decided."""
+    """A response that waits for a queue's answer or a decision."""
 
     request: Request
     route: Route
@@ -160,8 +155,8 @@ def _respond(request: Request, status: int, body: Any) -> Responded:
     try:
         return Responded(response(status, request.message_id, body))
     except EncodeError as error:
-        # Arguments may be nested as deep as AMQP 1.0 allows, or as another protocol does; the response
-        # puts them deeper still.
+        # Arguments may be nested as deep as AMQP 1.0 allows, or as another protocol does; the response nests
+        # them deeper still.
         return Responded(response(500, request.message_id, f"done, but the result cannot be told: {error}"))
 
 

@@ -1,6 +1,6 @@
-"""Paths and methods of the management node: which operation each is, and the status of its result.
+"""Paths and methods of the management node, with the operation and the status of each.
 
-A refusal's status comes from its class; `Route.statuses` says where a path differs.
+The status of a refusal depends on its class, with exceptions in `Route.statuses`.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from amqp10broker.management.names import RESERVED_PREFIX
 from amqp10broker.management.uri import Uri, UriError, decode
 
 OFFER_TOKEN: Final = "offer-token"
-"""Stands where an operation's name does for what is none: the connection decides about tokens."""
+"""Used instead of an operation's name, since the connection decides about tokens."""
 
 Statuses = Mapping[type[RefusedError], int]
 
 
 class UnknownPath(RefusedError):
-    """There is no such path."""
+    """The path does not exist."""
 
 
 class MethodNotAllowed(RefusedError):
-    """The path is there, the method is none of its own."""
+    """The path exists, but not with this method."""
 
 
 STATUSES: Final[Statuses] = {
@@ -60,12 +60,12 @@ STATUSES: Final[Statuses] = {
 }
 """Status of each refusal; the nearest class counts. `PermissionDenied` has none: it ends the session."""
 
-# A missing end of a binding, and what an exchange cannot do, are faults of the request's body.
+# A missing end of a binding, and an impossible key or argument, are faults of the request's body.
 _BODY_FAULTS: Final[Statuses] = {NotFound: 400, InvalidArgument: 400}
 
 
 def status_of(error: RefusedError, exceptions: Statuses | None = None) -> int:
-    """The status of a refusal."""
+    """Return the status of a refusal."""
     for cls in type(error).__mro__:
         for table in (exceptions or {}, STATUSES):
             if cls in table:
@@ -74,12 +74,11 @@ def status_of(error: RefusedError, exceptions: Statuses | None = None) -> int:
 
 
 def words_of(error: RefusedError, vhost: str, *, looked_at: bool) -> str:
-    """What the client is told: for some refusals RabbitMQ has other words here than in AMQP 0-9-1.
+    """Return the text of a refusal: for some, RabbitMQ's text differs from that in AMQP 0-9-1.
 
     Args:
-        error: the refusal.
         vhost: the caller's.
-        looked_at: it was only asked what there is.
+        looked_at: the request only reads.
     """
     if isinstance(error, ReservedName):
         return f"{error.resource} in vhost '{vhost}' starts with reserved prefix '{RESERVED_PREFIX}'"
@@ -97,9 +96,9 @@ class Route:
     """One method of one path.
 
     Attributes:
-        take: makes the operation of URI and body.
-        answer: makes status and body of the operation's result.
-        statuses: where refusals have another status here.
+        take: makes the operation from URI and body.
+        answer: makes status and body from the operation's result.
+        statuses: exceptions from `STATUSES`.
     """
 
     take: Callable[[Uri, Any], Taken]
@@ -108,11 +107,11 @@ class Route:
 
 
 def route_of(method: str, uri: Uri) -> Route:
-    """The route of a request.
+    """Return the route of a request.
 
     Raises:
-        UnknownPath: there is no such path.
-        MethodNotAllowed: there is, but not with this method.
+        UnknownPath: the path does not exist.
+        MethodNotAllowed: it exists, but not with this method.
     """
     match uri.segments:
         case ["queues", _]:

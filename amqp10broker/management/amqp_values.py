@@ -1,6 +1,6 @@
-"""Arguments of queues, exchanges and bindings: AMQP 1.0 values to plain Python ones, and results back.
+"""Conversion between AMQP 1.0 values and plain ones, for arguments and results.
 
-Plain values are what the catalog keeps: None, bool, int, float, str, bytes, list and dict with string keys.
+Plain values are those of the catalog: None, bool, int, float, str, bytes, list and dict with string keys.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _INT64_MAX: Final = 2**63 - 1
 
 
 def to_plain(value: object) -> Any:
-    """A decoded AMQP 1.0 value as the catalog keeps it: integers of all widths are int, symbols are str.
+    """Convert a decoded AMQP 1.0 value: integers of all widths become int, symbols become str.
 
     Raises:
         BadRequest: the type has no counterpart in AMQP 0-9-1's tables, by which all queues are declared.
@@ -48,10 +48,10 @@ def to_plain(value: object) -> Any:
 
 
 def plain_table(value: object) -> dict[str, Any]:
-    """A decoded map as a table: its keys must be strings.
+    """Convert a decoded map to a table.
 
     Raises:
-        BadRequest: it is no map, or has other keys, or values without a counterpart.
+        BadRequest: it is not a map, has keys other than strings, or values without a counterpart.
     """
     if not isinstance(value, dict | Map):
         raise BadRequest("map", f"{shown(value)} is no map")
@@ -64,7 +64,7 @@ def plain_table(value: object) -> dict[str, Any]:
 
 
 def from_plain(value: object) -> Any:
-    """A table's value as it travels: text is utf8, integers are long."""
+    """Convert a table's value for encoding: text becomes utf8, integers become long."""
     match value:
         case None | bool() | bytes():
             return value
@@ -84,11 +84,10 @@ def from_plain(value: object) -> Any:
 
 
 _OFFSETS: Final = ("first_offset", "next_offset")
-"""Of streams."""
 
 
 def queue_map(queue: Mapping[str, Any]) -> dict[str, Any]:
-    """What an operation says of a queue, with the types that clients expect."""
+    """Convert the description of a queue to the types that clients expect."""
     return {
         **queue,
         "arguments": from_plain(queue["arguments"]),
@@ -104,10 +103,10 @@ def queue_map(queue: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def binding_map(binding: Mapping[str, Any]) -> dict[str, Any]:
-    """What an operation says of a binding, with the types that clients expect."""
+    """Convert the description of a binding to the types that clients expect."""
     return {**binding, "arguments": from_plain(binding["arguments"])}
 
 
 def count_map(counted: Mapping[str, int]) -> dict[str, Any]:
-    """A count of messages, with the type that clients expect."""
+    """Convert a count of messages to the type that clients expect."""
     return {"message_count": ULong(counted["message_count"])}

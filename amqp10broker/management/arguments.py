@@ -1,4 +1,4 @@
-"""What an operation may be given: names, types and defaults, checked once for every door."""
+"""Arguments of operations: names, types and defaults, checked alike for all front ends."""
 
 from __future__ import annotations
 
@@ -30,16 +30,14 @@ class Argument:
     """One argument of an operation.
 
     Attributes:
-        name: as every door measures it.
-        kind: its type.
         default: for requests without it, and those that give null.
-        help: what it means, for people.
-        secret: it is not for logs.
-        choices: all that it may be, if they are few.
-        known: what it may be among others.
-        keys: of a table of integers, and what each means.
+        help: its meaning, for display.
+        secret: it must not be logged.
+        choices: all values, if they are few.
+        known: some of its values.
+        keys: of a table of integers, with their meanings.
         bounds: least and most of an integer.
-        word: text that may stand in place of an integer.
+        word: text that may replace an integer.
     """
 
     name: str
@@ -60,17 +58,16 @@ class Argument:
 
     @property
     def required(self) -> bool:
-        """Whether every request must give it."""
+        """Whether every request must contain it."""
         return self.default is _REQUIRED
 
 
 def checked(noun: str, arguments: tuple[Argument, ...], given: Mapping[str, object]) -> dict[str, Any]:
-    """All arguments of an operation, with defaults for those not given.
+    """Check the arguments of an operation, and return them with defaults.
 
     Args:
-        noun: of what they are properties, for the error: ``queue``.
-        arguments: those that the operation knows.
-        given: by name.
+        noun: the object that they describe, for errors: ``queue``.
+        arguments: those that the operation has.
 
     Raises:
         BadRequest: one is unknown, of a wrong type, or missing.
@@ -123,7 +120,7 @@ def _fits(kind: Kind, value: object) -> bool:
 
 
 def shown(value: object) -> str:
-    """A value as error texts write it: like JSON, and never longer than a line."""
+    """Format a value for an error text: like JSON, and never longer than a line."""
     if isinstance(value, bool):
         text = str(value).lower()
     elif isinstance(value, str):

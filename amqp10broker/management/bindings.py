@@ -1,4 +1,4 @@
-"""Operations on bindings: bind, unbind, list; and the path segment that names one binding.
+"""Operations on bindings, and the path segment that identifies a binding.
 
 The segment is ``src=<exchange>;dstq=<queue>;key=<key>;args=<hash>``, or ``dste=<exchange>``. Values are
 percent-encoded; the hash stands for the arguments and is empty without any.
@@ -32,18 +32,18 @@ def bind(
     binding_key: str,
     arguments: dict[str, Any],
 ) -> Proposal:
-    """Bind a queue or an exchange to an exchange, unless it is bound so already.
+    """Bind a queue or an exchange to an exchange, unless the binding exists.
 
     Returns:
-        The binding as `list_bindings` gives it.
+        The binding as `list_bindings` returns it.
 
     Raises:
         AccessRefused: source or destination is the default exchange, or a queue of direct replies.
-        BadRequest: a name holds a line end, or there is not exactly one destination.
+        BadRequest: a name contains a line end, or there is not exactly one destination.
         NotFound: source or destination does not exist.
         InvalidArgument: the exchange cannot use this key or these arguments.
         ResourceLocked: the queue is another connection's.
-        PermissionDenied: the user may not.
+        PermissionDenied: the user may not bind them.
     """
     destination = _one_destination(destination_queue, destination_exchange)
     binding = Binding(source, destination, binding_key, arguments)
@@ -59,13 +59,10 @@ def unbind(
     binding_key: str,
     arguments: dict[str, Any],
 ) -> Proposal:
-    """Undo a `bind`. A binding that is not there counts as undone.
+    """Remove a binding; a missing one is not an error.
 
     Raises:
-        AccessRefused: source or destination is the default exchange, or a queue of direct replies.
-        BadRequest: a name holds a line end, or there is not exactly one destination.
-        ResourceLocked: the queue is another connection's.
-        PermissionDenied: the user may not.
+        AccessRefused, BadRequest, ResourceLocked, PermissionDenied: as `bind`.
     """
     destination = _one_destination(destination_queue, destination_exchange)
     _check_change(caller, source, destination, binding_key)
@@ -73,13 +70,12 @@ def unbind(
 
 
 def unbind_by_segment(caller: Caller, segment: str) -> Proposal | None:
-    """Undo the binding that a path segment names. One that is not there counts as undone.
+    """Remove the binding of a path segment; a missing one is not an error.
 
     Raises:
-        BadRequest: it is no such segment.
+        BadRequest: the segment is not valid.
         AccessRefused: source or destination is the default exchange, or a queue of direct replies.
         ResourceLocked: the queue is another connection's.
-        PermissionDenied: the user may not.
     """
     named = parse_segment(segment)
     _check_change(caller, named.source, named.destination, named.binding_key)
@@ -95,11 +91,11 @@ def get_bindings(
     destination_exchange: str | None,
     binding_key: str,
 ) -> list[dict[str, Any]]:
-    """Bindings between an exchange and a queue or an exchange with one key; they differ in arguments.
+    """List bindings between an exchange and a queue or exchange with one key; they differ in arguments.
 
     Raises:
         BadRequest: there is not exactly one destination.
-        PermissionDenied: the user may not bind so either.
+        PermissionDenied: the user may not bind them either.
     """
     destination = _one_destination(destination_queue, destination_exchange)
     caller.may_write(destination.kind, destination.name)
@@ -109,7 +105,7 @@ def get_bindings(
 
 
 def list_bindings(caller: Caller) -> list[dict[str, Any]]:
-    """All bindings of the virtual host of which the user has any permission on either end.
+    """List all bindings of the virtual host with a permission of the user on either end.
 
     Those of the default exchange, of which every queue has one, come first.
     """
@@ -124,7 +120,7 @@ def list_bindings(caller: Caller) -> list[dict[str, Any]]:
 
 
 def describe(binding: Binding) -> dict[str, Any]:
-    """A binding as every door shows it."""
+    """Describe a binding for all front ends."""
     return {
         "source": binding.source,
         f"destination_{binding.destination.kind}": binding.destination.name,
@@ -135,7 +131,7 @@ def describe(binding: Binding) -> dict[str, Any]:
 
 
 def location(binding: Binding) -> str:
-    """The path under which a binding is deleted."""
+    """Return the path under which a binding is deleted."""
     destination = binding.destination
     return (
         f"{PATH}src={quote(binding.source, safe='')};"
@@ -146,7 +142,7 @@ def location(binding: Binding) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NamedBinding:
-    """What a path segment says of a binding."""
+    """The content of a binding's path segment."""
 
     source: str
     destination: Destination
@@ -155,10 +151,10 @@ class NamedBinding:
 
 
 def parse_segment(segment: str) -> NamedBinding:
-    """Read a binding's path segment, still percent-encoded.
+    """Decode a binding's path segment, still percent-encoded.
 
     Raises:
-        BadRequest: it is none.
+        BadRequest: it is not valid.
     """
     found = _SEGMENT.fullmatch(segment)
     try:

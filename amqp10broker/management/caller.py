@@ -1,4 +1,4 @@
-"""Who asks for an operation, and what an operation that must ask a queue gives back instead of a result."""
+"""The caller of an operation, and the intermediate results of operations."""
 
 from __future__ import annotations
 
@@ -19,25 +19,24 @@ from amqp10broker.security.authorise import Access, Kind
 
 
 class RecordMaker(Protocol):
-    """Makes records of passwords: `security.passwords.Passwords`, or who has had it done in a thread."""
+    """Makes records of passwords: `security.passwords.Passwords`, or one that runs it in a thread."""
 
     def make(self, password: str) -> PasswordRecord:
-        """The record of a new password."""
+        """Return the record of a new password."""
 
     def exportable(self, record: PasswordRecord | None) -> PasswordRecord | None:
-        """The record as a definitions file may hold it."""
+        """Return the record in the form for a definitions file."""
 
 
 class Report(Protocol):
-    """Tells of operations, for the log."""
+    """A logger of operations."""
 
     def __call__(self, operation: str, subject: str, refusal: str | None) -> None:
-        """An operation is done, or was refused.
+        """Report an operation as done or refused.
 
         Args:
-            operation: its name.
-            subject: what it is about, without secrets: ``queue name='orders'``.
-            refusal: why it was refused; None if it is done.
+            subject: its object, without secrets: ``queue name='orders'``.
+            refusal: reason of a refusal; None: it is done.
         """
 
 
@@ -46,20 +45,18 @@ _NOBODY: Final = ReplyTo(PeerId(0, 0, 0), "nobody")
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """On whose behalf an operation runs.
+    """The client and the context of an operation.
 
     Attributes:
-        catalog: everything that is declared.
-        vhost: the virtual host that names of queues and exchanges mean.
-        access: what the user may do; None is the machine's owner at the local socket, who may do all.
-        connection: identity of the connection, the owner of exclusive queues; None: there can be none here.
-        node_name: the broker's name, as answers about queues give it.
-        node: the running node; None where the door offers nothing of it.
-        propose: has requests to the catalog decided; None: the catalog decides at once.
-        reply_to: who hears of what is decided later.
+        vhost: the virtual host of names of queues and exchanges.
+        access: the user's permissions; None: the machine's owner at the local socket, without restrictions.
+        connection: identity of the connection, the owner of exclusive queues; None: there can be none.
+        node: the running node; None if the front end does not offer it.
+        propose: sends requests to the catalog; None: the catalog decides at once.
+        reply_to: receiver of later decisions.
         new_name: makes a name for a queue that is declared without; None: it must have one.
         passwords: makes records of passwords; None where they cannot be set.
-        report: told of each operation that changes something; None: nobody is.
+        report: called for each operation that changes something.
     """
 
     catalog: Catalog
@@ -75,58 +72,35 @@ class Caller:
     report: Report | None = None
 
     def may_configure(self, kind: Kind, name: str) -> None:
-        """Check that the user may create and delete it.
-
-        Raises:
-            PermissionDenied: with the permission that is missing.
-        """
+        """Check that the user may create and delete it; raises `PermissionDenied`."""
         if self.access is not None:
             self.access.configure(kind, name)
 
     def may_write(self, kind: Kind, name: str) -> None:
-        """Check that the user may put something into it.
-
-        Raises:
-            PermissionDenied: with the permission that is missing.
-        """
+        """Check that the user may write to it; raises `PermissionDenied`."""
         if self.access is not None:
             self.access.write(kind, name)
 
     def may_read(self, kind: Kind, name: str) -> None:
-        """Check that the user may take something out of it.
-
-        Raises:
-            PermissionDenied: with the permission that is missing.
-        """
+        """Check that the user may read from it; raises `PermissionDenied`."""
         if self.access is not None:
             self.access.read(kind, name)
 
     def may_read_topic(self, exchange: str, routing_key: str) -> None:
-        """Check that the user may have messages of a topic.
-
-        Raises:
-            PermissionDenied: with the permission that is missing.
-        """
+        """Check that the user may receive messages of a topic; raises `PermissionDenied`."""
         if self.access is not None:
             self.access.read_topic(exchange, routing_key)
 
     def may_see(self, kind: Kind, name: str) -> None:
-        """Check that the user has any permission on it.
-
-        Raises:
-            PermissionDenied: none of the three.
-        """
+        """Check that the user has any permission on it; raises `PermissionDenied`."""
         if self.access is not None:
             self.access.any(kind, name)
 
     def may_administer(self, what: str) -> None:
-        """Check that the user is an administrator of the broker.
+        """Check that the user is an administrator of the broker; raises `PermissionDenied`.
 
         Args:
             what: the operation, for the text.
-
-        Raises:
-            PermissionDenied: no administrator.
         """
         if self.access is not None and not self.is_administrator:
             raise PermissionDenied(
@@ -135,14 +109,14 @@ class Caller:
             )
 
     def administered(self, what: str) -> Node:
-        """The running node, for an administrator.
+        """Return the running node, for an administrator.
 
         Args:
             what: the operation, for the text.
 
         Raises:
-            PermissionDenied: no administrator.
-            NotSupported: this door offers nothing of the node.
+            PermissionDenied: the user is not an administrator.
+            NotSupported: this front end does not offer the node.
         """
         self.may_administer(what)
         if self.node is None:
@@ -153,13 +127,13 @@ class Caller:
 
     @property
     def is_administrator(self) -> bool:
-        """Whether the user has the tag that says so; the machine's owner needs none."""
+        """Whether the user has the administrator tag; the machine's owner needs none."""
         if self.access is None:
             return True
         return ADMINISTRATOR in self.access.tags
 
     def sees(self, kind: Kind, name: str) -> bool:
-        """Whether the user has any permission on it."""
+        """Return whether the user has any permission on it."""
         try:
             self.may_see(kind, name)
         except PermissionDenied:
@@ -167,11 +141,11 @@ class Caller:
         return True
 
     def for_use(self, queue: DeclaredQueue) -> DeclaredQueue:
-        """The queue itself, if this connection may use it.
+        """Return the queue, if this connection may use it.
 
         Raises:
             ResourceLocked: another connection has it exclusively.
-            NotFound: the node that has it cannot be reached.
+            NotFound: its node cannot be reached.
         """
         if self.access is not None:
             self.vhost.for_connection(queue, self.connection)
@@ -185,21 +159,21 @@ ADMINISTRATOR = "administrator"
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """An operation is a change of the catalog, once that is decided.
+    """The result of an operation that changes the catalog.
 
     Attributes:
-        request: what is to change.
-        then: makes the result of the answer, or an `Ask`.
+        request: the change.
+        then: makes the result from the answer, or an `Ask`.
     """
 
     request: Request[Any]
     then: Callable[[Any], Any] = lambda answer: None
 
     def carried_out(self, caller: Caller) -> Any:
-        """The result, or an `Ask` or a `Wait` instead of it.
+        """Execute the change, and return the result, or an `Ask` or a `Wait`.
 
         Raises:
-            RefusedError: of the class that says why; nothing was changed.
+            RefusedError: nothing was changed.
         """
         if caller.propose is None:
             return self.then(caller.catalog.propose(self.request))
@@ -212,13 +186,13 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """The result of an operation needs a decision that comes later.
+    """The result of an operation that needs a later decision.
 
     When the `Decided` for `ref` comes, the result is ``then(decided)``, which may be an `Ask`.
 
     Attributes:
-        ref: under which it was asked.
-        then: goes on, or raises the `RefusedError` that was decided.
+        ref: of the proposal.
+        then: continues, or raises the `RefusedError` of the decision.
     """
 
     ref: RequestRef
@@ -227,14 +201,13 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """The result of an operation needs a queue's answer.
+    """The result of an operation that needs a queue's answer.
 
     Post ``command(RequestRef(...))`` to `handle`; when its `Answer` comes, the result is ``then(answer)``.
 
     Attributes:
-        handle: the queue.
-        command: makes the question.
-        then: makes the result, or raises the `RefusedError` that the answer means.
+        command: makes the request.
+        then: makes the result, or raises a `RefusedError`.
     """
 
     handle: QueueHandle
@@ -244,11 +217,11 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The result of an operation takes its time, and a door that can wait for it does.
+    """The result of an operation that takes time, for front ends that can wait.
 
     Attributes:
-        run: does it.
-        then: makes the result of what came of it.
+        run: does the work.
+        then: makes the result.
     """
 
     run: Callable[[], Awaitable[Any]]
@@ -257,11 +230,11 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """The result of an operation are lines, from now on until one side has enough.
+    """The result of an operation that consists of lines until one side ends it.
 
     Attributes:
-        begin: has them written into a sink of the door's, and makes the answer in front of them.
-        end: the door has enough, for a reason.
+        begin: starts writing into a sink of the front end, and returns the answer that precedes the lines.
+        end: ends it from the front end's side, with a reason.
     """
 
     begin: Callable[[Sink], Any]

@@ -1,7 +1,7 @@
-"""What should be so of a broker in production: a table of checks, each decided from what a node has found.
+"""The checklist for production: a table of checks, each evaluated on the facts of a node.
 
-What a finding says is true: what could not be found out is `State.UNKNOWN`, and its evidence says so.
-`docs/operating.md` has a row for each check.
+A fact that could not be determined leads to `State.UNKNOWN`, with the reason as evidence. `docs/operating.md`
+has a row for each check.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from amqp10broker.management.cluster_node import Leaderless
 from amqp10broker.management.inspection import Inspection, ListenerSeen
 
 FILES_BESIDE: Final = 200
-"""Files of a broker beside those of connections and streams: journal, catalog, log, what is imported."""
+"""Files of a broker beside those of connections and streams: journal, catalog, log, imported modules."""
 FILES_OF_STREAM: Final = 2
 DAY_MS: Final = 86_400_000
 CERTIFICATE_WARN_MS: Final = 30 * DAY_MS
@@ -35,7 +35,7 @@ _REMOTE: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph"
 
 
 class State(StrEnum):
-    """How serious a finding is; the worst first."""
+    """The severity of a finding, the worst first."""
 
     BAD = "bad"
     WARN = "warn"
@@ -45,13 +45,12 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PeerSeen:
-    """What another node of the cluster said of itself.
+    """The data that another node of the cluster reported.
 
     Attributes:
-        name: of the node.
         boot_id: of its machine.
-        ahead_ms: by how much its time is ahead of ours at least; negative: behind. The way of the question
-            and its answer is allowed for.
+        ahead_ms: lower bound by which its time is ahead of this node's; negative: behind. The duration of
+            request and answer is allowed for.
     """
 
     name: str
@@ -66,12 +65,12 @@ class ClusterSeen:
     Attributes:
         me: name of the node.
         nodes: names of all members.
-        down: names of those that do not run, as this node sees it.
-        critical: groups that would lose their majority without this node, for people.
-        versions: of the brokers, by name, as each said at its start.
+        down: names of those that do not run, in the view of this node.
+        critical: groups that would lose their majority without this node, for display.
+        versions: of the brokers, by name, as of their starts.
         leaderless: the queues with a member at the node that have no leader.
         peers: other nodes that have answered.
-        asked: whether the others were asked at all.
+        asked: whether requests were sent to the others at all.
     """
 
     me: str
@@ -97,14 +96,13 @@ class ClusterSeen:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the checks look at.
+    """The facts that the checks evaluate.
 
     Attributes:
-        seen: by the node, of itself.
-        cluster: of the node.
-        alarms: names of the alarms that are on, by name of the node.
-        durable_queues: how many are declared durable.
-        streams: how many streams are here, which have files of their own.
+        seen: the node's own inspection.
+        alarms: names of the present alarms, by name of the node.
+        durable_queues: number of durable queues.
+        streams: number of local streams, which have files of their own.
         formed: whether the node is one of a cluster, perhaps of one.
     """
 
@@ -118,13 +116,11 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check has found.
+    """The result of a check.
 
     Attributes:
-        check: its name.
-        state: how serious it is.
-        evidence: what shows it.
-        to_do: what helps; empty if it is `State.OK`.
+        check: name of the check.
+        to_do: advice; empty for `State.OK`.
     """
 
     check: str
@@ -134,11 +130,11 @@ class Finding:
 
 
 Found = tuple[State, str, str]
-"""State, evidence, what to do."""
+"""State, evidence, advice."""
 
 
 def findings(facts: Facts) -> list[Finding]:
-    """What every check has found, the worst first."""
+    """Evaluate all checks, and return their findings, the worst first."""
     order = list(State)
     found = [Finding(name, *check(facts)) for name, check in CHECKS.items()]
     return sorted(found, key=lambda each: order.index(each.state))
@@ -146,9 +142,6 @@ def findings(facts: Facts) -> list[Finding]:
 
 def _ok(evidence: str) -> Found:
     return State.OK, evidence, ""
-
-
-# --- who may come in -------------------------------------------------------------------------------
 
 
 def _default_user(facts: Facts) -> Found:
@@ -255,9 +248,6 @@ def _certificates(facts: Facts) -> Found:
     return worst, "; ".join(told), "; ".join(dict.fromkeys(to_do))
 
 
-# --- what can run out ------------------------------------------------------------------------------
-
-
 def _open_files(facts: Facts) -> Found:
     seen = facts.seen
     rules = seen.rules
@@ -344,9 +334,6 @@ def _alarms(facts: Facts) -> Found:
     )
 
 
-# --- what is kept ----------------------------------------------------------------------------------
-
-
 def _data_folder(facts: Facts) -> Found:
     folder = facts.seen.node.data_dir
     if folder is not None:
@@ -401,9 +388,6 @@ def _file_system(facts: Facts) -> Found:
         f"{where}: it is not known whether that keeps what is synced",
         "use ext4 or xfs on a disk of this machine",
     )
-
-
-# --- time and versions -----------------------------------------------------------------------------
 
 
 def _clock(facts: Facts) -> Found:
@@ -468,9 +452,6 @@ def _version(facts: Facts) -> Found:
     return _ok(told)
 
 
-# --- what was left on ------------------------------------------------------------------------------
-
-
 def _tracing(facts: Facts) -> Found:
     node = facts.seen.node
     told, to_do = [], []
@@ -493,8 +474,6 @@ def _test_mode(facts: Facts) -> Found:
         return State.BAD, "the broker was started with test_mode", "restart without test_mode"
     return _ok("it is off")
 
-
-# --- the cluster -----------------------------------------------------------------------------------
 
 _ALONE: Final = "a node by itself: the check does not apply"
 
@@ -644,11 +623,8 @@ CHECKS: Final[Mapping[str, Callable[[Facts], Found]]] = {
 }
 
 
-# --- words -----------------------------------------------------------------------------------------
-
-
 def _outside(facts: Facts, *purposes: str) -> list[ListenerSeen]:
-    """Where others than this machine can come in."""
+    # Listeners that other machines can connect to.
     return [each for each in facts.seen.listeners if each.purpose in purposes and not each.loopback]
 
 
@@ -669,7 +645,7 @@ def _day(at_ms: int) -> str:
 
 
 def _size(count: int) -> str:
-    """Bytes in a unit that leaves few digits."""
+    # In a unit that leaves few digits.
     size = float(count)
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if size < 1024:

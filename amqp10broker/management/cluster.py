@@ -1,7 +1,8 @@
-"""Operations on the cluster itself: how it stands, its name, who is in it.
+"""Operations on the cluster itself: status, name and members.
 
-They are for administrators: users with that tag, and the machine's owner at the local socket. Columns, keys
-and refusals are RabbitMQ's where it has the thing. A node in no cluster is shown as a cluster of one.
+They are for administrators (users with that tag, and the machine's owner at the local socket), and raise
+`PermissionDenied` for others. Columns, keys and refusals are RabbitMQ's where it has the same concept. A node
+in no cluster is shown as a cluster of one.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 LOOK_AGAIN_S: Final = 0.25
 CHIEF_S: Final = 5.0
-"""How long it is waited for a leader of the metadata, without which a node cannot leave."""
+"""Time limit of the wait for a leader of the metadata, without which a node cannot leave."""
 NOT_DRAINED: Final = "not under maintenance"
 PRODUCT: Final = "amqp10broker"
 
@@ -37,16 +38,13 @@ Document = dict[str, Any]
 
 
 def cluster_status(caller: Caller) -> Job:
-    """How the cluster stands, as this node sees it.
+    """Return the status of the cluster in the view of this node.
 
     Returns:
-        ``cluster_name``, ``cluster_tags``, ``disk_nodes`` (all members), ``running_nodes``, ``versions``
-        (of the broker, and the oldest and newest of the replicated machines that it carries out),
-        ``alarms``, ``partitions`` (there are none: each group goes on where its majority is), ``listeners``,
-        ``maintenance_status`` and ``feature_flags`` (there are none).
-
-    Raises:
-        PermissionDenied: the caller is no administrator.
+        ``cluster_name``, ``cluster_tags``, ``disk_nodes`` (all members), ``running_nodes``, ``versions`` (of
+            the broker, and the oldest and newest of the replicated machines that it supports), ``alarms``,
+            ``partitions`` (always empty: each group goes on where its majority is), ``listeners``,
+            ``maintenance_status`` and ``feature_flags`` (always empty).
     """
     cluster = caller.administered("cluster-status").cluster
 
@@ -88,7 +86,7 @@ def cluster_status(caller: Caller) -> Job:
 
 
 def without_leader(cluster: ClusterNode) -> Document:
-    """The quorum queues with a member here that have no leader, and what is being done; {} if none."""
+    """Return the quorum queues with a member here and without a leader, and their elections; {} if none."""
     found = cluster.leaderless()
     if found is None:
         return {}
@@ -96,11 +94,7 @@ def without_leader(cluster: ClusterNode) -> Document:
 
 
 def list_listeners(caller: Caller) -> list[Document]:
-    """Where this node listens.
-
-    Raises:
-        PermissionDenied: the caller is no administrator.
-    """
+    """List the addresses on which this node listens."""
     cluster = caller.administered("list-listeners").cluster
     name = names(caller)[cluster.number]
     return [
@@ -113,8 +107,7 @@ def await_online_nodes(caller: Caller, count: int, timeout: int) -> Job:
     """Wait until so many members run.
 
     Raises:
-        PreconditionFailed: they did not in all that time.
-        PermissionDenied: the caller is no administrator.
+        PreconditionFailed: the time-out.
     """
     cluster = caller.administered("await-online-nodes").cluster
 
@@ -134,13 +127,10 @@ def await_online_nodes(caller: Caller, count: int, timeout: int) -> Job:
 
 
 def has_reached_target_cluster_size(caller: Caller) -> Document:
-    """Whether as many members run as make the cluster whole.
+    """Return whether as many members run as make the cluster whole.
 
     Returns:
-        ``{"result": "ok" | "error", "message": str}``, and if it fails ``online`` and ``target``.
-
-    Raises:
-        PermissionDenied: the caller is no administrator.
+        ``{"result": "ok" | "error", "message": str}``, and on failure ``online`` and ``target``.
     """
     cluster = caller.administered("has-reached-target-cluster-size").cluster
     target, online = cluster.target_size, sum(runs(caller, number) for number in names(caller))
@@ -157,11 +147,7 @@ def has_reached_target_cluster_size(caller: Caller) -> Document:
 
 
 def metadata_store_status(caller: Caller) -> Job:
-    """How each member of the group of the metadata stands.
-
-    Raises:
-        PermissionDenied: the caller is no administrator.
-    """
+    """Return the state of each member of the metadata's group."""
     cluster = caller.administered("metadata-store-status").cluster
 
     async def rows() -> list[Document]:
@@ -174,26 +160,21 @@ def metadata_store_status(caller: Caller) -> Job:
 
 
 def set_cluster_name(caller: Caller, name: str) -> Proposal:
-    """Give the cluster another name.
-
-    Raises:
-        PermissionDenied: the caller is no administrator.
-    """
+    """Change the name of the cluster."""
     caller.may_administer("set-cluster-name")
     return Proposal(SetClusterName(name), lambda answer: {"name": name})
 
 
 def forget_cluster_node(caller: Caller, node: str) -> Job:
-    """Have a node that will not come back out of the cluster, with its members of quorum queues.
+    """Remove a node that will not come back from the cluster, with its members of quorum queues.
 
     Returns:
-        ``{"node": name, "failed": [row]}``: queues of which its member could not be removed, as `shrink` has
-        them; they are no hindrance.
+        ``{"node": name, "failed": [row]}``: queues of which its member could not be removed, as in `shrink`;
+            they do not prevent the removal.
 
     Raises:
-        NotFound: there is no such node.
+        NotFound: the node does not exist.
         PreconditionFailed: it runs.
-        PermissionDenied: the caller is no administrator.
     """
     cluster = caller.administered("forget-cluster-node").cluster
     number = node_named(caller, node)
@@ -213,11 +194,10 @@ def forget_cluster_node(caller: Caller, node: str) -> Job:
 
 
 def join_cluster(caller: Caller, node: str) -> Job | Document:
-    """Have this node, which is alone, join the cluster of another. All that it has is gone then.
+    """Let this node, which must be alone, join the cluster of another, and lose all its data.
 
     Args:
-        caller: on whose behalf.
-        node: name of a node that the list of nodes has, or ``NAME=HOST:PORT``.
+        node: name of a node in the list of nodes, or ``NAME=HOST:PORT``.
 
     Returns:
         ``{"node": name, "joined": bool}``; not joined: it is in that cluster already.
@@ -226,7 +206,6 @@ def join_cluster(caller: Caller, node: str) -> Job | Document:
         BadRequest: the node's address is not known.
         PreconditionFailed: it is this node, or cannot be reached; or this one is in a cluster with others.
         Unavailable: the cluster cannot decide it now; nothing was changed.
-        PermissionDenied: the caller is no administrator.
     """
     cluster = caller.administered("join-cluster").cluster
     named = names(caller)
@@ -250,7 +229,7 @@ def join_cluster(caller: Caller, node: str) -> Job | Document:
 
 
 def reset(caller: Caller) -> Job:
-    """Have this node leave its cluster, lose all its data, and end.
+    """Let this node leave its cluster, lose all its data, and end.
 
     Its leaderships are handed over, and its members of quorum queues removed, before.
 
@@ -258,8 +237,7 @@ def reset(caller: Caller) -> Job:
         As `forget_cluster_node`.
 
     Raises:
-        Unavailable: there is no majority of the cluster; the node is a member still.
-        PermissionDenied: the caller is no administrator.
+        Unavailable: there is no majority of the cluster; the node is still a member.
     """
     cluster = caller.administered("reset").cluster
     me = names(caller)[cluster.number]
@@ -288,11 +266,7 @@ def reset(caller: Caller) -> Job:
 
 
 def force_reset(caller: Caller) -> Document:
-    """Have this node lose all its data, and end; the others are not told, and must forget it.
-
-    Raises:
-        PermissionDenied: the caller is no administrator.
-    """
+    """Let this node lose all its data, and end; the other nodes are not notified, and must forget it."""
     cluster = caller.administered("force-reset").cluster
     return _blank(cluster, names(caller)[cluster.number], [])
 

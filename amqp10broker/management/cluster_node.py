@@ -1,4 +1,4 @@
-"""What operations may ask of the running node as one of a cluster. Nodes are named by their numbers.
+"""The cluster in the view of the running node, for operations. Nodes are identified by numbers.
 
 A node in no cluster is number 0, and its quorum queues have one member, there.
 """
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GroupSeen:
-    """The members of a group, as the log of this node's member has them.
+    """The members of a group, in the log of this node's member.
 
     Attributes:
         voters: nodes whose members vote.
-        promotable: nodes whose members will, when they have caught up.
+        promotable: nodes whose members will vote when they have caught up.
         non_voters: nodes whose members never will.
     """
 
@@ -33,14 +33,13 @@ class GroupSeen:
 
 @dataclass(frozen=True, slots=True)
 class MemberState:
-    """How a member of a group stands; what it does not know is None.
+    """The state of a member of a group; unknown values are None.
 
     Attributes:
         state: ``leader``, ``follower``, ``candidate``, ``pre_vote``, ``receive_snapshot``; ``noproc``: the
             node has no such member, or it does not run.
         membership: ``voter``, ``promotable``, ``non_voter`` or ``unknown``.
         last_index, last_written: of its log; the second is durable.
-        last_applied, commit_index, snapshot_index, term: as it knows.
         machine_version: of its state machine.
     """
 
@@ -57,14 +56,14 @@ class MemberState:
 
 @dataclass(frozen=True, slots=True)
 class Leaderless:
-    """Quorum queues with a member at a node that know no leader.
+    """Quorum queues with a member at a node and without a known leader.
 
     Attributes:
-        queues: how many.
+        queues: number of such queues.
         names: of some of them, with their virtual hosts.
-        stuck: how many of them have no majority.
+        stuck: number of those without a majority.
         missing: names of the nodes that those lack.
-        elections: how many of this node's members ask for votes now; the others of them stand in line.
+        elections: number of this node's members that request votes now; the others wait.
         seconds: how long there have been any.
     """
 
@@ -77,7 +76,7 @@ class Leaderless:
 
     @property
     def reason(self) -> str:
-        """Why, and what is being done, for people."""
+        """The reason and the progress, for display."""
         clauses = []
         if self.stuck:
             clauses.append(
@@ -89,12 +88,12 @@ class Leaderless:
 
 
 class ClusterNode(Protocol):
-    """See the module.
+    """The running node as a member of a cluster.
 
     Attributes:
         number: of this node.
-        target_size: how many nodes make the cluster whole.
-        rebalancing: a rebalance that was asked for here is under way.
+        target_size: number of nodes that make the cluster whole.
+        rebalancing: a rebalance that was requested here is under way.
     """
 
     number: int
@@ -102,19 +101,19 @@ class ClusterNode(Protocol):
     rebalancing: bool
 
     def group(self, queue: DeclaredQueue | None) -> GroupSeen | None:
-        """Who is in a queue's group, or in that of the metadata (None); None: no member is here."""
+        """Return the members of a queue's group, or of the metadata's (None); None: no member is here."""
 
     def chief(self) -> int | None:
-        """The node that leads the metadata; None: none is known."""
+        """Return the node that leads the metadata; None: none is known."""
 
     def leaderless(self) -> Leaderless | None:
-        """The quorum queues with a member here that have no leader; None: there are none."""
+        """Return the quorum queues with a member here that have no leader; None: there are none."""
 
     def alarms(self) -> Mapping[int, Collection[str]]:
-        """Names of the alarms that are on, by node; nodes without any may be left out."""
+        """Return the names of the present alarms by node; nodes without any may be left out."""
 
     def listeners(self) -> Sequence[tuple[str, str, int]]:
-        """Protocol (``amqp``, ``amqp/ssl``, ``clustering``), host and port of where this node listens."""
+        """Return protocol (``amqp``, ``amqp/ssl``, ``clustering``), host and port of the listeners."""
 
     async def add_member(
         self,
@@ -125,17 +124,12 @@ class ClusterNode(Protocol):
         *,
         among_voters: bool = False,
     ) -> int:
-        """Add a member to a quorum queue, on a node that runs and has none.
+        """Add a member to a quorum queue, on a node that runs and has none, and return their number.
 
         Args:
-            queue: which.
-            node: where.
-            membership: what it shall be.
-            timeout_s: afterwards it is taken back.
+            membership: of the new member.
+            timeout_s: after which the change is reverted.
             among_voters: refuse it while the queue has a member that is still to become a voter.
-
-        Returns:
-            How many members the queue has then.
 
         Raises:
             PreconditionFailed: another change is under way, or it cannot be made now.
@@ -143,14 +137,14 @@ class ClusterNode(Protocol):
         """
 
     async def delete_member(self, queue: DeclaredQueue, node: int, timeout_s: float) -> int:
-        """Remove the member on a node, which need not run; how many are left.
+        """Remove the member on a node, which need not run, and return the number of those left.
 
         Raises:
             PreconditionFailed, Unavailable: as `add_member`; or it is the last.
         """
 
     async def transfer(self, queue: DeclaredQueue, node: int) -> None:
-        """Have the leader of a queue hand over to the member on a node.
+        """Hand the leadership of a queue over to the member on a node.
 
         Raises:
             PreconditionFailed: that cannot lead, or leads.
@@ -158,7 +152,7 @@ class ClusterNode(Protocol):
         """
 
     async def shrink_to_here(self, queue: DeclaredQueue) -> None:
-        """Make this node's member the only one, by force: what only others have is lost.
+        """Make this node's member the only one, by force: data that only other members have are lost.
 
         Raises:
             PreconditionFailed: there is none here.
@@ -167,45 +161,45 @@ class ClusterNode(Protocol):
     async def member_states(
         self, queue: DeclaredQueue | None, nodes: Collection[int]
     ) -> Mapping[int, MemberState]:
-        """How the members on nodes stand, of a queue's group or that of the metadata (None).
+        """Return the states of the members on nodes, of a queue's group or the metadata's (None).
 
-        All are asked at once; the ``state`` of one whose node does not answer within a second says so.
+        The requests are concurrent; ``state`` marks nodes that do not answer within a second.
         """
 
     async def drain(self) -> None:
-        """Take the node out of service: no new clients, none of the old, no leadership."""
+        """Take the node out of service: no clients and no leadership."""
 
     async def revive(self) -> None:
-        """Take it back into service."""
+        """Take the node back into service."""
 
     async def let_in_by(self, node: str) -> OfCluster:
-        """Have another node let this one, which is alone, into its cluster.
+        """Request membership of another node's cluster for this one, which must be alone.
 
         Args:
             node: its name, or ``NAME=HOST:PORT``.
 
         Returns:
-            As what this node can `begin_anew`.
+            The argument for `begin_anew`.
 
         Raises:
-            RefusedError: it does not, of the class that says why; nothing was changed.
+            RefusedError: nothing was changed.
         """
 
     async def leave_by(self, node: int) -> None:
-        """Have another node see to it that this one is a member no more.
+        """Let another node remove this one from the cluster.
 
         Raises:
-            RefusedError: it is not decided in time; this node is a member still.
+            RefusedError: it is not decided in time; this node is still a member.
         """
 
     async def leave(self) -> None:
         """Hand leaderships over, as far as others can take them within 2 s."""
 
     def begin_anew(self, as_: OfCluster | None) -> None:
-        """Stop in order, lose all that is kept, and then begin as a member, or, as None, end."""
+        """Stop in order, delete all data, and then begin as a member, or, with None, end."""
 
     async def run_at(self, node: int, operation: str, given: Mapping[str, Any], vhost: str | None) -> Any:
-        """Have another node carry out an operation, and give its result.
+        """Execute an operation on another node, and return its result.
 
         Raises:
             RefusedError: it refuses.
@@ -215,11 +209,10 @@ class ClusterNode(Protocol):
     async def run_at_each(
         self, nodes: Collection[int], operation: str, given: Mapping[str, Any], vhost: str | None
     ) -> Mapping[int, Any]:
-        """Have other nodes carry out an operation, all at once.
+        """Execute an operation on other nodes concurrently, and return the results by node.
 
-        Returns:
-            The result by node; a node that refuses, or does not answer within 5 s, is left out.
+        A node that refuses, or does not answer within 5 s, is left out.
         """
 
     async def pause(self, seconds: float) -> None:
-        """Wait."""
+        """Sleep for some seconds."""

@@ -13,17 +13,17 @@ from amqp10broker.errors import BadRequest, ConfigError
 from amqp10broker.management.caller import Caller, Job, Proposal
 
 ENTRIES_AT_ONCE: Final = 200
-"""That are made before others have their turn: a millisecond or two."""
+"""Entries that are made in one step, which takes a millisecond or two."""
 
 
 def export_definitions(caller: Caller) -> dict[str, Any] | Job:
-    """Everything that is declared, as one document that `import_definitions` reads again.
+    """Export all definitions as one document for `import_definitions`.
 
-    It is what was declared when it was asked for, although it is made bit by bit. Passwords are in it as
-    hashes, where there is somebody to make them, and are left out otherwise.
+    It is consistent, although it is made in steps. Passwords are exported as hashes, or left out where no
+    hashes can be made.
 
     Raises:
-        PermissionDenied: the caller is no administrator.
+        PermissionDenied: the caller is not an administrator.
     """
     caller.may_administer("export-definitions")
     passwords, node = caller.passwords, caller.node
@@ -48,14 +48,14 @@ def export_definitions(caller: Caller) -> dict[str, Any] | Job:
 
 
 def import_definitions(caller: Caller, document: object) -> Proposal:
-    """Declare what a document says, but for what is refused of its exchanges, queues, bindings and policies.
+    """Import a document, except for those exchanges, queues, bindings and policies that are refused.
 
     Returns:
         ``{"loaded": {section: entries}, "skipped": [reasons], "unknown": [names]}``.
 
     Raises:
-        BadRequest: the document is refused; the text names the place.
-        PermissionDenied: the caller is no administrator.
+        BadRequest: the document is refused; the text contains the place.
+        PermissionDenied: the caller is not an administrator.
     """
     node = caller.administered("import-definitions")
     passwords = caller.passwords
@@ -83,11 +83,6 @@ class _Refusable:
     document: ImportDefinitions
 
     def plan(self, catalog: Catalog) -> Plan[Report]:
-        """See `catalog.plan`.
-
-        Raises:
-            BadRequest: the document is refused; the text names the place.
-        """
         try:
             return self.document.plan(catalog)
         except ConfigError as error:

@@ -1,7 +1,4 @@
-"""The operation `doctor`: the checklist of production, evaluated on a running node.
-
-It is for administrators: users with that tag, and the machine's owner at the local socket.
-"""
+"""The operation `doctor`: the checklist of production, evaluated on a running node."""
 
 from __future__ import annotations
 
@@ -18,19 +15,18 @@ from amqp10broker.management.snapshot import document
 
 
 def doctor(caller: Caller, by_itself: bool) -> Job:
-    """What of this node is not as it should be in production.
+    """Evaluate the checklist on this node.
 
     Args:
-        caller: on whose behalf.
-        by_itself: other nodes are not asked; what only they know is unknown then.
+        by_itself: send no requests to other nodes; facts that need them are unknown then.
 
     Returns:
         ``{"node": name, "at_ms": int, "boot_id": str | None, "checks": [{"check", "state", "evidence",
-        "to_do"}]}``, the worst first; ``at_ms`` is the node's time, and nodes of one machine have the same
-        ``boot_id``.
+            "to_do"}]}``, the worst first; ``at_ms`` is the node's time, and nodes of one machine have the
+            same ``boot_id``.
 
     Raises:
-        PermissionDenied: the caller is no administrator.
+        PermissionDenied: the caller is not an administrator.
     """
     node = caller.administered("doctor")
     cluster = node.cluster
@@ -77,9 +73,8 @@ def _cluster(caller: Caller, cluster: ClusterNode) -> ClusterSeen:
 def _peers(
     answers: Mapping[int, Any], named: Mapping[int, str], before_ms: int, after_ms: int
 ) -> Iterator[PeerSeen]:
-    """What other nodes said of themselves, between two moments of ours."""
     for number, told in answers.items():
         at_ms = int(told["at_ms"])
-        # It may have looked at any moment between the two.
+        # The other node may have read its clock at any moment between the two.
         ahead_ms = max(0, at_ms - after_ms) + min(0, at_ms - before_ms)
         yield PeerSeen(named[number], told["boot_id"], ahead_ms)

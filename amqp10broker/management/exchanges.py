@@ -23,17 +23,17 @@ def declare_exchange(
     internal: bool,
     arguments: dict[str, Any],
 ) -> Proposal:
-    """Make an exchange, unless it is there already and as asked for.
+    """Declare an exchange, unless it exists with the same properties.
 
     Returns:
         ``{"created": bool}``.
 
     Raises:
         AccessRefused: it is the default exchange, or the name is reserved.
-        BadRequest: the name holds a line end.
-        InvalidArgument: there is no such type, or an argument is wrong.
-        Inequivalent: it is there and differs.
-        PermissionDenied: the user may not.
+        BadRequest: the name contains a line end.
+        InvalidArgument: the type does not exist, or an argument is not valid.
+        Inequivalent: it exists with other properties.
+        PermissionDenied: the user may not declare it.
     """
     check_not_default(name)
     check_name("exchange", name)
@@ -41,7 +41,7 @@ def declare_exchange(
     if caller.vhost.topology.find_exchange(name) is None:
         check_not_reserved("exchange", name)
         alternate = arguments.get(ALTERNATE_EXCHANGE)
-        # An argument of another type is refused with the declaration, whose words are better.
+        # An argument of another type is refused with the declaration, which has a better text.
         if isinstance(alternate, str):
             caller.may_read("exchange", name)
             caller.may_write("exchange", alternate)
@@ -50,13 +50,13 @@ def declare_exchange(
 
 
 def delete_exchange(caller: Caller, name: str, if_unused: bool = False) -> Proposal:
-    """Delete an exchange and its bindings. One that is not there counts as deleted.
+    """Delete an exchange and its bindings; a missing one is not an error.
 
     Raises:
         AccessRefused: it is the default exchange, or one of the broker's own.
-        BadRequest: the name holds a line end.
-        InUse: it has bindings, and was to go only without.
-        PermissionDenied: the user may not.
+        BadRequest: the name contains a line end.
+        InUse: it has bindings, and `if_unused` is set.
+        PermissionDenied: the user may not delete it.
     """
     check_name("exchange", name)
     check_not_default(name)
@@ -70,12 +70,12 @@ def delete_exchange(caller: Caller, name: str, if_unused: bool = False) -> Propo
 
 
 def get_exchange(caller: Caller, name: str) -> dict[str, Any]:
-    """What an exchange is, as `list_exchanges` gives it.
+    """Describe an exchange as in `list_exchanges`.
 
     Raises:
         AccessRefused: it is the default exchange.
-        NotFound: there is none.
-        PermissionDenied: the user has no permission on it at all.
+        NotFound: it does not exist.
+        PermissionDenied: the user has no permission on it.
     """
     check_not_default(name)
     caller.may_see("exchange", name)
@@ -83,7 +83,7 @@ def get_exchange(caller: Caller, name: str) -> dict[str, Any]:
 
 
 def list_exchanges(caller: Caller) -> list[dict[str, Any]]:
-    """All exchanges of the virtual host on which the user has any permission, by name."""
+    """List the exchanges of the virtual host on which the user has any permission, by name."""
     exchanges = sorted(caller.vhost.topology, key=lambda each: each.name)
     return [_describe(caller, exchange) for exchange in exchanges if caller.sees("exchange", exchange.name)]
 

@@ -1,6 +1,6 @@
-"""What a running node finds when it looks at itself and at its machine: frozen records for `checklist`.
+"""Facts that a running node determines about itself and its machine, for `checklist`.
 
-What cannot be found out is None.
+Unknown facts are None.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from amqp10broker.management.snapshot import NodeView
 
 @dataclass(frozen=True, slots=True)
 class ListenerSeen:
-    """A socket that others may connect to.
+    """A listening socket.
 
     Attributes:
         purpose: ``amqp``, ``http``, ``metrics`` or ``clustering``.
         address: ``host:port``.
-        tls: whether it speaks TLS.
-        loopback: whether this machine alone can reach it.
+        loopback: only this machine can reach it.
     """
 
     purpose: str
@@ -30,12 +29,11 @@ class ListenerSeen:
 
 @dataclass(frozen=True, slots=True)
 class CertificateSeen:
-    """A file with certificates, as it is on the disk now.
+    """A file with certificates in its present state.
 
     Attributes:
-        setting: that names it.
-        path: of the file.
-        ends_at_ms: when the first of its certificates ends, since 1970; None: the file was not understood.
+        setting: name of the setting with the path.
+        ends_at_ms: when the first of its certificates expires, since 1970; None: the file is not readable.
         changed: it was written after the broker had started, and so after the broker had read it.
     """
 
@@ -50,11 +48,10 @@ class ClockSeen:
     """The machine's clock.
 
     Attributes:
-        ahead_ms: by how much it is ahead of the time that the broker counts since its start: somebody has
-            set it meanwhile.
-        synchronised: whether the system says that something keeps it right; None: it says nothing.
-        told_by: what says so.
-        notes: what is wrong with it, with other nodes' and with the time of queues, a sentence each.
+        ahead_ms: difference to the time that the broker counts since its start, after a change of the clock.
+        synchronised: whether the system reports a synchronisation; None: it reports nothing.
+        told_by: source of that report.
+        notes: faults of this clock, of other nodes' and of the time of queues, a sentence each.
     """
 
     ahead_ms: int
@@ -65,11 +62,11 @@ class ClockSeen:
 
 @dataclass(frozen=True, slots=True)
 class FileSystem:
-    """Where a folder is.
+    """The file system of a folder.
 
     Attributes:
-        type: as the system calls it: ``ext4``, ``tmpfs``, ``nfs4``.
-        mounted_at: the folder at which it begins.
+        type: the system's name: ``ext4``, ``tmpfs``, ``nfs4``.
+        mounted_at: its mount point.
         total_bytes: its size.
     """
 
@@ -80,18 +77,18 @@ class FileSystem:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the configuration says about who may come, and how many.
+    """The configuration of logins and limits.
 
     Attributes:
-        passwords: whether users log in with passwords that the broker has.
-        plain_needs_tls: whether passwords are taken on TLS connections only.
-        loopback_users: names that may log in from this machine only.
-        anonymous_user: as whom SASL ANONYMOUS logs in; empty: it is off.
-        cluster_tls: whether nodes speak TLS.
+        passwords: users can log in with passwords that the broker has.
+        plain_needs_tls: passwords are accepted on TLS connections only.
+        loopback_users: users that may log in from this machine only.
+        anonymous_user: user of SASL ANONYMOUS; empty: it is off.
+        cluster_tls: nodes use TLS.
         connection_max: connections of clients.
-        http_connection_max: of HTTP; 0: none is served.
-        trace_frames: whether all frames go to the log.
-        test_mode: whether faults may be injected.
+        http_connection_max: of HTTP; 0: no HTTP.
+        trace_frames: all frames are logged.
+        test_mode: faults may be injected.
     """
 
     passwords: bool
@@ -107,24 +104,19 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """All that a node knows by itself.
+    """All facts that a node has by itself.
 
     Attributes:
-        node: the process.
-        rules: of the configuration.
-        listeners: of every kind.
-        guest: whether user guest is there with the password guest; None: there is no such user.
-        certificates: files with them.
-        clock: of the machine.
+        guest: the user guest has the password guest; None: the user does not exist.
         at_ms: the broker's time, since 1970.
-        boot_id: another one for each start of each machine.
+        boot_id: differs for each start of each machine.
         files_open: of the process.
-        files_max: that it may have open; None: any number.
+        files_max: limit of open files; None: any number.
         memory_total_bytes: of the machine.
-        memory_allowed_bytes: that the process may use: the machine's, or less by a limit.
+        memory_allowed_bytes: of the process: the machine's, or a lower limit.
         file_system: of the data folder; None without one, too.
         format: of the data folder; None without one.
-        formats: the one that this broker writes.
+        formats: the format that this broker writes.
     """
 
     node: NodeView
@@ -145,11 +137,11 @@ class Inspection:
 
 
 def mount_of(path: str, mounts: str) -> tuple[str, str] | None:
-    """Type and folder of the file system that a path is on.
+    """Return type and mount point of the file system of a path.
 
     Args:
         path: absolute, without symbolic links.
-        mounts: ``/proc/self/mountinfo``, see proc_pid_mountinfo(5).
+        mounts: content of ``/proc/self/mountinfo``, proc_pid_mountinfo(5).
     """
     best = None
     for at, kind in _mounts(mounts):

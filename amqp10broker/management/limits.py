@@ -1,6 +1,7 @@
 """Operations on limits of virtual hosts and users.
 
-They are for administrators: users with that tag, and the machine's owner at the local socket.
+They are for administrators (users with that tag, and the machine's owner at the local socket), and raise
+`PermissionDenied` for others.
 """
 
 from __future__ import annotations
@@ -13,17 +14,16 @@ from amqp10broker.management.caller import Caller, Proposal
 
 
 def set_vhost_limits(caller: Caller, vhost: str | None, limits: dict[str, Any]) -> Proposal:
-    """Change limits of a virtual host; those not given stay, a negative number lifts one.
+    """Change limits of a virtual host; those not given stay, a negative number removes one.
 
-    What is there already stays, even if it is more than the limit.
+    Existing objects stay, even if there are more than the limit.
 
     Returns:
-        All limits that hold now, by name.
+        All present limits by name.
 
     Raises:
-        NotFound: there is no such virtual host.
-        InvalidArgument: there is no such limit, or it is no integer.
-        PermissionDenied: the caller is no administrator.
+        NotFound: the virtual host does not exist.
+        InvalidArgument: the limit does not exist, or is not an integer.
     """
     caller.may_administer("set-vhost-limits")
     name = caller.vhost.name if vhost is None else vhost
@@ -31,17 +31,16 @@ def set_vhost_limits(caller: Caller, vhost: str | None, limits: dict[str, Any]) 
 
 
 def set_user_limits(caller: Caller, user: str, limits: dict[str, Any]) -> Proposal:
-    """Change limits of a user; those not given stay, a negative number lifts one.
+    """Change limits of a user; those not given stay, a negative number removes one.
 
-    What is open already stays open.
+    Open connections stay open.
 
     Returns:
-        All limits that hold now, by name.
+        All present limits by name.
 
     Raises:
-        NotFound: there is no such user.
-        InvalidArgument: there is no such limit, or it is no integer.
-        PermissionDenied: the caller is no administrator.
+        NotFound: the user does not exist.
+        InvalidArgument: the limit does not exist, or is not an integer.
     """
     caller.may_administer("set-user-limits")
     return Proposal(ChangeUserLimits(user, limits), lambda changed: changed.limits.as_dict())

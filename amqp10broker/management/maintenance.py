@@ -1,7 +1,7 @@
 """Operations before a node is stopped, and after it was started: checks, drain and revive.
 
-They are for administrators: users with that tag, and the machine's owner at the local socket. A check that
-fails is a result with a line for each reason.
+They are for administrators (users with that tag, and the machine's owner at the local socket), and raise
+`PermissionDenied` for others. A failed check is a result with a line for each reason.
 """
 
 from __future__ import annotations
@@ -30,16 +30,13 @@ METADATA: Final = {
 """The group of the metadata where a check shows it among queues."""
 
 Check = dict[str, Any]
-"""``{"result": "ok" | "error", "message": str, "queues": [{...}]}``, whose keys are RabbitMQ's: the message
-has a line for each of the queues of which the check fails; they are left out if it does not."""
+"""``{"result": "ok" | "error", "message": str, "queues": [{...}]}`` with RabbitMQ's keys: the message has a
+line for each of the queues for which the check fails; `queues` is absent on success.
+"""
 
 
 def check_quorum_critical(caller: Caller) -> Check:
-    """Whether every group with a member here would keep its majority without this node.
-
-    Raises:
-        PermissionDenied: the caller is no administrator.
-    """
+    """Check that every group with a member here would keep its majority without this node."""
     cluster = caller.administered("check-if-node-is-quorum-critical").cluster
     if len(names(caller)) == 1:
         return _passed("a cluster of one node: the check does not apply")
@@ -54,11 +51,7 @@ def check_quorum_critical(caller: Caller) -> Check:
 
 
 def await_online_quorum_plus_one(caller: Caller, timeout: int) -> Job:
-    """Wait until the node could be spared; the check fails if it could not in all that time.
-
-    Raises:
-        PermissionDenied: the caller is no administrator.
-    """
+    """Wait until the node is not needed for a majority; the check fails at the time-out."""
     cluster = caller.administered("await-online-quorum-plus-one").cluster
 
     async def wait() -> Check:
@@ -76,14 +69,13 @@ def await_online_quorum_plus_one(caller: Caller, timeout: int) -> Job:
 
 
 def check_leaders(caller: Caller, pattern: str, vhost: str | None, across_all_vhosts: bool) -> Job:
-    """Whether the quorum queues whose name matches have leaders.
+    """Check that the quorum queues with matching names have leaders.
 
-    Of queues without a member here this node knows only what it heard last: their members are asked.
+    For queues without a member here, requests are sent to their members.
 
     Raises:
-        InvalidArgument: the pattern is none.
-        NotFound: there is no such virtual host.
-        PermissionDenied: the caller is no administrator.
+        InvalidArgument: the pattern is not valid.
+        NotFound: the virtual host does not exist.
     """
     cluster = caller.administered("check-for-quorum-queues-without-an-elected-leader").cluster
     check_bounded((pattern,), "queues")
@@ -116,11 +108,7 @@ def check_leaders(caller: Caller, pattern: str, vhost: str | None, across_all_vh
 
 
 def check_initial_sync(caller: Caller) -> Check:
-    """Whether every member here that is to vote does.
-
-    Raises:
-        PermissionDenied: the caller is no administrator.
-    """
+    """Check that every member here that is to vote does."""
     cluster = caller.administered("check-if-new-quorum-queue-replicas-have-finished-initial-sync").cluster
     failed = []
     for queue in quorum_queues(caller):
@@ -131,31 +119,19 @@ def check_initial_sync(caller: Caller) -> Check:
 
 
 def drain(caller: Caller) -> Job:
-    """Take the node out of service: it accepts no clients, closes those it has, and leads nothing.
-
-    Raises:
-        PermissionDenied: the caller is no administrator.
-    """
+    """Take the node out of service: it closes all clients, accepts none, and leads nothing."""
     cluster = caller.administered("drain").cluster
     return Job(cluster.drain, lambda done: {"draining": True})
 
 
 def revive(caller: Caller) -> Job:
-    """Take the node back into service; leaders do not come back by themselves.
-
-    Raises:
-        PermissionDenied: the caller is no administrator.
-    """
+    """Take the node back into service; leaderships are not restored."""
     cluster = caller.administered("revive").cluster
     return Job(cluster.revive, lambda done: {"draining": False})
 
 
 def list_alarms(caller: Caller) -> list[dict[str, Any]]:
-    """The alarms that are on, by node.
-
-    Raises:
-        PermissionDenied: the caller is no administrator.
-    """
+    """List the present alarms by node."""
     cluster = caller.administered("list-alarms").cluster
     named = names(caller)
     return sorted(
@@ -169,16 +145,13 @@ def list_alarms(caller: Caller) -> list[dict[str, Any]]:
 
 
 def is_draining(caller: Caller, cluster: ClusterNode) -> bool:
-    """Whether this node is in maintenance, as the cluster knows it."""
+    """Return whether this node is in maintenance, as the cluster has recorded it."""
     node = caller.catalog.node_of(cluster.number)
     return node is not None and node.draining
 
 
-# --- helpers ----------------------------------------------------------------------------------------
-
-
 def critical_groups(caller: Caller, cluster: ClusterNode) -> Iterator[dict[str, str]]:
-    """The groups with a member here that would lose their majority without this node, as checks show them."""
+    """Iterate over the groups with a member here that would lose their majority without this node."""
     group = cluster.group(None)
     if group is not None and _needs(caller, cluster, group):
         yield METADATA

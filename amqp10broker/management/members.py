@@ -1,7 +1,9 @@
 """Operations on the members and leaders of quorum queues.
 
-They are for administrators: users with that tag, and the machine's owner at the local socket. Refusals begin
-with the word that RabbitMQ has for them. On a node in no cluster each queue has one member, on that node.
+They are for administrators (users with that tag, and the machine's owner at the local socket), and raise
+`PermissionDenied` for others. Refusals begin with RabbitMQ's word. On a node in no cluster each queue has one
+member, on that node. Operations on one queue raise `NotFound` if it does not exist, and `NotSupported` if it
+is not a quorum queue.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from amqp10broker.replication.ids import node_of
 from amqp10broker.replication.membership import Membership
 
 AGAIN_S: Final = 0.5
-"""After so long a change that met another one is tried once more."""
+"""Delay after which a change that met another one is tried once more."""
 TIMEOUT_S: Final = 5.0
 """For one queue of many."""
 CHANGE_NOT_PERMITTED: Final = "cluster_change_not_permitted"
@@ -30,20 +32,14 @@ LAST_NODE: Final = "the last node cannot be removed"
 Row = dict[str, Any]
 
 
-# --- one queue --------------------------------------------------------------------------------------
-
-
 def add_member(caller: Caller, name: str, node: str, membership: str, timeout: int) -> Job | Row:
-    """Add a member to a quorum queue; one that is there is no error.
+    """Add a member to a quorum queue; an existing one is not an error.
 
     Returns:
         ``{"added": bool, "size": int}``.
 
     Raises:
-        NotFound: there is no such queue.
-        NotSupported: it has no members.
         PreconditionFailed: the node does not run.
-        PermissionDenied: the caller is no administrator.
     """
     cluster = caller.administered("add-member").cluster
     queue = quorum_queue(caller, name)
@@ -57,16 +53,14 @@ def add_member(caller: Caller, name: str, node: str, membership: str, timeout: i
 
 
 def delete_member(caller: Caller, name: str, node: str, timeout: int) -> Job | Row:
-    """Remove a member of a quorum queue with its data; one that is not there is no error.
+    """Remove a member of a quorum queue with its data; a missing one is not an error.
 
     Returns:
         ``{"deleted": bool, "size": int}``.
 
     Raises:
-        NotFound: there is no such queue, or node.
-        NotSupported: it has no members.
+        NotFound: the node does not exist.
         PreconditionFailed: it is the last one.
-        PermissionDenied: the caller is no administrator.
     """
     cluster = caller.administered("delete-member").cluster
     queue = quorum_queue(caller, name)
@@ -81,13 +75,11 @@ def delete_member(caller: Caller, name: str, node: str, timeout: int) -> Job | R
 
 
 def transfer_leadership(caller: Caller, name: str, node: str) -> Job:
-    """Have the leader of a quorum queue hand over to another voter.
+    """Hand the leadership of a quorum queue over to another voter.
 
     Raises:
-        NotFound: there is no such queue, or node.
-        NotSupported: it has no members.
+        NotFound: the node does not exist.
         PreconditionFailed: the node leads it already, or has no member of it.
-        PermissionDenied: the caller is no administrator.
     """
     cluster = caller.administered("transfer-leadership").cluster
     queue = quorum_queue(caller, name)
@@ -103,10 +95,7 @@ def force_shrink(caller: Caller, name: str) -> Job | Row:
     """Make this node's member of a quorum queue the only one, when the others are lost for good.
 
     Raises:
-        NotFound: there is no such queue.
-        NotSupported: it has no members.
         PreconditionFailed: none of its members is here.
-        PermissionDenied: the caller is no administrator.
     """
     cluster = caller.administered("force-shrink-member-to-current-member").cluster
     queue = quorum_queue(caller, name)
@@ -118,13 +107,7 @@ def force_shrink(caller: Caller, name: str) -> Job | Row:
 
 
 def quorum_status(caller: Caller, name: str) -> Job:
-    """How each member of a quorum queue stands: a row each, by name of the node.
-
-    Raises:
-        NotFound: there is no such queue.
-        NotSupported: it has no members.
-        PermissionDenied: the caller is no administrator.
-    """
+    """Return the state of each member of a quorum queue: a row each, by name of the node."""
     cluster = caller.administered("quorum-status").cluster
     queue = quorum_queue(caller, name)
     named = names(caller)
@@ -138,7 +121,7 @@ def quorum_status(caller: Caller, name: str) -> Job:
 
 
 def raft_row(node: str, state: MemberState) -> Row:
-    """A member in the columns of RabbitMQ's `quorum_status` and `metadata_store_status`."""
+    """Format a member in the columns of RabbitMQ's `quorum_status` and `metadata_store_status`."""
     return {
         "Node Name": node,
         "Raft State": state.state,
@@ -153,9 +136,6 @@ def raft_row(node: str, state: MemberState) -> Row:
     }
 
 
-# --- many queues ------------------------------------------------------------------------------------
-
-
 def grow(
     caller: Caller,
     node: str,
@@ -165,15 +145,14 @@ def grow(
     membership: str,
     errors_only: bool,
 ) -> Job:
-    """Add a member on a node to every quorum queue that has none there; to `even` only to even numbers.
+    """Add a member on a node to every quorum queue that has none there; with `even` only to even numbers.
 
     Returns:
         ``[{"vhost": str, "name": str, "size": int | "?", "result": str}]``.
 
     Raises:
-        InvalidArgument: a pattern is none.
+        InvalidArgument: a pattern is not valid.
         PreconditionFailed: the node does not run.
-        PermissionDenied: the caller is no administrator.
     """
     cluster = caller.administered("grow").cluster
     number = running_node(caller, node)
@@ -199,15 +178,14 @@ def grow_to_count(
     membership: str,
     errors_only: bool,
 ) -> Job:
-    """Add members to every quorum queue that has fewer than so many, on nodes with the fewest members.
+    """Add members to quorum queues up to a number, on the nodes with the fewest members.
 
     Returns:
         As `grow`.
 
     Raises:
-        InvalidArgument: a pattern is none.
+        InvalidArgument: a pattern is not valid.
         PreconditionFailed: not so many nodes run.
-        PermissionDenied: the caller is no administrator.
     """
     cluster = caller.administered("grow-to-count").cluster
     running = [number for number in names(caller) if runs(caller, number)]
@@ -238,14 +216,13 @@ def grow_to_count(
 
 
 def shrink(caller: Caller, node: str, errors_only: bool) -> Job:
-    """Remove the members of all quorum queues that are on a node, which need not run.
+    """Remove the members of all quorum queues on a node, which need not run.
 
     Returns:
         As `grow`.
 
     Raises:
-        NotFound: there is no such node.
-        PermissionDenied: the caller is no administrator.
+        NotFound: the node does not exist.
     """
     cluster = caller.administered("shrink").cluster
     number = node_named(caller, node)
@@ -267,14 +244,13 @@ def shrink(caller: Caller, node: str, errors_only: bool) -> Job:
 def force_shrink_all(caller: Caller, vhost_pattern: str, queue_pattern: str, errors_only: bool) -> Job:
     """Make this node's members of quorum queues the only ones, when most others are lost for good.
 
-    Queues without a member here, and those that have no other, are left as they are.
+    Queues without a member here, and those with a single member, are not changed.
 
     Returns:
         As `grow`.
 
     Raises:
-        InvalidArgument: a pattern is none.
-        PermissionDenied: the caller is no administrator.
+        InvalidArgument: a pattern is not valid.
     """
     cluster = caller.administered("force-all-queues-shrink-member-to-current-member").cluster
     chosen = [
@@ -291,13 +267,13 @@ def force_shrink_all(caller: Caller, vhost_pattern: str, queue_pattern: str, err
 
 
 def change_not_permitted(queue: DeclaredQueue) -> PreconditionFailed:
-    """Another change of its members is under way, or its leader is too new."""
+    """Return the refusal of a change during another one, or by a leader that is too new."""
     text = "another change of its members is under way, or its leader is new; try again in a moment"
     return refused(queue, CHANGE_NOT_PERMITTED, text)
 
 
 def last_node(queue: DeclaredQueue) -> PreconditionFailed:
-    """A queue has at least one member."""
+    """Return the refusal to remove the last member."""
     return refused(queue, "last_node", LAST_NODE)
 
 
@@ -327,9 +303,8 @@ def rebalance(caller: Caller, kind: str, vhost_pattern: str, queue_pattern: str)
         ``[{"Node name": str, "Number of quorum queues": int, "Number of streams": int}]``.
 
     Raises:
-        InvalidArgument: a pattern is none.
+        InvalidArgument: a pattern is not valid.
         PreconditionFailed: one is under way already.
-        PermissionDenied: the caller is no administrator.
     """
     cluster = caller.administered("rebalance").cluster
     queues = [] if kind == "stream" else _matching(caller, vhost_pattern, queue_pattern)
@@ -386,31 +361,24 @@ async def _rebalanced(caller: Caller, cluster: ClusterNode, queues: list[Declare
     ]
 
 
-# --- nodes and queues ------------------------------------------------------------------------------
-
-
 def names(caller: Caller) -> dict[int, str]:
-    """The nodes of the cluster by number, this one alone if it is in none."""
+    """Return the names of the cluster's nodes by number, of this one alone if it is in none."""
     nodes = caller.catalog.nodes.values()
     return {node.number: node.name for node in nodes} or {0: caller.node_name}
 
 
 def runs(caller: Caller, number: int) -> bool:
-    """Whether a node can be reached."""
+    """Return whether a node can be reached."""
     return number == 0 or caller.catalog.runs(number)
 
 
 def others(caller: Caller, cluster: ClusterNode) -> list[int]:
-    """The other nodes of the cluster that run."""
+    """Return the other running nodes of the cluster."""
     return [number for number in names(caller) if number != cluster.number and runs(caller, number)]
 
 
 def node_named(caller: Caller, name: str) -> int:
-    """The number of a node; what stands behind an @ does not matter.
-
-    Raises:
-        NotFound: there is none of this name.
-    """
+    """Return the number of a node; the part of the name behind an @ is ignored. Raises `NotFound`."""
     known = {each: number for number, each in names(caller).items()}
     for each in (name, name.partition("@")[0]):
         if each in known:
@@ -419,11 +387,7 @@ def node_named(caller: Caller, name: str) -> int:
 
 
 def running_node(caller: Caller, name: str) -> int:
-    """The number of a node that runs.
-
-    Raises:
-        PreconditionFailed: it does not, or there is none of this name.
-    """
+    """Return the number of a node that runs. Raises `PreconditionFailed` for all others."""
     try:
         number = node_named(caller, name)
     except NotFound as error:
@@ -434,7 +398,7 @@ def running_node(caller: Caller, name: str) -> int:
 
 
 def leader_number(caller: Caller, queue: DeclaredQueue) -> int | None:
-    """The node that leads a quorum queue; None: none is known."""
+    """Return the node that leads a quorum queue; None: none is known."""
     if not queue.members:
         return 0
     leader = caller.catalog.leader_of(queue)
@@ -442,15 +406,15 @@ def leader_number(caller: Caller, queue: DeclaredQueue) -> int | None:
 
 
 def member_nodes(queue: DeclaredQueue) -> tuple[int, ...]:
-    """The nodes where a quorum queue has a member."""
+    """Return the nodes where a quorum queue has a member."""
     return tuple(map(node_of, queue.members)) or (0,)
 
 
 def quorum_queue(caller: Caller, name: str) -> DeclaredQueue:
-    """A queue that has members.
+    """Return a quorum queue.
 
     Raises:
-        NotFound: there is no such queue.
+        NotFound: it does not exist.
         NotSupported: it is of another kind.
     """
     queue = caller.vhost.lookup(name)
@@ -462,7 +426,7 @@ def quorum_queue(caller: Caller, name: str) -> DeclaredQueue:
 
 
 def quorum_queues(caller: Caller) -> Iterator[DeclaredQueue]:
-    """All quorum queues, by virtual host and name."""
+    """Iterate over all quorum queues, by virtual host and name."""
     queues: Iterable[DeclaredQueue] = caller.catalog
     return iter(
         sorted(
@@ -473,11 +437,7 @@ def quorum_queues(caller: Caller) -> Iterator[DeclaredQueue]:
 
 
 def _matching(caller: Caller, vhost_pattern: str, queue_pattern: str) -> list[DeclaredQueue]:
-    """Quorum queues by patterns that are found anywhere in the names.
-
-    Raises:
-        InvalidArgument: one is no regular expression, or could take too long to search for.
-    """
+    # Patterns may match anywhere in the names.
     in_vhost, in_name = (Finding(each, "queues") for each in (vhost_pattern, queue_pattern))
     return [queue for queue in quorum_queues(caller) if in_vhost(queue.vhost) and in_name(queue.name)]
 
@@ -492,7 +452,7 @@ def _check_not_last(queue: DeclaredQueue) -> None:
 
 
 def refused(queue: DeclaredQueue, word: str, text: str) -> PreconditionFailed:
-    """A refusal that begins with the word that RabbitMQ has for it."""
+    """Return a refusal that begins with RabbitMQ's word."""
     return PreconditionFailed(
         f"queue '{queue.name}'", f"{word}: queue '{queue.name}' in vhost '{queue.vhost}': {text}"
     )

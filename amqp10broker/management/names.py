@@ -11,13 +11,13 @@ NAME_BYTES_MAX: Final = 255
 
 
 def check_name(kind: str, name: str) -> str:
-    """The name itself, if it can be one.
+    """Return the name, if it is valid.
 
-    AMQP 0-9-1 drops line ends from names; over AMQP 1.0 they are refused, for a name that silently
-    becomes another one is nobody's wish.
+    AMQP 0-9-1 drops line ends from names; over AMQP 1.0 they are refused, so that no name is silently
+    changed.
 
     Raises:
-        BadRequest: it holds a line end, or is too long.
+        BadRequest: it contains a line end, or is too long.
     """
     if "\n" in name or "\r" in name:
         raise BadRequest(
@@ -32,22 +32,14 @@ def check_name(kind: str, name: str) -> str:
 
 
 def check_not_default(exchange: str) -> str:
-    """The name itself, if it is not the default exchange's.
-
-    Raises:
-        AccessRefused: nobody may change the default exchange.
-    """
+    """Return the name; raises `AccessRefused` for the default exchange, which cannot be changed."""
     if exchange == "":
         raise AccessRefused("exchange ''", "operation not permitted on the default exchange")
     return exchange
 
 
 def check_not_reserved(kind: str, name: str) -> str:
-    """The name itself, if clients may use it for something new.
-
-    Raises:
-        ReservedName: it begins as the broker's own names do.
-    """
+    """Return the name, if it does not begin as the broker's own names do. Raises `ReservedName`."""
     if name.startswith(RESERVED_PREFIX):
         raise ReservedName(
             f"{kind} '{name}'", f"{kind} name '{name}' contains reserved prefix '{RESERVED_PREFIX}*'"

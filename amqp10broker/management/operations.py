@@ -1,9 +1,9 @@
-"""Operations carried out: for a caller, with the arguments that a door was given.
+"""Execution of the operations in `table` for a caller, with the arguments of a front end.
 
-What operations there are is in `table`. A result is of plain Python values. Before that it may be a
-`Proposal` to change the catalog, an `Ask` when a queue must answer first, a `Wait` for what is decided later,
-or a `Job` that takes its time. The doors are the management node of AMQP 1.0 (`amqp_node`), the methods of
-AMQP 0-9-1 (`service.channels.declaring`) and the command line's local socket (`tasks.admin`).
+A result consists of plain Python values. Before that it may be a `Proposal` to change the catalog, an `Ask`
+for a queue's answer, a `Wait` for a later decision, or a `Job` that takes time. The front ends are the
+management node of AMQP 1.0 (`amqp_node`), the methods of AMQP 0-9-1 (`service.channels.declaring`) and the
+command line's local socket (`tasks.admin`).
 """
 
 from __future__ import annotations
@@ -132,14 +132,13 @@ RUN: Final[Mapping[str, Callable[..., Any]]] = {
     "doctor": doctor.doctor,
     "list-alarms": maintenance.list_alarms,
 }
-"""What carries out each operation of the table; keyword arguments by its arguments."""
+"""The function of each operation of the table; its keyword arguments are those of the operation."""
 
 
 def perform(caller: Caller, name: str, given: Mapping[str, object]) -> Any:
-    """Run an operation.
+    """Execute an operation.
 
     Args:
-        caller: on whose behalf.
         name: in `OPERATIONS`.
         given: arguments by name; null stands for the default.
 
@@ -147,7 +146,7 @@ def perform(caller: Caller, name: str, given: Mapping[str, object]) -> Any:
         The result as plain Python values, or an `Ask`, a `Wait` or a `Job`.
 
     Raises:
-        RefusedError: of the class that says why; nothing was changed.
+        RefusedError: nothing was changed.
     """
     operation = OPERATIONS.get(name)
     if operation is None:
@@ -163,7 +162,7 @@ def _begin(caller: Caller, operation: Operation, given: Mapping[str, object]) ->
 def _step(
     caller: Caller, operation: Operation, given: Mapping[str, object], go_on: Callable[..., Any], *heard: Any
 ) -> Any:
-    """Go on with an operation, as it begins or with what it has waited for; tell of it when it is over."""
+    # Reports the operation when it is over.
     told = caller.report is not None and operation.changes
     try:
         result = go_on(*heard)
@@ -183,12 +182,12 @@ def _report(
 ) -> None:
     assert caller.report is not None
     if isinstance(refusal, PermissionDenied):
-        return  # it ends the client's session, which is told by itself
+        return  # it ends the client's session, which is logged by itself
     named = (
         f"{argument.name}={shown(value)}"
         for argument in operation.arguments
         if argument.kind is Kind.TEXT and not argument.secret
-        # What was refused may be of any type.
+        # A refused value may be of any type.
         if isinstance(value := given.get(argument.name), str)
     )
     subject = f"{operation.noun} {', '.join(named)}".rstrip()

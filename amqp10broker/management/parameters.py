@@ -1,6 +1,7 @@
-"""Operations on parameters that people and their tools keep: of plugins, and of the whole broker.
+"""Operations on parameters of plugins, and on global parameters, which the broker stores without use.
 
-They are for administrators: users with that tag, and the machine's owner at the local socket.
+They are for administrators (users with that tag, and the machine's owner at the local socket), and raise
+`PermissionDenied` for others.
 """
 
 from __future__ import annotations
@@ -13,23 +14,13 @@ from amqp10broker.management.caller import Caller, Proposal
 
 
 def clear_parameter(caller: Caller, component: str, name: str) -> Proposal:
-    """Forget what definitions of RabbitMQ said for one of its plugins.
-
-    Raises:
-        NotFound: there is nothing of this component and name.
-        PermissionDenied: the caller is no administrator.
-    """
+    """Delete a parameter of a RabbitMQ plugin that came with definitions. Raises `NotFound`."""
     caller.may_administer("clear-parameter")
     return Proposal(ClearParameter(caller.vhost.name, component, name))
 
 
 def set_global_parameter(caller: Caller, name: str, value: Any) -> Proposal:
-    """Keep a value under a name, whatever it is.
-
-    Raises:
-        BadRequest: the name is empty.
-        PermissionDenied: the caller is no administrator.
-    """
+    """Store any value under a name. Raises `BadRequest` if the name is empty."""
     caller.may_administer("set-global-parameter")
     if not name:
         raise BadRequest("global parameter", "the parameter has no name: give one")
@@ -37,11 +28,6 @@ def set_global_parameter(caller: Caller, name: str, value: Any) -> Proposal:
 
 
 def clear_global_parameter(caller: Caller, name: str) -> Proposal:
-    """Forget what is kept under a name.
-
-    Raises:
-        NotFound: there is nothing.
-        PermissionDenied: the caller is no administrator.
-    """
+    """Delete the value under a name. Raises `NotFound`."""
     caller.may_administer("clear-global-parameter")
     return Proposal(ClearGlobalParameter(name))

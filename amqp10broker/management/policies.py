@@ -1,6 +1,7 @@
 """Operations on policies and operator policies of a virtual host: set, clear, list.
 
-They are for administrators: users with that tag, and the machine's owner at the local socket.
+They are for administrators (users with that tag, and the machine's owner at the local socket), and raise
+`PermissionDenied` for others.
 """
 
 from __future__ import annotations
@@ -20,17 +21,16 @@ from amqp10broker.management.caller import Caller, Proposal
 def set_policy(
     caller: Caller, name: str, pattern: str, definition: dict[str, Any], priority: int, apply_to: str
 ) -> Proposal:
-    """Add a policy, or replace the one of the same name. It acts at once.
+    """Add a policy, or replace the one of the same name, with immediate effect.
 
     Returns:
-        ``{"queues": int, "exchanges": int, "ineffective": [settings], "warnings": [sentences]}``: for how
-        many it counts now, which of its settings mean nothing to some of them, and what acts otherwise than
-        it says.
+        ``{"queues": int, "exchanges": int, "ineffective": [settings], "warnings": [sentences]}``: the number
+            of objects to which it applies now, its settings without effect on some of them, and settings that
+            act otherwise than they read.
 
     Raises:
         BadRequest: the name is empty.
         InvalidArgument: the pattern, a setting or `apply_to` is not allowed.
-        PermissionDenied: the caller is no administrator.
     """
     caller.may_administer("set-policy")
     return _set(caller, Policy(_checked(name), pattern, definition, priority, apply_to))
@@ -39,18 +39,13 @@ def set_policy(
 def set_operator_policy(
     caller: Caller, name: str, pattern: str, definition: dict[str, Any], priority: int, apply_to: str
 ) -> Proposal:
-    """As `set_policy`, for a policy that bounds what policies and arguments set."""
+    """As `set_policy`, for a policy that limits the settings of policies and arguments."""
     caller.may_administer("set-operator-policy")
     return _set(caller, Policy(_checked(name), pattern, definition, priority, apply_to, operator=True))
 
 
 def clear_policy(caller: Caller, name: str) -> Proposal:
-    """Forget a policy; what it set counts no more, at once.
-
-    Raises:
-        NotFound: there is none of this name.
-        PermissionDenied: the caller is no administrator.
-    """
+    """Delete a policy with immediate effect. Raises `NotFound`."""
     caller.may_administer("clear-policy")
     return Proposal(ClearPolicy(caller.vhost.named(), name))
 
@@ -62,22 +57,15 @@ def clear_operator_policy(caller: Caller, name: str) -> Proposal:
 
 
 def list_policies(caller: Caller) -> list[dict[str, Any]]:
-    """All policies of the virtual host, by name.
-
-    Raises:
-        PermissionDenied: the caller is no administrator.
-    """
+    """List all policies of the virtual host by name."""
     caller.may_administer("list-policies")
     return _listed(caller, operator=False)
 
 
 def list_operator_policies(caller: Caller) -> list[dict[str, Any]]:
-    """As `list_policies`, of operator policies."""
+    """As `list_policies`, for operator policies."""
     caller.may_administer("list-operator-policies")
     return _listed(caller, operator=True)
-
-
-# --- steps of the above ---------------------------------------------------------------------------
 
 
 def _checked(name: str) -> str:
@@ -87,7 +75,7 @@ def _checked(name: str) -> str:
 
 
 def _set(caller: Caller, policy: Policy) -> Proposal:
-    # What a definitions file may hold for a plugin is a slip of the pen here.
+    # A definitions file may contain settings of plugins; here an unknown one is a mistake.
     unknown = unknown_of(policy.definition)
     if unknown:
         raise InvalidArgument(
@@ -96,20 +84,19 @@ def _set(caller: Caller, policy: Policy) -> Proposal:
             f"{hint(unknown[0], sorted(CHECKS))}",
         )
     finding = Finding(policy.pattern, f"policy '{policy.name}'", RE_STEPS_MAX)
-    # All names are searched when it acts: in one go, by every node.
+    # Every node searches all names at once when the policy takes effect.
     for thing in (*caller.vhost, *caller.vhost.topology):
         finding(thing.name)
     return Proposal(SetPolicy(caller.vhost.named(), policy), lambda answer: _effect_of(caller, policy))
 
 
 def _effect_of(caller: Caller, policy: Policy) -> dict[str, Any]:
-    """What a policy that is set does."""
     policies = caller.vhost.policies
     bound = list(_bound(caller, policy))
     exchanges = [exchange.name for exchange in caller.vhost.topology if exchange.name]
     return {
         "queues": len(bound),
-        # No setting of operator policies means anything to an exchange.
+        # Settings of operator policies have no effect on exchanges.
         "exchanges": 0
         if policy.operator
         else sum(policies.effective(name, EXCHANGE) == policy for name in exchanges),
@@ -121,7 +108,7 @@ def _effect_of(caller: Caller, policy: Policy) -> dict[str, Any]:
 
 
 def _bound(caller: Caller, policy: Policy) -> Iterator[Effective]:
-    """What counts for the queues for which the policy does."""
+    # The effective settings of the queues to which the policy applies.
     for queue in caller.vhost:
         name = queue.effective.operator_policy if policy.operator else queue.effective.policy
         if name == policy.name:

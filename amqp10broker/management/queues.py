@@ -29,20 +29,20 @@ DEAD_LETTER_EXCHANGE = "x-dead-letter-exchange"
 STREAM = "stream"
 FIRST_OFFSET = "first_offset"
 NEXT_OFFSET = "next_offset"
-"""Of a stream: of the oldest message that is kept, and of the next one that is published."""
+"""Of a stream: of its oldest message, and of the next one that is published."""
 DECLARATION_ID = "declaration_id"
-"""Of a stream: another one if it was deleted and declared again, and its offsets mean other messages."""
+"""Of a stream: changes if it is deleted and declared again, so that its offsets mean other messages."""
 VOLATILE_TYPE = "rabbit_volatile_queue"
-"""What a queue for direct replies is called in answers."""
+"""The type of a queue for direct replies in answers."""
 
 
 def get_queue(caller: Caller, name: str, for_use: bool = False) -> Ask:
-    """What a queue is and how full it is.
+    """Describe a queue with its counts.
 
     Raises:
-        NotFound: there is none.
-        ResourceLocked: another connection has it exclusively, and it was to be `for_use`.
-        PermissionDenied: the user has no permission on it at all.
+        NotFound: it does not exist.
+        ResourceLocked: another connection has it exclusively, and `for_use` is set.
+        PermissionDenied: the user has no permission on it.
     """
     caller.may_see("queue", name)
     queue = caller.vhost.lookup(name)
@@ -54,19 +54,19 @@ def get_queue(caller: Caller, name: str, for_use: bool = False) -> Ask:
 def declare_queue(
     caller: Caller, name: str, durable: bool, exclusive: bool, auto_delete: bool, arguments: dict[str, Any]
 ) -> Proposal:
-    """Make a queue, unless it is there already and as asked for.
+    """Declare a queue, unless it exists with the same properties.
 
     Returns:
         ``{"created": bool, "queue": map}``.
 
     Raises:
-        BadRequest: the name is empty, and no name is made here; or it holds a line end.
-        ReservedName: the name is, and it is a new one.
-        Inequivalent: it is there and differs.
-        InvalidArgument: an argument is wrong.
+        BadRequest: the name is empty, and none is made here; or it contains a line end.
+        ReservedName: the name of a new queue is reserved.
+        Inequivalent: it exists with other properties.
+        InvalidArgument: an argument is not valid.
         ResourceLocked: another connection has it exclusively.
-        LimitExceeded: the virtual host has all the queues it may have.
-        PermissionDenied: the user may not.
+        LimitExceeded: the virtual host has its maximum number of queues.
+        PermissionDenied: the user may not declare it.
     """
     named = name != ""
     if not named:
@@ -79,7 +79,7 @@ def declare_queue(
         if named:
             check_not_reserved("queue", name)
         dead_letter_exchange = arguments.get(DEAD_LETTER_EXCHANGE)
-        # An argument of another type is refused with the declaration, whose words are better.
+        # An argument of another type is refused with the declaration, which has a better text.
         if isinstance(dead_letter_exchange, str):
             caller.may_read("queue", name)
             caller.may_write("exchange", dead_letter_exchange)
@@ -109,18 +109,18 @@ def declare_queue(
 def delete_queue(
     caller: Caller, name: str, if_unused: bool = False, if_empty: bool = False
 ) -> dict[str, Any] | Ask | Proposal:
-    """Delete a queue with its messages. One that is not there counts as deleted.
+    """Delete a queue with its messages; a missing one is not an error.
 
     Returns:
         ``{"message_count": int}``, the messages that were ready.
 
     Raises:
-        BadRequest: the name holds a line end.
+        BadRequest: the name contains a line end.
         AccessRefused: it is a queue of direct replies.
-        InUse: it has consumers or messages, and was to go only without.
-        NotSupported: its kind cannot be deleted on such a condition.
+        InUse: it has consumers or messages, and the condition excludes that.
+        NotSupported: its kind does not support such a condition.
         ResourceLocked: another connection has it exclusively.
-        PermissionDenied: the user may not.
+        PermissionDenied: the user may not delete it.
     """
     check_name("queue", name)
     check_not_direct_reply_to(name)
@@ -150,7 +150,7 @@ def delete_queue(
     if if_unused or if_empty:
         # The queue decides, and is forgotten when it has ended (`QueueEnded`).
         return ask
-    # It is forgotten first: whoever declares it behind this request gets another one.
+    # It is forgotten first: a declaration behind this request makes another one.
     return Proposal(DeleteQueue(vhost.named(), name, farewell=False), lambda there: ask)
 
 
@@ -161,10 +161,10 @@ def purge_queue(caller: Caller, name: str) -> Ask:
         ``{"message_count": int}``.
 
     Raises:
-        NotFound: there is none.
-        NotSupported: its kind keeps messages for good.
+        NotFound: it does not exist.
+        NotSupported: its kind cannot be purged.
         ResourceLocked: another connection has it exclusively.
-        PermissionDenied: the user may not.
+        PermissionDenied: the user may not purge it.
     """
     caller.may_read("queue", name)
     queue = caller.for_use(caller.vhost.lookup(name))
@@ -191,27 +191,25 @@ def list_queues(
     names: Sequence[str] = (),
     counts: bool = True,
 ) -> list[dict[str, Any]] | Job:
-    """Queues of the virtual host on which the user has any permission, by name.
+    """List queues of the virtual host on which the user has any permission, by name.
 
-    The counts are those of this moment; commands on their way to a queue are not in them. Beside what
-    `describe` gives there are ``members``, ``online``, ``state``, ``owner`` (number of the connection that
-    has it exclusively, at its node), ``delivery_limit`` of a quorum queue, and where the queue can be asked
-    ``messages_unsettled``, ``messages_dlx``, ``messages_delayed``, ``single_active_consumer_tag``,
-    ``publishers``, ``counters``, ``full``, ``dead_lettered``, ``limits``, ``segments``, ``weight``
-    (see `queues.figures.QueueWeight`); and what policies
-    make of it: ``policy``, ``operator_policy``, ``effective_policy_definition``,
-    ``ineffective_policy_keys``. Of a queue whose leader does not answer the counts are None.
+    The counts do not include commands on their way to a queue. In addition to `describe` there are
+    ``members``, ``online``, ``state``, ``owner`` (number of the connection that has it exclusively, at its
+    node), ``delivery_limit`` of a quorum queue, and of reachable queues ``messages_unsettled``,
+    ``messages_dlx``, ``messages_delayed``, ``single_active_consumer_tag``, ``publishers``, ``counters``,
+    ``full``, ``dead_lettered``, ``limits``, ``segments``, ``weight`` (`queues.figures.QueueWeight`); and the
+    effect of policies: ``policy``, ``operator_policy``, ``effective_policy_definition``,
+    ``ineffective_policy_keys``. Counts are None if the leader does not answer.
 
     Args:
-        caller: on whose behalf.
         online: only those whose leader, or node, can be reached.
         offline: only the others.
         local: only those that this node leads, or has.
-        names: only these, if there are any; those that are not there are left out.
-        counts: without it no queue is asked, and counts are None.
+        names: only these, if there are any; missing ones are left out.
+        counts: without it no request is sent to queues, and counts are None.
 
     Raises:
-        BadRequest: no queue is online and offline.
+        BadRequest: both `online` and `offline`.
     """
     if online + offline + local > 1:
         raise BadRequest("queue", "queues are listed online, offline or local: give one of them, or none")
@@ -230,7 +228,7 @@ def list_queues(
 
     async def gather() -> list[dict[str, Any]]:
         rows = {queue.name: _listed(caller, queue, known=queue not in remote) for queue in queues}
-        asked = others(caller, cluster)  # the queues of what does not answer are as the catalog knows them
+        asked = others(caller, cluster)  # queues of nodes that do not answer are listed from the catalog
         answers = await cluster.run_at_each(asked, "list-queues", given, caller.vhost.name)
         for there in answers.values():
             rows |= {row["name"]: row for row in there if row["name"] in rows}
@@ -247,7 +245,7 @@ def _chosen(caller: Caller, names: Sequence[str]) -> Iterable[DeclaredQueue]:
 
 
 def _listed(caller: Caller, queue: DeclaredQueue, *, known: bool) -> dict[str, Any]:
-    """A queue's row; `known`: its counts are here."""
+    # `known`: its counts are available here.
     figures = queue.handle.figures() if known else None
     ready, consumers = (None, None) if figures is None else (figures.messages_ready, figures.consumers)
     next_offset = None if figures is None else figures.next_offset
@@ -282,7 +280,7 @@ def _listed(caller: Caller, queue: DeclaredQueue, *, known: bool) -> dict[str, A
 
 
 def _nodes(queue: DeclaredQueue) -> tuple[int, ...]:
-    """Numbers of the nodes where a queue is; 0 is one in no cluster."""
+    # 0 is a node in no cluster.
     return tuple(map(node_of, queue.members)) or (queue.home,)
 
 
@@ -304,7 +302,7 @@ def _leader(caller: Caller, queue: DeclaredQueue) -> str | None:
 
 
 def _last_leader(caller: Caller, queue: DeclaredQueue) -> int:
-    """The node that leads a queue, led it last as far as is known, or has its first member; or has it."""
+    # The leader, or the last known one, or the node of the first member; of other kinds the queue's node.
     nodes = _nodes(queue)
     whereabouts = caller.catalog.whereabouts
     if queue.members and whereabouts is not None:
@@ -323,7 +321,7 @@ def _is_up(caller: Caller, queue: DeclaredQueue) -> bool:
 
 
 def _state(caller: Caller, queue: DeclaredQueue) -> str:
-    """RabbitMQ's word; ``minority``: no leader, and most of the queue's nodes do not run."""
+    # RabbitMQ's word; ``minority``: no leader, and most of the queue's nodes do not run.
     if _is_up(caller, queue):
         return "running"
     lacks = queue.members and 2 * len(_online(caller, queue)) <= len(queue.members)
@@ -338,9 +336,9 @@ def describe(
     *,
     next_offset: int | None = None,
 ) -> dict[str, Any]:
-    """A queue as every door shows it; of one without a leader it says which node led it last.
+    """Describe a queue for all front ends; ``leader`` of a queue without one is the last node that led it.
 
-    Clients count on ``leader`` (RabbitMQ's one for Python fails without).
+    Clients need ``leader`` (RabbitMQ's one for Python fails without).
     """
     return {
         "name": queue.name,
@@ -359,7 +357,7 @@ def describe(
 
 
 def _facts_of_stream(queue: DeclaredQueue, ready: int | None, next_offset: int | None) -> dict[str, Any]:
-    """Which stream it is, and which offsets it has; nothing for any other queue."""
+    # Nothing for other kinds of queues.
     if not queue.kind.replays:
         return {}
     return {
@@ -370,7 +368,7 @@ def _facts_of_stream(queue: DeclaredQueue, ready: int | None, next_offset: int |
 
 
 def _report(caller: Caller, queue: DeclaredQueue, answer: Answer) -> dict[str, Any]:
-    # Without a leader the counts are 0: that there is such a queue is known all the same.
+    # Without a leader the counts are 0, since the queue exists all the same.
     if answer.refused is Refusal.GONE:
         raise _gone(queue)
     return describe(caller, queue, answer.ready, answer.consumers, next_offset=answer.next_offset)

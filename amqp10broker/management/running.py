@@ -1,6 +1,7 @@
 """Operations on the running node: status, settings, alarms, connections, recordings, traces.
 
-They are for administrators: users with that tag, and the machine's owner at the local socket.
+They are for administrators (users with that tag, and the machine's owner at the local socket), and raise
+`PermissionDenied` for others.
 """
 
 from __future__ import annotations
@@ -21,37 +22,24 @@ from amqp10broker.management.snapshot import document
 T = TypeVar("T")
 
 CONNECTIONS_ASKED_FOR: Final = 100
-"""At once of another node: some hundred KB."""
+"""Connections per request to another node: some hundred KB."""
 WAITING_ASKED_FOR: Final = 1_000
-"""Of another node: half a MB."""
+"""Waiting things per request to another node: half a MB."""
 CLOSED_BY_OPERATOR: Final = "closed by an operator"
 
 
 def status(caller: Caller, choose: dict[str, Any]) -> dict[str, Any]:
-    """What the broker is doing, as a document.
-
-    Args:
-        caller: on whose behalf.
-        choose: what of it.
-
-    Raises:
-        BadRequest: what is chosen by cannot be understood.
-        PermissionDenied: the caller is no administrator.
-    """
+    """Return the broker's activity as a document. Raises `BadRequest` if `choose` is not valid."""
     return document(caller.administered("status").view(choose))
 
 
 def connections(caller: Caller, where: str, after: int, limit: int | None) -> Job:
-    """Connections of clients, as documents of `ConnectionView`, each with the name of its ``node``.
+    """List connections of clients, as documents of `ConnectionView`, each with the name of its ``node``.
 
     Args:
-        caller: on whose behalf.
         where: ``here``, ``elsewhere``: to other nodes that run and answer, or ``everywhere``.
         after: only those here with greater numbers.
-        limit: so many of those here; None: all.
-
-    Raises:
-        PermissionDenied: the caller is no administrator.
+        limit: maximum of those here; None: all.
     """
     node = caller.administered("connections")
     named = names(caller)
@@ -70,7 +58,7 @@ def connections(caller: Caller, where: str, after: int, limit: int | None) -> Jo
 
 
 async def _connections_to(cluster: ClusterNode, number: int) -> list[dict[str, Any]]:
-    """Those to another node. One that stops answering has no more of them, as with RabbitMQ."""
+    # One that stops answering has no more of them, as with RabbitMQ.
     found: list[dict[str, Any]] = []
     last = 0
     while True:
@@ -95,20 +83,19 @@ def waiting(
     node: str | None,
     queues: bool,
 ) -> Job:
-    """What waits at any node, the longest first; what is idle, if that is asked for, last.
+    """List what waits at any node, the longest first; idle ones last, if requested.
 
-    Of each other node it has the `WAITING_ASKED_FOR` that wait longest, and counts all.
+    Of each other node the list contains the first `WAITING_ASKED_FOR`, and the counts all.
 
     Returns:
         ``{"summary": {...}, "waiting": [{...}, ...], "unreached": [names], "nodes": int, "notes": [str],
-        "queues_without_leader": {...}}`` of `SummaryView` and `WaitingView`, each of these with the name of
-        its ``node``; of how many nodes; what is wrong with their clocks; and `without_leader` of this one.
-        What clients of those nodes wait for that are not reached is not known.
+            "queues_without_leader": {...}}`` of `SummaryView` and `WaitingView`, each of these with the name
+            of its ``node``; the number of nodes; faults of their clocks; and `without_leader` of this one.
+            Nodes in ``unreached`` are not included.
 
     Raises:
-        BadRequest: what is chosen by cannot be understood.
-        NotFound: there is no such node.
-        PermissionDenied: the caller is no administrator.
+        BadRequest: the choice is not valid.
+        NotFound: the node does not exist.
     """
     running = caller.administered("waiting")
     cluster, named = running.cluster, names(caller)
@@ -157,7 +144,7 @@ def waiting(
 
 
 def _added(counts: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
-    """What two nodes count, together; queues are those that were counted first."""
+    # Queues are those that were counted first.
     reasons = Counter(counts["reasons"])
     reasons.update(more["reasons"])
     return counts | {
@@ -174,11 +161,10 @@ _ADDED: Final = (
 
 
 def set_flow(caller: Caller, name: str, value: int | str) -> dict[str, Any]:
-    """Change a flow setting; what is granted from now on follows it.
+    """Change a flow setting for later grants.
 
     Raises:
-        BadRequest: there is none of this name, or it is out of range.
-        PermissionDenied: the caller is no administrator.
+        BadRequest: the name does not exist, or the value is out of range.
     """
     node = caller.administered("set")
     try:
@@ -189,14 +175,13 @@ def set_flow(caller: Caller, name: str, value: int | str) -> dict[str, Any]:
 
 
 def set_limit(caller: Caller, name: str, value: str) -> dict[str, Any]:
-    """Change where an alarm begins.
+    """Change the threshold of an alarm.
 
     Returns:
         ``{"limit_bytes": int | None, "alarms": [names]}``.
 
     Raises:
-        BadRequest: there is none of this name, or it cannot be read.
-        PermissionDenied: the caller is no administrator.
+        BadRequest: the name does not exist, or the value is not valid.
     """
     node = caller.administered("set-limit")
     try:
@@ -207,23 +192,14 @@ def set_limit(caller: Caller, name: str, value: str) -> dict[str, Any]:
 
 
 def set_alarm(caller: Caller, name: str, on: bool) -> dict[str, Any]:
-    """Raise an alarm by hand, or take that back; it stays on while it has another reason.
-
-    Raises:
-        PermissionDenied: the caller is no administrator.
-    """
+    """Raise an alarm by hand, or cancel that; it stays on while it has another reason."""
     node = caller.administered("alarm")
     node.set_alarm(name, on)
     return {"alarms": node.alarms()}
 
 
 def close_connection(caller: Caller, id: int, reason: str, node: str | None) -> dict[str, Any] | Job:
-    """Close one connection in order.
-
-    Raises:
-        NotFound: there is none of this number, or no such node.
-        PermissionDenied: the caller is no administrator.
-    """
+    """Close one connection in order. Raises `NotFound`."""
     running = caller.administered("close-connection")
 
     def close() -> dict[str, Any]:
@@ -234,12 +210,7 @@ def close_connection(caller: Caller, id: int, reason: str, node: str | None) -> 
 
 
 def list_suspended_links(caller: Caller, node: str | None) -> list[dict[str, Any]] | Job:
-    """Links that are kept, and have no end in a session now, as documents of `SuspendedLinkView`.
-
-    Raises:
-        NotFound: there is no such node.
-        PermissionDenied: the caller is no administrator.
-    """
+    """List durable links that are not attached, as documents of `SuspendedLinkView`. Raises `NotFound`."""
     running = caller.administered("list-suspended-links")
 
     def look() -> list[dict[str, Any]]:
@@ -249,12 +220,7 @@ def list_suspended_links(caller: Caller, node: str | None) -> list[dict[str, Any
 
 
 def end_suspended_link(caller: Caller, link: int, node: str | None) -> dict[str, Any] | Job:
-    """End one before its time; as it was shown until then.
-
-    Raises:
-        NotFound: none of this number is suspended, or there is no such node.
-        PermissionDenied: the caller is no administrator.
-    """
+    """End a suspended link before its time, and return its last document. Raises `NotFound`."""
     running = caller.administered("end-suspended-link")
 
     def end() -> dict[str, Any]:
@@ -264,31 +230,18 @@ def end_suspended_link(caller: Caller, link: int, node: str | None) -> dict[str,
 
 
 def start_recording(caller: Caller, folder: str, every: int | None, run: str | None) -> Job:
-    """Begin to record flow events.
-
-    Raises:
-        BadRequest: the folder's name is none.
-        PermissionDenied: the caller is no administrator.
-    """
+    """Begin to record flow events. Raises `BadRequest` if the folder's name is not valid."""
     node = caller.administered("record-start")
     return Job(partial(node.start_recording, _path("recording", folder), every, run), document)
 
 
 def stop_recording(caller: Caller) -> Job:
-    """End the recording.
-
-    Raises:
-        PermissionDenied: the caller is no administrator.
-    """
+    """End the recording of flow events."""
     return Job(caller.administered("record-stop").stop_recording, document)
 
 
 def show_recording(caller: Caller) -> dict[str, Any]:
-    """How the recording goes.
-
-    Raises:
-        PermissionDenied: the caller is no administrator.
-    """
+    """Return the state of the recording."""
     return document(caller.administered("record-status").recording())
 
 
@@ -296,10 +249,9 @@ def trace(caller: Caller, what: str, on: bool, file: str | None, frames: bool) -
     """Begin a trace into a file, or as lines that follow the answer; or end one of any kind.
 
     Raises:
-        BadRequest: the file's name is none.
+        BadRequest: the file's name is not valid.
         NotFound: there is nothing to trace, or no such trace.
         NotAllowed: it is being traced already.
-        PermissionDenied: the caller is no administrator.
     """
     node = caller.administered("trace")
     if not on:
@@ -312,12 +264,7 @@ def trace(caller: Caller, what: str, on: bool, file: str | None, frames: bool) -
 
 
 def watches(caller: Caller, node: str | None) -> Job:
-    """Links, channels and consumers whose frames are recorded, each with the name of its ``node``.
-
-    Raises:
-        NotFound: there is no such node.
-        PermissionDenied: the caller is no administrator.
-    """
+    """List watched links, channels and consumers, each with the name of its ``node``. Raises `NotFound`."""
     running = caller.administered("watches")
     cluster, own = running.cluster, names(caller)[running.cluster.number]
 
@@ -337,8 +284,7 @@ def watch_link(
     """Record the frames of a link, or of a channel of AMQP 0-9-1, for its timeline.
 
     Raises:
-        BadRequest, NotFound, NotAllowed: see `Node.watch_link`.
-        PermissionDenied: the caller is no administrator.
+        BadRequest, NotFound, NotAllowed: as `Node.watch_link`.
     """
     running = caller.administered("watch-link")
     given = {"connection": connection, "link": link, "channel": channel, "role": role}
@@ -351,12 +297,7 @@ def watch_link(
 
 
 def unwatch_link(caller: Caller, watch: int, node: str | None, user: str | None) -> dict[str, Any] | Job:
-    """Record them no more, if nobody else looks.
-
-    Raises:
-        NotFound: there is no such watch, or it is over.
-        PermissionDenied: the caller is no administrator.
-    """
+    """End a watch, if no other client uses it. Raises `NotFound`."""
     running = caller.administered("unwatch-link")
     given = {"watch": watch, "user": user}
     return _at(
@@ -365,14 +306,13 @@ def unwatch_link(caller: Caller, watch: int, node: str | None, user: str | None)
 
 
 def follow_links(caller: Caller, vhost: str | None, on: bool) -> dict[str, Any]:
-    """Watch every link and channel of a virtual host from its beginning on, or no more.
+    """Watch every link and channel of a virtual host from its beginning on, or stop that.
 
     Returns:
-        A document of `FollowedView`: what is watched by now, or was to the end.
+        A document of `FollowedView` with the present or last watches.
 
     Raises:
-        NotFound: there is no such virtual host, or it is not followed.
-        PermissionDenied: the caller is no administrator.
+        NotFound: the virtual host does not exist, or is not followed.
     """
     node = caller.administered("follow-links")
     name = caller.vhost.name if vhost is None else vhost
@@ -393,13 +333,12 @@ def inject_fault(
     code: int,
     text: str,
 ) -> dict[str, Any]:
-    """Have the broker commit a fault, until it is lifted.
+    """Inject a fault until it is lifted.
 
     Raises:
-        BadRequest: see `FaultsOnRequest.inject`.
-        NotFound: there is no such virtual host.
+        BadRequest: as `FaultsOnRequest.inject`.
+        NotFound: the virtual host does not exist.
         NotSupported: the broker is not in test mode.
-        PermissionDenied: the caller is no administrator.
     """
     faults = _faults(caller, "inject-fault")
     name = caller.vhost.name if vhost is None else vhost
@@ -408,23 +347,17 @@ def inject_fault(
 
 
 def lift_fault(caller: Caller, fault: int) -> dict[str, Any]:
-    """Have it committed no more; what it has kept back goes on its way.
+    """Remove a fault, and release what it has held back.
 
     Raises:
-        NotFound: it is not on.
+        NotFound: it does not exist.
         NotSupported: the broker is not in test mode.
-        PermissionDenied: the caller is no administrator.
     """
     return document(_faults(caller, "lift-fault").lift(fault))
 
 
 def list_faults(caller: Caller) -> list[dict[str, Any]]:
-    """Faults that are committed at present.
-
-    Raises:
-        NotSupported: the broker is not in test mode.
-        PermissionDenied: the caller is no administrator.
-    """
+    """List the present faults. Raises `NotSupported` if the broker is not in test mode."""
     return [document(each) for each in _faults(caller, "list-faults").views()]
 
 
@@ -445,11 +378,10 @@ def timeline(
     node: str | None,
     user: str | None,
 ) -> dict[str, Any] | Job:
-    """What a link did, since it is watched or since a cursor; ``watched`` says which link that is.
+    """Return the actions of a link since its watch began or a cursor; ``watched`` identifies the link.
 
     Raises:
-        NotFound: there is no such watch, or it is over.
-        PermissionDenied: the caller is no administrator.
+        NotFound: the watch does not exist any more.
     """
     running = caller.administered("timeline")
     own = names(caller)[running.cluster.number]
@@ -470,11 +402,7 @@ def _at(
     given: dict[str, Any],
     here: Callable[[], T],
 ) -> T | Job:
-    """An operation at the node to which a client is connected, perhaps this one.
-
-    Raises:
-        NotFound: there is no such node.
-    """
+    # At the node to which a client is connected, perhaps this one.
     number = None if node is None else node_named(caller, node)
     if number in (None, running.cluster.number):
         return here()

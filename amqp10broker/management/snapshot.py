@@ -1,8 +1,8 @@
-"""What a broker is doing at one moment: frozen records, and their document for `amqp10broker status`.
+"""Views of the broker's state at one moment: immutable records, and their document for `amqp10broker status`.
 
-Each door reads these records, the command line through `document`. They are made between two awaits of a
-single-threaded program, so what stands in them belongs together. A field that a protocol or a kind of queue
-does not have is None.
+All front ends read these records, the command line through `document`. They are made between two awaits of a
+single-threaded program, so their values are consistent. A field that a protocol or a kind of queue does not
+have is None.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class WaitView:
-    """Why something waits; see `service.waits`.
+    """The reason of a wait (`service.waits`).
 
     Attributes:
         waits: the reason's code, None: it does not wait.
-        waits_why: one sentence with what shows it.
-        waits_for_s: how long, None if it does not wait or nobody can know.
+        waits_why: one sentence with evidence.
+        waits_for_s: duration, None if it does not wait or the duration is not known.
     """
 
     waits: str | None = None
@@ -36,31 +36,25 @@ class WaitView:
 
 @dataclass(frozen=True, slots=True)
 class LinkView:
-    """One link of AMQP 1.0.
+    """A link of AMQP 1.0.
 
     Attributes:
-        name: of the link.
         handle: the client's, None: the client has detached the link.
         role: of the client: ``sender`` or ``receiver``.
         address: of the source or target, None: the anonymous terminus.
         queue: the queue's name, None: it has none, or any.
-        credit: link-credit.
-        delivery_count: of the link.
         unsettled: deliveries.
-        available: messages that the sending end has ready, None: it has not said.
-        drain: whether the client drains the link.
-        queue_credit: what the queue may still send, of a receiver.
+        available: messages that the sending end has ready, None: it has not stated any.
+        queue_credit: deliveries that the queue may still send, of a receiver.
         queue_delivery_count: the delivery-count between queue and session, of a receiver.
         pending: messages from the queue that are not written yet, of a receiver.
         properties: of the client's attach.
-        last_error: what went wrong last.
-        counters: see `service.counters`; null where they mean nothing for the role.
-        wait: why it waits.
+        counters: of `service.counters`; null where they mean nothing for the role.
         snd_settle_mode: that both ends agreed on; 1: all deliveries are sent settled.
-        max_message_size: bytes that the receiving end takes; 0: no limit.
-        credit_limit: to how much the credit of a sender is topped up; a receiver: what a queue is asked for.
-        credit_limit_why: why it is that, if it finds its own size (`service.auto_limit`); None: it is fixed.
-        credit_limit_for_s: for how long it is so.
+        max_message_size: bytes that the receiving end accepts; 0: no limit.
+        credit_limit: credit of a sender after a grant; of a receiver: messages requested from a queue.
+        credit_limit_why: reason of an automatic limit (`service.auto_limit`); None: it is fixed.
+        credit_limit_for_s: for how long it has had this value.
     """
 
     name: str
@@ -89,16 +83,15 @@ class LinkView:
 
 @dataclass(frozen=True, slots=True)
 class TransactionView:
-    """One transaction of AMQP 1.0 that is open.
+    """An open transaction of AMQP 1.0.
 
     Attributes:
         id: its txn-id, in hexadecimal.
         link: name of the control link.
         age_s: since its declare.
-        messages: posted in it.
-        bytes: of their contents.
-        deliveries: that it has decided on.
-        failed: why it can only be rolled back; None: it can be committed.
+        bytes: of the contents of messages.
+        deliveries: that are settled in it.
+        failed: reason for which it can only be rolled back; None: it can be committed.
     """
 
     id: str
@@ -112,23 +105,18 @@ class TransactionView:
 
 @dataclass(frozen=True, slots=True)
 class SessionView:
-    """One session of AMQP 1.0; windows and ids are those of the specification, section 2.5.6.
+    """A session of AMQP 1.0; windows and ids are those of the specification, section 2.5.6.
 
     Attributes:
-        channel: the client's.
         incoming_window: transfers that the client may still send.
-        remote_incoming_window: transfers that the client still takes.
-        next_incoming_id: of the next transfer from the client.
-        next_outgoing_id: of the next transfer to the client.
+        remote_incoming_window: transfers that the client still accepts.
         unsettled_in: deliveries from the client.
         unsettled_out: deliveries to the client.
         pending_out: messages from queues that are not written yet.
-        last_error: what went wrong last.
-        counters: of its links, those that are gone included.
+        counters: of its links, including those that are gone.
         links: by handle.
-        remote_outgoing_window: transfers that the client says it may still send.
-        handle_max: the highest handle.
-        transactions: that are open, the oldest first.
+        remote_outgoing_window: the client's outgoing window.
+        transactions: open ones, the oldest first.
     """
 
     channel: int
@@ -150,19 +138,15 @@ class SessionView:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerView:
-    """One consumer of AMQP 0-9-1.
+    """A consumer of AMQP 0-9-1.
 
     Attributes:
-        tag: the consumer-tag.
-        queue: the queue's name.
         no_ack: it acknowledges nothing.
-        prefetch: messages that it may hold, 0: any number.
-        unacknowledged: messages that it holds.
+        prefetch: limit of unacknowledged messages, 0: none.
         unsent: messages from the queue that are not written yet.
-        wait: why it waits.
-        exclusive: it is the only one that the queue may have.
-        timeout_ms: how long it asked to be allowed to hold a message, None: it did not ask.
-        arguments: x-arguments that it gave.
+        exclusive: the queue may have no other.
+        timeout_ms: requested time limit of a delivery, None: none requested.
+        arguments: x-arguments.
     """
 
     tag: str
@@ -179,22 +163,17 @@ class ConsumerView:
 
 @dataclass(frozen=True, slots=True)
 class ChannelView:
-    """One channel of AMQP 0-9-1.
+    """A channel of AMQP 0-9-1.
 
     Attributes:
-        number: the client's.
-        state: of the channel.
         confirm: whether publishes are confirmed.
-        transactional: whether it is in transaction mode.
         unconfirmed: publishes that queues have not answered.
         unacknowledged: messages that its consumers hold.
         prefetch: of its next consumers.
         global_prefetch: of all its consumers together.
-        reader_credit: what the connection may still read for it; see credit_flow.
+        reader_credit: bytes that the connection may still read for it (credit_flow).
         consumers: in the order of their beginning.
-        last_error: what went wrong last.
-        counters: see `service.counters`.
-        wait: why it waits.
+        counters: of `service.counters`.
     """
 
     number: int
@@ -214,14 +193,13 @@ class ChannelView:
 
 @dataclass(frozen=True, slots=True)
 class OriginView:
-    """How a client came.
+    """The origin of a client.
 
     Attributes:
-        local: our address, to which it came; empty if it came by none.
-        connected_at_ms: when, milliseconds since the epoch.
+        local: the broker's address of the connection; empty if there is none.
+        connected_at_ms: milliseconds since the epoch.
         mechanism: of SASL; empty before the login.
-        tls: whether the connection is encrypted.
-        properties: that the client said of itself: client-properties, or those of its open.
+        properties: client-properties, or those of the client's open.
         transport: ``tcp`` or ``websocket``.
     """
 
@@ -235,29 +213,23 @@ class OriginView:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionView:
-    """One connection of either protocol.
+    """A connection of either protocol.
 
     Attributes:
         id: its number.
         protocol: name and version.
         peer: the client's address.
-        user: who logged in.
-        vhost: the virtual host.
         container_id: of AMQP 1.0.
-        client: of AMQP 0-9-1: connection_name, product and version, as far as they are told; else empty.
-        state: in a word.
+        client: of AMQP 0-9-1: connection_name, product and version, as far as they are known; else empty.
         channel_max: the highest channel number.
-        frame_max: bytes.
-        idle_timeout_ms: what the client asked for.
+        idle_timeout_ms: as requested by the client.
         bytes_in: from the client.
         bytes_out: to the client.
-        writer_waiting_bytes: that the socket does not take.
-        last_error: what went wrong last.
-        counters: of its sessions or channels, those that are gone included.
+        writer_waiting_bytes: not accepted by the socket yet.
+        counters: of its sessions or channels, including those that are gone.
         sessions: of AMQP 1.0, by channel.
         channels: of AMQP 0-9-1, by number.
-        origin: how the client came.
-        node: name of the node to which it is connected; empty: the one that was asked.
+        node: name of the node to which it is connected; empty: the node of the request.
     """
 
     id: int
@@ -284,17 +256,11 @@ class ConnectionView:
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """One queue.
+    """A queue.
 
     Attributes:
-        name: of the queue.
-        vhost: its virtual host.
-        type: its kind.
-        durable: whether it outlives the broker.
-        figures: how it stands.
-        dead_lettered: messages that went on to a dead-letter exchange, by reason.
-        counters: what became of messages, see `queues.counters`.
-        last_error: what went wrong last.
+        dead_lettered: messages sent to a dead-letter exchange, by reason.
+        counters: of `queues.counters`.
     """
 
     name: str
@@ -309,11 +275,9 @@ class QueueView:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeView:
-    """One exchange to which something was published.
+    """An exchange to which something was published.
 
     Attributes:
-        name: of the exchange.
-        vhost: its virtual host.
         counters: published; unroutable of these; returned to their publisher of these.
     """
 
@@ -324,22 +288,16 @@ class ExchangeView:
 
 @dataclass(frozen=True, slots=True)
 class WaitingView:
-    """One link, channel or consumer that waits, by itself.
+    """A link, channel or consumer that waits.
 
     Attributes:
         kind: ``link``, ``channel`` or ``consumer``.
         connection: number of its connection.
-        user: of the connection.
-        vhost: of the connection.
-        peer: of the connection.
-        local: our address, to which it came; empty if it came by none.
+        local: the broker's address of the connection; empty if there is none.
         channel: the session's or channel's number.
         name: of the link, or tag of the consumer.
-        role: of the link.
-        queue: the queue's name.
-        wait: why it waits.
-        to_do: what helps, one sentence or two.
-        idle: it has nothing to do, which is no fault of anybody.
+        to_do: advice of one or two sentences.
+        idle: it has nothing to do, which is not a fault.
     """
 
     kind: str
@@ -359,18 +317,14 @@ class WaitingView:
 
 @dataclass(frozen=True, slots=True)
 class SummaryView:
-    """How many there are of what was asked for, and how many of them wait.
+    """The numbers of chosen things, and of those that wait.
 
     Attributes:
-        chosen: whether less than everything was asked for.
-        connections: those that were asked for.
-        connections_in_all: all that there are.
-        links: links that were asked for, and so on.
-        waiting: of all of these, those that wait for a reason that is somebody's fault.
-        links_waiting: of the links, and so on.
-        reasons: how many wait by reason, the most frequent first.
-        queues: those that were asked for.
-        queues_full: of these, those at a limit of length.
+        chosen: whether the choice excludes anything.
+        connections_in_all: without the choice.
+        waiting: of all of these, those that wait because of a fault.
+        reasons: number of waiting ones by reason, the most frequent first.
+        queues_full: of `queues`, those at a limit of length.
         idle_reasons: of `reasons`, those of links and consumers that have nothing to do.
     """
 
@@ -392,7 +346,7 @@ class SummaryView:
 
 @dataclass(frozen=True, slots=True)
 class FlowView:
-    """The three settings of flow control."""
+    """The settings of flow control."""
 
     max_link_credit: int | str
     max_incoming_window: int | str
@@ -404,13 +358,11 @@ class ResourceView:
     """Memory or disk, as the alarms see it.
 
     Attributes:
-        setting: the limit as it was given.
-        limit_bytes: the limit, None: there is none.
-        alarm_ends_at_bytes: where an alarm ends.
-        alarm: whether it is on.
-        causes: why it is on.
-        since: since when, ISO 8601.
-        on_for_s: how long.
+        setting: the limit as configured.
+        limit_bytes: None: there is none.
+        alarm_ends_at_bytes: threshold at which an alarm ends.
+        causes: reasons of the alarm.
+        since: beginning of the alarm, ISO 8601.
     """
 
     setting: str | None
@@ -424,7 +376,7 @@ class ResourceView:
 
 @dataclass(frozen=True, slots=True)
 class MemoryView:
-    """Memory: what is used, of how much, and the alarm."""
+    """Used and total memory, and the alarm."""
 
     used_bytes: int | None
     total_bytes: int | None
@@ -433,7 +385,7 @@ class MemoryView:
 
 @dataclass(frozen=True, slots=True)
 class DiskView:
-    """Disk: what is free, where, and the alarm."""
+    """Free disk space, its folder, and the alarm."""
 
     free_bytes: int | None
     path: str
@@ -442,7 +394,7 @@ class DiskView:
 
 @dataclass(frozen=True, slots=True)
 class ResourcesView:
-    """What alarms watch."""
+    """The resources that alarms watch."""
 
     memory: MemoryView
     disk: DiskView
@@ -454,15 +406,13 @@ class JournalView:
 
     Attributes:
         recovered: whether it has been read since the start.
-        files: of the journal.
-        bytes: in them.
-        live_bytes: of these, those that something still needs.
+        files: number of files.
+        bytes: size of the files.
+        live_bytes: of these, those that are still needed.
         spool_bytes: of messages that are out of memory and not durable.
         commits: since the start.
-        last_sync_ms: how long the last sync took.
-        sync_running: whether one is under way.
-        disk_full: whether what is published waits for room.
-        reserve_bytes: what else can be written before any room is made.
+        disk_full: whether published messages wait for room.
+        reserve_bytes: bytes that can be written on a full disk.
     """
 
     recovered: bool
@@ -479,17 +429,14 @@ class JournalView:
 
 @dataclass(frozen=True, slots=True)
 class RecordingView:
-    """The recording of flow events that is under way.
+    """The present recording of flow events.
 
     Attributes:
-        folder: where it is.
-        run_id: of the present run.
-        every_ms: milliseconds between two looks.
-        began_ns: when the run began, by the wall clock.
-        looks: how often everything was looked at.
-        processor_percent: what observing takes of one processor.
-        cost_percent: the share of the broker's processor time.
-        events: of the run.
+        every_ms: interval of samples.
+        began_ns: beginning of the run, by the wall clock.
+        looks: number of samples.
+        processor_percent: cost of sampling, of one processor.
+        cost_percent: share of the broker's processor time.
         events_written: of these, those in files.
         events_dropped: of these, those that were lost.
         buffered_bytes: of events that wait.
@@ -510,12 +457,10 @@ class RecordingView:
 
 @dataclass(frozen=True, slots=True)
 class RecordingFailed:
-    """A recording that could not go on.
+    """A recording that failed.
 
     Attributes:
-        folder: where it was.
         run_id: of its last run.
-        reason: why.
         events: of that run.
         events_written: of these, those in files.
         events_lost: the others.
@@ -531,7 +476,7 @@ class RecordingFailed:
 
 @dataclass(frozen=True, slots=True)
 class RecordingsView:
-    """The recording that is under way, and how the last one failed; None: there is none, it did not."""
+    """The present recording, and the last failure; None: there is none."""
 
     recording: RecordingView | None
     failed: RecordingFailed | None
@@ -542,11 +487,11 @@ class TraceView:
     """A trace of frames.
 
     Attributes:
-        what: as it was asked for.
-        target: what that is.
+        what: as requested.
+        target: its object.
         into: a file's name, ``log``, or ``a terminal``.
         lines: written so far.
-        ended: why nothing more is written, None: it goes on.
+        ended: reason of its end, None: it goes on.
     """
 
     what: str
@@ -561,18 +506,16 @@ class WatchView:
     """A link of AMQP 1.0, or a channel or consumer of AMQP 0-9-1, whose frames are recorded.
 
     Attributes:
-        watch: its number, which asks for the timeline.
+        watch: its number, for requests of the timeline.
         connection: number of the connection.
-        user: of the connection.
         channel: of the session, or the channel.
         link: name of the link, or the consumer's tag; None: all of a channel.
         role: of the link's client: ``sender`` or ``receiver``; ``consumer`` or ``channel``.
-        handle: of the link, the client's.
         address: of the source or target, None: the anonymous terminus.
         queue: the queue's name, None: it has none, or any.
-        began_ns: when it began, by the clock of its steps' ``at_ns``.
+        began_ns: its beginning, by the clock of its steps' ``at_ns``.
         began_at_ns: the same by the wall clock, since 1970.
-        client: what the client calls itself, its container-id for one; empty if it has not said.
+        client: the client's name, such as its container-id; empty if it has none.
     """
 
     watch: int
@@ -594,9 +537,8 @@ class FollowedView:
     """A virtual host whose links and channels are watched from their beginning on.
 
     Attributes:
-        vhost: its name.
-        watches: of them, in the order of their beginning; those that have ended are among them.
-        left_out: how many are not watched, because there were too many.
+        watches: in the order of their beginning, including those that have ended.
+        left_out: number of those that are not watched, because there were too many.
     """
 
     vhost: str
@@ -606,18 +548,16 @@ class FollowedView:
 
 @dataclass(frozen=True, slots=True)
 class SuspendedLinkView:
-    """A link of AMQP 1.0 that is kept, and has no end in a session now.
+    """A durable link of AMQP 1.0 that is not attached.
 
     Attributes:
         link: its number.
-        name: of the link.
         container_id: of its client.
-        user: who may have it again.
-        vhost: where it is.
+        user: that may resume it.
         role: its client's: receiver or sender.
-        unsettled: deliveries that are kept of it.
-        age_s: since when it is suspended.
-        left_s: when it ends; None: its timer has not started.
+        unsettled: number of stored deliveries.
+        age_s: since it was suspended.
+        left_s: until it ends; None: its timer has not started.
     """
 
     link: int
@@ -637,15 +577,13 @@ class FaultView:
 
     Attributes:
         fault: its number.
-        kind: what is done.
-        vhost: where.
         queue: a pattern for queues, or addresses of links; None: any.
         client: a pattern for container-ids and connection names; None: any.
         link: a pattern for names of links; None: any.
-        count: how many messages or attaches it is for, how much credit it leaves, by how much a
-            delivery-count is wrong, how large frames are; None: all, none, one, or the least.
-        hits: how often it was committed so far.
-        held: messages, confirms and flows that are kept back; of one that is committed once, sessions and
+        count: number of messages or attaches, remaining credit, error of a delivery-count, or size of frames;
+            None: all, none, one, or the least.
+        hits: number of times it was committed so far.
+        held: messages, confirms and flows that are held back; of one that is committed once, sessions and
             channels that it has not reached yet.
     """
 
@@ -666,22 +604,16 @@ class NodeView:
 
     Attributes:
         container_id: of AMQP 1.0.
-        version: of the broker.
-        pid: of its process.
         uptime_s: since its start.
         listeners: ``host:port``.
         tls_listeners: likewise, with TLS.
-        flow: settings of flow control.
-        data_dir: the data folder, None: everything is in memory.
+        data_dir: None: everything is in memory.
         journal: None without a data folder.
-        alarms: that are on.
         rss_bytes: resident memory.
-        resources: what alarms watch.
         recording: None: the broker does not record.
         recording_failed: the last one, if it failed.
-        traces: that are on.
-        suspended_links: the first hundred of those that there are.
-        kept_links: how many links are kept, attached or suspended.
+        suspended_links: the first hundred of them.
+        kept_links: number of durable links, attached or suspended.
     """
 
     container_id: str
@@ -705,13 +637,10 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class TotalsView:
-    """What all clients did and got since the start, those that are gone included; see `service.counters`.
+    """Sums of counters over all clients since the start, including those that are gone (`service.counters`).
 
     Attributes:
-        protocols: by protocol.
-        vhosts: by virtual host.
-        users: by user.
-        queues: by virtual host, what became of messages in its queues, deleted ones included.
+        queues: by virtual host, of its queues' messages, including deleted queues.
     """
 
     protocols: Mapping[str, Mapping[str, int | None]]
@@ -722,16 +651,11 @@ class TotalsView:
 
 @dataclass(frozen=True, slots=True)
 class BrokerView:
-    """Everything.
+    """All views of a broker.
 
     Attributes:
-        broker: the broker itself.
-        totals: what all clients did and got.
         exchanges: those to which something was published.
-        summary: how many there are, and how many wait.
-        waiting: what waits, longest first; behind it what is idle, if that was asked for.
-        connections: with all that is in them.
-        queues: all kinds.
+        waiting: what waits, longest first; behind it idle ones, if requested.
     """
 
     broker: NodeView
@@ -744,11 +668,11 @@ class BrokerView:
 
 
 _INLINE: Final = (WaitView, QueueFigures, ResourceView)
-"""Records whose fields stand among those of the record that they are in."""
+"""Records whose fields are included in those of the record that contains them."""
 
 
 def document(view: Any) -> dict[str, Any]:
-    """A record as JSON can carry it, field by field."""
+    """Convert a record to values for JSON, field by field."""
     result: dict[str, Any] = {}
     for name in view.__dataclass_fields__:
         value = getattr(view, name)
@@ -768,13 +692,12 @@ def _plain(value: Any) -> Any:
 
 
 def view_of(kind: Callable[..., T], told: Mapping[str, Any]) -> T:
-    """The record of which `document` was made, as another node tells it.
+    """Restore a record from its `document` from another node.
 
-    What JSON cannot carry has become a text on the way: in properties and arguments of clients.
+    Properties and arguments of clients that JSON cannot represent have become texts.
 
     Args:
-        kind: of the record.
-        told: its document. Fields that it lacks have their defaults, and it may have more.
+        told: the document. Missing fields get their defaults, and additional ones are ignored.
 
     Raises:
         TypeError: a field is missing that has no default.

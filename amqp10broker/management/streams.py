@@ -1,7 +1,8 @@
-"""Operations on where a stream is: it stays on the node where it was declared.
+"""Operations on the replica of a stream, which stays on the node where it was declared.
 
-They are for administrators, and have the names that RabbitMQ's `rabbitmq-streams` has. What would need a
-second replica is refused, and what is so already is answered so.
+They are for administrators, raise `PermissionDenied` for others, and have the names of RabbitMQ's
+`rabbitmq-streams`. Requests for a second replica are refused, and those without a change succeed. They raise
+`NotFound` if the queue or node does not exist, and `NotSupported` if the queue is not a stream.
 """
 
 from __future__ import annotations
@@ -17,13 +18,7 @@ Row = dict[str, Any]
 
 
 def stream_status(caller: Caller, name: str) -> Job | list[Row]:
-    """How the one replica of a stream stands: a row in the columns of RabbitMQ.
-
-    Raises:
-        NotFound: there is no such queue, or its node cannot be reached.
-        NotSupported: it is no stream.
-        PermissionDenied: the caller is no administrator.
-    """
+    """Return the state of a stream's replica: a row in the columns of RabbitMQ."""
     cluster = caller.administered("stream-status").cluster
     stream = _stream(caller, name)
     stream.check_up()
@@ -46,15 +41,13 @@ def stream_status(caller: Caller, name: str) -> Job | list[Row]:
 
 
 def add_replica(caller: Caller, name: str, node: str) -> Row:
-    """Have a replica of a stream on a node: the one that has it, or none.
+    """Accept the node that has the stream's replica, and refuse any other.
 
     Returns:
         ``{"added": False, "size": 1}``.
 
     Raises:
-        NotFound: there is no such queue, or node.
-        NotSupported: it is no stream, or it is elsewhere.
-        PermissionDenied: the caller is no administrator.
+        NotSupported: the replica is elsewhere.
     """
     caller.may_administer("add-replica")
     stream = _stream(caller, name)
@@ -64,16 +57,13 @@ def add_replica(caller: Caller, name: str, node: str) -> Row:
 
 
 def delete_replica(caller: Caller, name: str, node: str) -> Row:
-    """Have no replica of a stream on a node; one that is not there is no error.
+    """Accept a node without a replica of the stream, and refuse the other.
 
     Returns:
         ``{"deleted": False, "size": 1}``.
 
     Raises:
-        NotFound: there is no such queue, or node.
-        NotSupported: it is no stream.
-        PreconditionFailed: it is the only one.
-        PermissionDenied: the caller is no administrator.
+        PreconditionFailed: it is the only replica.
     """
     caller.may_administer("delete-replica")
     stream = _stream(caller, name)
@@ -86,15 +76,13 @@ def delete_replica(caller: Caller, name: str, node: str) -> Row:
 
 
 def restart_stream(caller: Caller, name: str, preferred_leader: str | None) -> Row:
-    """Have a stream led anew: by its node, which leads it all the time that it runs.
+    """Accept the node of a stream as its leader, which it always is while it runs.
 
     Returns:
         ``{"leader": node}``.
 
     Raises:
-        NotFound: there is no such queue, or node, or the stream's cannot be reached.
-        NotSupported: it is no stream, or another node shall lead it.
-        PermissionDenied: the caller is no administrator.
+        NotSupported: another node is requested.
     """
     caller.may_administer("restart-stream")
     stream = _stream(caller, name)
@@ -105,12 +93,6 @@ def restart_stream(caller: Caller, name: str, preferred_leader: str | None) -> R
 
 
 def _stream(caller: Caller, name: str) -> DeclaredQueue:
-    """A stream.
-
-    Raises:
-        NotFound: there is no such queue.
-        NotSupported: it is of another kind.
-    """
     queue = caller.vhost.lookup(name)
     if not queue.kind.replays:
         text = (

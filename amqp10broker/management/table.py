@@ -1,8 +1,8 @@
-"""The table of operations: what can be asked of the broker, whatever the door.
+"""The table of operations for all front ends.
 
-Each has a name, arguments with types, ranges and defaults, the permission that it needs, and a sentence for
-people. What carries them out is in `operations`; this table by itself imports nothing of the broker, so that
-the command line can make its options of it.
+Each has a name, arguments with types, ranges and defaults, the required permission, and a help text.
+`operations` has the functions; this table imports nothing of the broker, so that the command line can make
+its options from it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ class Operation:
     """One operation.
 
     Attributes:
-        name: as the command line measures it.
-        noun: what its arguments are properties of, for errors.
+        name: as on the command line.
+        noun: the object that its arguments describe, for errors.
         arguments: in the order of the command line.
-        permission: what the caller needs, for people.
-        help: one sentence for people.
-        changes: it changes what is declared, and is logged as an operation.
+        permission: the required permission, for display.
+        help: one sentence for display.
+        changes: it changes the catalog, and is logged as an operation.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Operation:
 
     @property
     def in_vhost(self) -> bool:
-        """Whether its names mean what is in the caller's virtual host, which must be there."""
+        """Whether its names are in the caller's virtual host, which must exist."""
         return self.noun in ("queue", "exchange", "binding", "policy")
 
 

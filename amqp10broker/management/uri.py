@@ -13,7 +13,7 @@ _ALLOWED: Final = re.compile(r"(?:[A-Za-z0-9\-._~!$&'()*+,;=:@/?]|%[0-9A-Fa-f]{2
 
 
 class UriError(ValueError):
-    """The text is no URI as a management request needs it; the message says where it breaks."""
+    """The text is not a valid URI of a management request; the message contains the place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Uri:
     """A parsed URI.
 
     Attributes:
-        segments: of the path, still percent-encoded, for a segment may have structure of its own.
+        segments: of the path, still percent-encoded, since a segment may have structure of its own.
         query: decoded values by decoded name.
     """
 
@@ -30,11 +30,11 @@ class Uri:
 
 
 def parse_uri(text: str) -> Uri:
-    """Read path and query of a URI.
+    """Parse path and query of a URI.
 
     Raises:
-        UriError: a character that must be percent-encoded, no path that begins with a slash, a fragment,
-            or a query that is no list of ``name=value``.
+        UriError: a character that must be percent-encoded, no path that begins with a slash, a fragment, or a
+            query that is not a list of ``name=value``.
     """
     end = _ALLOWED.match(text)
     assert end is not None  # it matches the empty text, too
@@ -59,7 +59,7 @@ def decode(segment: str) -> str:
     """Undo percent-encoding; ``+`` is a plus sign here, in a path.
 
     Raises:
-        UriError: a percent sign without two hexadecimal digits, or bytes that are no UTF-8.
+        UriError: a percent sign without two hexadecimal digits, or bytes that are not UTF-8.
     """
     if re.search("%(?![0-9A-Fa-f]{2})", segment):
         raise UriError(f"bad percent sequence in '{segment}'; a literal '%' is %25")
