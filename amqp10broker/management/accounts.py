@@ -1,7 +1,8 @@
 """Operations on users, permissions and virtual hosts.
 
 They are for administrators (users with that tag, and the machine's owner at the local socket), and raise
-`PermissionDenied` for others.
+`PermissionDenied` for others. A missing user or virtual host raises `NotFound`, an entry of a document that
+is not valid `BadRequest`, and a pattern that is not valid `InvalidArgument`.
 """
 
 from __future__ import annotations
@@ -56,7 +57,6 @@ def put_user(caller: Caller, user: str, entry: dict[str, Any]) -> Proposal:
         ``{"created": bool}``.
 
     Raises:
-        BadRequest: the entry is not valid.
         InvalidArgument: name, password or a limit is not allowed.
     """
     caller.may_administer("put-user")
@@ -73,7 +73,6 @@ def change_password(caller: Caller, user: str, password: str | None) -> Proposal
     """Replace the password of a user, or remove it, so that no login with a password is possible.
 
     Raises:
-        NotFound: the user does not exist.
         InvalidArgument: the password is not allowed.
     """
     caller.may_administer("change-password")
@@ -82,11 +81,7 @@ def change_password(caller: Caller, user: str, password: str | None) -> Proposal
 
 
 def delete_user(caller: Caller, user: str) -> Proposal:
-    """Delete a user and its permissions, and close its connections.
-
-    Raises:
-        NotFound: the user does not exist.
-    """
+    """Delete a user and its permissions, and close its connections."""
     node = caller.administered("delete-user")
     return Proposal(
         DeleteUser(user), lambda gone: node.close_connections(f"user '{user}' is deleted", user=user)
@@ -94,11 +89,7 @@ def delete_user(caller: Caller, user: str) -> Proposal:
 
 
 def set_tags(caller: Caller, user: str, tags: list[str]) -> Proposal:
-    """Replace the tags of a user.
-
-    Raises:
-        NotFound: the user does not exist.
-    """
+    """Replace the tags of a user."""
     caller.may_administer("set-tags")
     return Proposal(SetTags(user, tuple(tags)))
 
@@ -113,12 +104,7 @@ def list_users(caller: Caller) -> list[dict[str, Any]]:
 def set_permissions(
     caller: Caller, user: str, vhost: str | None, configure: str, write: str, read: str
 ) -> Proposal:
-    """Set the permissions of a user in a virtual host.
-
-    Raises:
-        NotFound: the user or virtual host does not exist.
-        InvalidArgument: a pattern is not a regular expression, or could take too long to search for.
-    """
+    """Set the permissions of a user in a virtual host."""
     caller.may_administer("set-permissions")
     check_bounded((configure, write, read), f"permissions of user '{user}'")
     permission = Permission(configure, write, read)
@@ -126,21 +112,13 @@ def set_permissions(
 
 
 def clear_permissions(caller: Caller, user: str, vhost: str | None) -> Proposal:
-    """Remove a user's permissions in a virtual host, with the right to enter it.
-
-    Raises:
-        NotFound: the user or virtual host does not exist.
-    """
+    """Remove a user's permissions in a virtual host, with the right to enter it."""
     caller.may_administer("clear-permissions")
     return Proposal(ClearPermission(user, _vhost(caller, vhost)))
 
 
 def list_permissions(caller: Caller, vhost: str | None) -> list[dict[str, Any]]:
-    """List the permissions in a virtual host, by user.
-
-    Raises:
-        NotFound: the virtual host does not exist.
-    """
+    """List the permissions in a virtual host, by user."""
     caller.may_administer("list-permissions")
     name = caller.catalog.lookup_vhost(_vhost(caller, vhost)).name
     return sorted(
@@ -162,12 +140,7 @@ def list_permissions(caller: Caller, vhost: str | None) -> list[dict[str, Any]]:
 def set_topic_permissions(
     caller: Caller, user: str, vhost: str | None, exchange: str, write: str, read: str
 ) -> Proposal:
-    """Restrict a user's routing keys at a topic exchange.
-
-    Raises:
-        NotFound: the user or virtual host does not exist.
-        InvalidArgument: a pattern is not a regular expression, or could take too long to search for.
-    """
+    """Restrict a user's routing keys at a topic exchange."""
     caller.may_administer("set-topic-permissions")
     check_bounded((write, read), f"topic permissions of user '{user}'")
     permission = TopicPermission(write, read)
@@ -175,21 +148,13 @@ def set_topic_permissions(
 
 
 def clear_topic_permissions(caller: Caller, user: str, vhost: str | None, exchange: str | None) -> Proposal:
-    """Remove the restriction at one exchange, or at all of the virtual host.
-
-    Raises:
-        NotFound: the user or virtual host does not exist.
-    """
+    """Remove the restriction at one exchange, or at all of the virtual host."""
     caller.may_administer("clear-topic-permissions")
     return Proposal(ClearTopicPermission(user, _vhost(caller, vhost), exchange))
 
 
 def list_topic_permissions(caller: Caller, vhost: str | None) -> list[dict[str, Any]]:
-    """List the topic permissions in a virtual host, by user and exchange.
-
-    Raises:
-        NotFound: the virtual host does not exist.
-    """
+    """List the topic permissions in a virtual host, by user and exchange."""
     caller.may_administer("list-topic-permissions")
     name = caller.catalog.lookup_vhost(_vhost(caller, vhost)).name
     return sorted(
@@ -226,7 +191,6 @@ def put_vhost(caller: Caller, name: str, entry: dict[str, Any]) -> Proposal:
         ``{"created": bool}``.
 
     Raises:
-        BadRequest: the entry is not valid.
         InvalidArgument: the name is not allowed, or the type is not a kind of queue.
     """
     caller.may_administer("put-vhost")

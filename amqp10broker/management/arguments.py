@@ -67,7 +67,6 @@ def checked(noun: str, arguments: tuple[Argument, ...], given: Mapping[str, obje
 
     Args:
         noun: the object that they describe, for errors: ``queue``.
-        arguments: those that the operation has.
 
     Raises:
         BadRequest: one is unknown, of a wrong type, or missing.

@@ -1,7 +1,8 @@
 """Operations on bindings, and the path segment that identifies a binding.
 
 The segment is ``src=<exchange>;dstq=<queue>;key=<key>;args=<hash>``, or ``dste=<exchange>``. Values are
-percent-encoded; the hash stands for the arguments and is empty without any.
+percent-encoded; the hash stands for the arguments and is empty without any. A missing permission raises
+`PermissionDenied`, a name with a line end `BadRequest`, a queue of another connection `ResourceLocked`.
 """
 
 from __future__ import annotations
@@ -42,8 +43,6 @@ def bind(
         BadRequest: a name contains a line end, or there is not exactly one destination.
         NotFound: source or destination does not exist.
         InvalidArgument: the exchange cannot use this key or these arguments.
-        ResourceLocked: the queue is another connection's.
-        PermissionDenied: the user may not bind them.
     """
     destination = _one_destination(destination_queue, destination_exchange)
     binding = Binding(source, destination, binding_key, arguments)
@@ -75,7 +74,6 @@ def unbind_by_segment(caller: Caller, segment: str) -> Proposal | None:
     Raises:
         BadRequest: the segment is not valid.
         AccessRefused: source or destination is the default exchange, or a queue of direct replies.
-        ResourceLocked: the queue is another connection's.
     """
     named = parse_segment(segment)
     _check_change(caller, named.source, named.destination, named.binding_key)
@@ -95,7 +93,6 @@ def get_bindings(
 
     Raises:
         BadRequest: there is not exactly one destination.
-        PermissionDenied: the user may not bind them either.
     """
     destination = _one_destination(destination_queue, destination_exchange)
     caller.may_write(destination.kind, destination.name)

@@ -162,7 +162,6 @@ class Proposal:
     """The result of an operation that changes the catalog.
 
     Attributes:
-        request: the change.
         then: makes the result from the answer, or an `Ask`.
     """
 

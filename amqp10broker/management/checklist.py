@@ -63,7 +63,6 @@ class ClusterSeen:
     """The cluster of a node.
 
     Attributes:
-        me: name of the node.
         nodes: names of all members.
         down: names of those that do not run, in the view of this node.
         critical: groups that would lose their majority without this node, for display.
@@ -101,7 +100,6 @@ class Facts:
     Attributes:
         seen: the node's own inspection.
         alarms: names of the present alarms, by name of the node.
-        durable_queues: number of durable queues.
         streams: number of local streams, which have files of their own.
         formed: whether the node is one of a cluster, perhaps of one.
     """
@@ -119,7 +117,6 @@ class Finding:
     """The result of a check.
 
     Attributes:
-        check: name of the check.
         to_do: advice; empty for `State.OK`.
     """
 

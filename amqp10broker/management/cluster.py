@@ -2,7 +2,7 @@
 
 They are for administrators (users with that tag, and the machine's owner at the local socket), and raise
 `PermissionDenied` for others. Columns, keys and refusals are RabbitMQ's where it has the same concept. A node
-in no cluster is shown as a cluster of one.
+in no cluster is shown as a cluster of one. A missing node raises `NotFound`.
 """
 
 from __future__ import annotations
@@ -173,7 +173,6 @@ def forget_cluster_node(caller: Caller, node: str) -> Job:
             they do not prevent the removal.
 
     Raises:
-        NotFound: the node does not exist.
         PreconditionFailed: it runs.
     """
     cluster = caller.administered("forget-cluster-node").cluster

@@ -40,7 +40,6 @@ class MemberState:
             node has no such member, or it does not run.
         membership: ``voter``, ``promotable``, ``non_voter`` or ``unknown``.
         last_index, last_written: of its log; the second is durable.
-        machine_version: of its state machine.
     """
 
     state: str = "noproc"
@@ -91,7 +90,6 @@ class ClusterNode(Protocol):
     """The running node as a member of a cluster.
 
     Attributes:
-        number: of this node.
         target_size: number of nodes that make the cluster whole.
         rebalancing: a rebalance that was requested here is under way.
     """

@@ -1,4 +1,7 @@
-"""Operations on exchanges: declare, delete, list."""
+"""Operations on exchanges: declare, delete, list.
+
+A missing permission raises `PermissionDenied`, a name with a line end `BadRequest`.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +33,8 @@ def declare_exchange(
 
     Raises:
         AccessRefused: it is the default exchange, or the name is reserved.
-        BadRequest: the name contains a line end.
         InvalidArgument: the type does not exist, or an argument is not valid.
         Inequivalent: it exists with other properties.
-        PermissionDenied: the user may not declare it.
     """
     check_not_default(name)
     check_name("exchange", name)
@@ -54,9 +55,7 @@ def delete_exchange(caller: Caller, name: str, if_unused: bool = False) -> Propo
 
     Raises:
         AccessRefused: it is the default exchange, or one of the broker's own.
-        BadRequest: the name contains a line end.
         InUse: it has bindings, and `if_unused` is set.
-        PermissionDenied: the user may not delete it.
     """
     check_name("exchange", name)
     check_not_default(name)
@@ -75,7 +74,6 @@ def get_exchange(caller: Caller, name: str) -> dict[str, Any]:
     Raises:
         AccessRefused: it is the default exchange.
         NotFound: it does not exist.
-        PermissionDenied: the user has no permission on it.
     """
     check_not_default(name)
     caller.may_see("exchange", name)

@@ -1,7 +1,7 @@
 """Operations on limits of virtual hosts and users.
 
 They are for administrators (users with that tag, and the machine's owner at the local socket), and raise
-`PermissionDenied` for others.
+`PermissionDenied` for others. A missing user or virtual host raises `NotFound`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ def set_vhost_limits(caller: Caller, vhost: str | None, limits: dict[str, Any]) 
         All present limits by name.
 
     Raises:
-        NotFound: the virtual host does not exist.
         InvalidArgument: the limit does not exist, or is not an integer.
     """
     caller.may_administer("set-vhost-limits")
@@ -39,7 +38,6 @@ def set_user_limits(caller: Caller, user: str, limits: dict[str, Any]) -> Propos
         All present limits by name.
 
     Raises:
-        NotFound: the user does not exist.
         InvalidArgument: the limit does not exist, or is not an integer.
     """
     caller.may_administer("set-user-limits")

@@ -3,7 +3,8 @@
 They are for administrators (users with that tag, and the machine's owner at the local socket), and raise
 `PermissionDenied` for others. Refusals begin with RabbitMQ's word. On a node in no cluster each queue has one
 member, on that node. Operations on one queue raise `NotFound` if it does not exist, and `NotSupported` if it
-is not a quorum queue.
+is not a quorum queue. A missing node raises `NotFound`, one that must run and does not `PreconditionFailed`,
+and a pattern that is not valid `InvalidArgument`.
 """
 
 from __future__ import annotations
@@ -37,9 +38,6 @@ def add_member(caller: Caller, name: str, node: str, membership: str, timeout: i
 
     Returns:
         ``{"added": bool, "size": int}``.
-
-    Raises:
-        PreconditionFailed: the node does not run.
     """
     cluster = caller.administered("add-member").cluster
     queue = quorum_queue(caller, name)
@@ -59,7 +57,6 @@ def delete_member(caller: Caller, name: str, node: str, timeout: int) -> Job | R
         ``{"deleted": bool, "size": int}``.
 
     Raises:
-        NotFound: the node does not exist.
         PreconditionFailed: it is the last one.
     """
     cluster = caller.administered("delete-member").cluster
@@ -78,7 +75,6 @@ def transfer_leadership(caller: Caller, name: str, node: str) -> Job:
     """Hand the leadership of a quorum queue over to another voter.
 
     Raises:
-        NotFound: the node does not exist.
         PreconditionFailed: the node leads it already, or has no member of it.
     """
     cluster = caller.administered("transfer-leadership").cluster
@@ -149,10 +145,6 @@ def grow(
 
     Returns:
         ``[{"vhost": str, "name": str, "size": int | "?", "result": str}]``.
-
-    Raises:
-        InvalidArgument: a pattern is not valid.
-        PreconditionFailed: the node does not run.
     """
     cluster = caller.administered("grow").cluster
     number = running_node(caller, node)
@@ -184,7 +176,6 @@ def grow_to_count(
         As `grow`.
 
     Raises:
-        InvalidArgument: a pattern is not valid.
         PreconditionFailed: not so many nodes run.
     """
     cluster = caller.administered("grow-to-count").cluster
@@ -220,9 +211,6 @@ def shrink(caller: Caller, node: str, errors_only: bool) -> Job:
 
     Returns:
         As `grow`.
-
-    Raises:
-        NotFound: the node does not exist.
     """
     cluster = caller.administered("shrink").cluster
     number = node_named(caller, node)
@@ -248,9 +236,6 @@ def force_shrink_all(caller: Caller, vhost_pattern: str, queue_pattern: str, err
 
     Returns:
         As `grow`.
-
-    Raises:
-        InvalidArgument: a pattern is not valid.
     """
     cluster = caller.administered("force-all-queues-shrink-member-to-current-member").cluster
     chosen = [
@@ -303,7 +288,6 @@ def rebalance(caller: Caller, kind: str, vhost_pattern: str, queue_pattern: str)
         ``[{"Node name": str, "Number of quorum queues": int, "Number of streams": int}]``.
 
     Raises:
-        InvalidArgument: a pattern is not valid.
         PreconditionFailed: one is under way already.
     """
     cluster = caller.administered("rebalance").cluster

@@ -196,7 +196,6 @@ class Node(Protocol):
         """End a watch, and return its last view.
 
         Args:
-            watch: its number.
             user: restricts it to connections of this user; None: no restriction.
 
         Raises:

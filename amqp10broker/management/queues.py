@@ -1,4 +1,8 @@
-"""Operations on queues: get, declare, delete, purge, list."""
+"""Operations on queues: get, declare, delete, purge, list.
+
+A missing permission raises `PermissionDenied`, a name with a line end `BadRequest`, a queue of another
+connection `ResourceLocked`.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +46,6 @@ def get_queue(caller: Caller, name: str, for_use: bool = False) -> Ask:
     Raises:
         NotFound: it does not exist.
         ResourceLocked: another connection has it exclusively, and `for_use` is set.
-        PermissionDenied: the user has no permission on it.
     """
     caller.may_see("queue", name)
     queue = caller.vhost.lookup(name)
@@ -64,9 +67,7 @@ def declare_queue(
         ReservedName: the name of a new queue is reserved.
         Inequivalent: it exists with other properties.
         InvalidArgument: an argument is not valid.
-        ResourceLocked: another connection has it exclusively.
         LimitExceeded: the virtual host has its maximum number of queues.
-        PermissionDenied: the user may not declare it.
     """
     named = name != ""
     if not named:
@@ -115,12 +116,9 @@ def delete_queue(
         ``{"message_count": int}``, the messages that were ready.
 
     Raises:
-        BadRequest: the name contains a line end.
         AccessRefused: it is a queue of direct replies.
         InUse: it has consumers or messages, and the condition excludes that.
         NotSupported: its kind does not support such a condition.
-        ResourceLocked: another connection has it exclusively.
-        PermissionDenied: the user may not delete it.
     """
     check_name("queue", name)
     check_not_direct_reply_to(name)
@@ -163,8 +161,6 @@ def purge_queue(caller: Caller, name: str) -> Ask:
     Raises:
         NotFound: it does not exist.
         NotSupported: its kind cannot be purged.
-        ResourceLocked: another connection has it exclusively.
-        PermissionDenied: the user may not purge it.
     """
     caller.may_read("queue", name)
     queue = caller.for_use(caller.vhost.lookup(name))

@@ -1,7 +1,8 @@
 """Operations on the running node: status, settings, alarms, connections, recordings, traces.
 
 They are for administrators (users with that tag, and the machine's owner at the local socket), and raise
-`PermissionDenied` for others.
+`PermissionDenied` for others. A missing node, virtual host or watch raises `NotFound`; operations on faults
+raise `NotSupported` unless the broker is in test mode.
 """
 
 from __future__ import annotations
@@ -95,7 +96,6 @@ def waiting(
 
     Raises:
         BadRequest: the choice is not valid.
-        NotFound: the node does not exist.
     """
     running = caller.administered("waiting")
     cluster, named = running.cluster, names(caller)
@@ -310,9 +310,6 @@ def follow_links(caller: Caller, vhost: str | None, on: bool) -> dict[str, Any]:
 
     Returns:
         A document of `FollowedView` with the present or last watches.
-
-    Raises:
-        NotFound: the virtual host does not exist, or is not followed.
     """
     node = caller.administered("follow-links")
     name = caller.vhost.name if vhost is None else vhost
@@ -337,8 +334,6 @@ def inject_fault(
 
     Raises:
         BadRequest: as `FaultsOnRequest.inject`.
-        NotFound: the virtual host does not exist.
-        NotSupported: the broker is not in test mode.
     """
     faults = _faults(caller, "inject-fault")
     name = caller.vhost.name if vhost is None else vhost
@@ -351,7 +346,6 @@ def lift_fault(caller: Caller, fault: int) -> dict[str, Any]:
 
     Raises:
         NotFound: it does not exist.
-        NotSupported: the broker is not in test mode.
     """
     return document(_faults(caller, "lift-fault").lift(fault))
 
@@ -378,11 +372,7 @@ def timeline(
     node: str | None,
     user: str | None,
 ) -> dict[str, Any] | Job:
-    """Return the actions of a link since its watch began or a cursor; ``watched`` identifies the link.
-
-    Raises:
-        NotFound: the watch does not exist any more.
-    """
+    """Return the actions of a link since its watch began or a cursor; ``watched`` identifies the link."""
     running = caller.administered("timeline")
     own = names(caller)[running.cluster.number]
     given = {"watch": watch, "since": since, "limit": limit, "frames": frames, "user": user}

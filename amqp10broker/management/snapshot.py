@@ -216,7 +216,6 @@ class ConnectionView:
     """A connection of either protocol.
 
     Attributes:
-        id: its number.
         protocol: name and version.
         peer: the client's address.
         container_id: of AMQP 1.0.
@@ -292,7 +291,6 @@ class WaitingView:
 
     Attributes:
         kind: ``link``, ``channel`` or ``consumer``.
-        connection: number of its connection.
         local: the broker's address of the connection; empty if there is none.
         channel: the session's or channel's number.
         name: of the link, or tag of the consumer.
@@ -406,7 +404,6 @@ class JournalView:
 
     Attributes:
         recovered: whether it has been read since the start.
-        files: number of files.
         bytes: size of the files.
         live_bytes: of these, those that are still needed.
         spool_bytes: of messages that are out of memory and not durable.
@@ -507,7 +504,6 @@ class WatchView:
 
     Attributes:
         watch: its number, for requests of the timeline.
-        connection: number of the connection.
         channel: of the session, or the channel.
         link: name of the link, or the consumer's tag; None: all of a channel.
         role: of the link's client: ``sender`` or ``receiver``; ``consumer`` or ``channel``.
@@ -551,7 +547,6 @@ class SuspendedLinkView:
     """A durable link of AMQP 1.0 that is not attached.
 
     Attributes:
-        link: its number.
         container_id: of its client.
         user: that may resume it.
         role: its client's: receiver or sender.
@@ -576,7 +571,6 @@ class FaultView:
     """A fault that the broker commits on request (`service.faults`).
 
     Attributes:
-        fault: its number.
         queue: a pattern for queues, or addresses of links; None: any.
         client: a pattern for container-ids and connection names; None: any.
         link: a pattern for names of links; None: any.

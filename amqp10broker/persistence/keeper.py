@@ -82,7 +82,6 @@ class Keeper(Generic[MachineT]):
 
     Attributes:
         by_log: commands are applied in `keep`, in the order of a log; until then the backend holds them.
-        queue: the machine.
         admission: commands that wait for room on the disk.
         kept: the queue's messages survive a restart.
         recovered: the queue has its former state, and may apply commands.

@@ -133,7 +133,6 @@ class QuorumStore:
     """One member's part of the journal.
 
     Attributes:
-        me: id of the member.
         bodies: messages of what was applied.
         tail: entries that are in the log and not applied, in order.
         stored: the initial state of the group, after `recovered`.
@@ -204,7 +203,6 @@ class QuorumStore:
             group: the queue's number in the journal.
             log: the journal, which need not be recovered yet.
             packs: store of packed messages; None: in memory.
-            me: id of this member.
             members: initial members of the group; empty: this one alone.
             joins: it is added to a group, and gets its state from the leader.
             incarnation: of this start of the node; sessions of earlier ones are gone (`recovered`).

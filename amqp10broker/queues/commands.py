@@ -142,7 +142,6 @@ class Publish:
     Attributes:
         publisher: receiver of the confirmation.
         ids: one number a message, returned when it is confirmed.
-        messages: as many.
         settled: the client wants no outcome; returned unchanged.
     """
 
@@ -275,7 +274,6 @@ class GiveBack:
 
     Attributes:
         keys: deliveries that reached the session and were not sent, as if they had never been made.
-        messages: as many.
         delivery_count: of the queue for this consumer from now on.
         seen: deliveries that reached the session so far.
         epoch: of every `Deliver` and `CreditReply` from now on.

@@ -25,7 +25,6 @@ class Unconfirmed:
 
     Attributes:
         failed: it was not deleted by a command, but broke down.
-        queue: name of the queue.
     """
 
     publisher: PublisherRef
@@ -37,11 +36,7 @@ class Unconfirmed:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """The queue is full and refuses published messages.
-
-    Attributes:
-        queue: name of the queue.
-    """
+    """The queue is full and refuses published messages."""
 
     publisher: PublisherRef
     ids: Sequence[int]
@@ -94,7 +89,6 @@ class Deliver:
 
     Attributes:
         keys: the queue's number for each delivery, for `Settle`.
-        messages: as many.
         epoch: of the last `GiveBack`; a session ignores deliveries of an older one.
         spent: the room of the last `Credit` is used up: no more until the next, whatever credit is left.
         again: some of the messages may have been handed out before, which their heads state.

@@ -56,7 +56,6 @@ def why_not(name: str, machines: tuple[int, int], used: int) -> str | None:
     """Return why a node cannot join a cluster; None: it can.
 
     Args:
-        name: of the node.
         machines: the oldest and the newest version that it supports.
         used: the version that the cluster uses.
     """

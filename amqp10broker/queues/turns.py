@@ -97,7 +97,6 @@ def turn_of(consumer: Taker, ring: Sized, ready: int, waiting: int) -> int:
     """Return how many messages the first consumer of a ring gets now, where some consumers select.
 
     Args:
-        consumer: the first.
         ready: number of messages, at least 1.
         waiting: consumers whose turn in this round is still to come, including this one.
     """

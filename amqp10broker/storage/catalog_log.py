@@ -61,7 +61,6 @@ def open_catalog_log(
     Raises:
         DamagedFile: the file is not as it was written, or missing from a folder that had one.
         StorageFailed: it may not be on the disk.
-        StorageError: it cannot be read or written.
     """
     log = CatalogLog(disk, folder.catalog, part, when_written)
     if is_there(disk, folder, part):

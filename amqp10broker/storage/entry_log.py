@@ -209,12 +209,7 @@ class EntryLog:
         self.when_written()
 
     def flush(self) -> None:
-        """Write changes that could not be written before.
-
-        Raises:
-            DiskFull: there is still no room; the call can be repeated.
-            StorageError: it cannot be written for another reason.
-        """
+        """Write changes that could not be written before."""
         if self.failed is not None:
             raise self.failed
         try:
@@ -312,7 +307,6 @@ class EntryLog:
 
         Raises:
             StorageFailed: it may not be on the disk.
-            StorageError: it could not be written.
         """
         self.flush()
         file = self._opened
@@ -339,11 +333,7 @@ class EntryLog:
         return HEADER_BYTES + self._live_bytes
 
     def close(self) -> None:
-        """Sync what has been written, and close the file.
-
-        Raises:
-            StorageError: not everything could be written, or synced.
-        """
+        """Sync what has been written, and close the file."""
         try:
             self.sync()
         finally:
@@ -462,12 +452,7 @@ class EntryLog:
         self._live[key] = encoded
 
     def make(self) -> None:
-        """Make an empty file, and remove one aside.
-
-        Raises:
-            DiskFull: there is no room for it.
-            StorageError: it cannot be made.
-        """
+        """Make an empty file, and remove one aside."""
         self.remove_aside()
         self._rewrite()
 
@@ -479,7 +464,6 @@ class EntryLog:
 
         Raises:
             DamagedFile: it is not as it was written.
-            StorageError: it cannot be read or written.
         """
         self.remove_aside()
         reader = self.read(known)
@@ -520,7 +504,6 @@ class EntryLog:
 
         Raises:
             DamagedFile: it is not as it was written.
-            StorageError: it cannot be read.
         """
         self.reader = reader = FileReader(self._disk, self.path, purpose=self._purpose, number=0, last=True)
         if reader.header is None:

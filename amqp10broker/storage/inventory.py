@@ -105,7 +105,6 @@ class Part:
         """Make all changes durable, which blocks.
 
         Raises:
-            DiskFull: there is no room for them.
             StorageError: they may not be durable.
         """
         self._inventory.sync()
@@ -122,7 +121,6 @@ def open_inventory(
 
     Raises:
         DamagedFile: it is not as it was written.
-        StorageError: it cannot be read or written.
     """
     inventory = Inventory(disk, folder, when_written)
     if make:

@@ -205,9 +205,6 @@ class Journal:
         Args:
             size: their approximate bytes, plus those that were admitted before and not yet appended.
             last: how many of them are new. If there is no room, there is a shortage until there is.
-
-        Raises:
-            StorageError: the free room cannot be determined.
         """
         filling = self._filling
         assert filling is not None, "recover first"
@@ -272,7 +269,6 @@ class Journal:
 
         Raises:
             DiskFull: the rest is still collected; repeat when there is room.
-            StorageError: the same, for another reason.
         """
         assert not self._syncing, "a sync is under way: it would be taken to cover this as well"
         current = self._advance()
@@ -312,7 +308,6 @@ class Journal:
 
         Raises:
             DiskFull: all is still collected; `write` tries again.
-            StorageError: the same, for another reason.
         """
         current = self._current
         assert current is not None, "recover first"
@@ -357,7 +352,6 @@ class Journal:
 
         Raises:
             DamagedFile: the content is not what was written.
-            StorageError: the file cannot be read.
         """
         return self._to_read(file).read(offset)
 
@@ -370,7 +364,6 @@ class Journal:
 
         Raises:
             DamagedFile: the content is not what was written.
-            StorageError: the file cannot be read.
         """
         return self._to_read(file).read_run(offset, length)
 
@@ -426,7 +419,6 @@ class Journal:
 
         Raises:
             DamagedFile: a record is not what was written.
-            StorageError: the file cannot be read.
         """
         reader = FileReader(
             self._disk, self._files[file].path, purpose=Purpose.JOURNAL, number=file, last=False
@@ -502,7 +494,6 @@ class Journal:
 
         Raises:
             DamagedFile: a record is not what was written; nothing was changed.
-            StorageError: a file cannot be read or cut.
         """
         assert self._current is None, "recover once"
         found = survey(self._disk, self._folder, JOURNAL, self._part.known)

@@ -132,7 +132,6 @@ class FileReader:
 
         Raises:
             DamagedFile: a record is bad; those before it were good.
-            StorageError: the file cannot be read.
         """
         try:
             while self.header is not None and self.end < self.size:

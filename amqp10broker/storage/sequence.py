@@ -32,7 +32,6 @@ class Naming:
     """The names and purpose of the files of a sequence.
 
     Attributes:
-        digits: of the number in the name.
         gapless: numbers are consecutive.
     """
 

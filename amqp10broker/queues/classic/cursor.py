@@ -23,7 +23,6 @@ class Cursor:
         at: by level, the highest priority first: everything before this position was looked at.
         behind: by level: heaps of earlier positions, of which some may be empty by now.
         looked_at: messages that it looked at, each as often as it did.
-        passed: how many of these it had.
     """
 
     __slots__ = ("at", "behind", "looked_at", "passed", "takes", "wanted")

@@ -38,7 +38,6 @@ class Letters:
 
     Attributes:
         incarnation: of this start of the node.
-        first: number of the first command.
         last: number of the last one; ``first - 1``: there is none, and the batch contains `heard` only.
         heard: index of the last entry whose effects the node has.
         commands: in order; their count may differ from the numbers, since publishes are joined. A command

@@ -82,11 +82,7 @@ def _block_of(entries: Sequence[tuple[int, int, int]]) -> Block:
 
 
 class Lane:
-    """A line of entries in order of their keys.
-
-    Attributes:
-        expiring: number of entries with an expiry.
-    """
+    """A line of entries in order of their keys."""
 
     __slots__ = ("_blocks", "expiring", "length")
 

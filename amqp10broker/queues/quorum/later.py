@@ -62,7 +62,6 @@ class LaterMessages:
     """A quorum queue's messages for later delivery.
 
     Attributes:
-        count: number of messages.
         size: bytes of their contents.
     """
 

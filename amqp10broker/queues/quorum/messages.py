@@ -51,7 +51,6 @@ class Messages:
         delays: publishes may request later delivery.
         now_ms: time of the command that is applied.
         expired_at: messages that expire up to here have expired.
-        next_index: of the next message.
         old_rules: as `QuorumQueue.old_rules`.
         counts: of messages that came back.
         pending: dead messages that stay until they have arrived.
@@ -363,7 +362,6 @@ class Messages:
         """Return how many new messages are accepted; what a consumer takes at once needs no room.
 
         Args:
-            sizes: of the new messages.
             credit: that consumers have now.
         """
         settings = self.settings

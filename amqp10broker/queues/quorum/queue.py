@@ -111,6 +111,9 @@ class QuorumQueue(QueueMachine):
 
     @property
     def version(self) -> int:
+        """Machine version by whose rules commands are applied (`queues.machine_version`); each queue begins
+        with 1.
+        """
         return self._version
 
     @version.setter
@@ -121,29 +124,27 @@ class QuorumQueue(QueueMachine):
 
     @property
     def settings(self) -> QueueSettings:
-        """Machine version by whose rules commands are applied (`queues.machine_version`); each queue begins
-        with 1.
-        """
+        """The queue's settings, replaced by `Configure`."""
         return self._messages.settings
 
     @property
     def replaying(self) -> bool:
-        """The queue's settings, replaced by `Configure`."""
-        return self._messages.replaying
-
-    def lead(self) -> None:
         """Whether past commands, or those of another leader, are applied: no effects, no reading of messages,
         no counting.
         """
-        self._messages.replaying = False
-        self._messages.pending.begin_anew()
+        return self._messages.replaying
 
-    def follow(self) -> None:
+    def lead(self) -> None:
         """Begin to emit effects, which happens on the leader only. A new queue leads.
 
         Dead messages that stay until they have arrived are offered again, including those in flight from
         another member, whose confirms will not come here.
         """
+        self._messages.replaying = False
+        self._messages.pending.begin_anew()
+
+    def follow(self) -> None:
+        """Stop to emit effects, and drop those that were not taken."""
         self._messages.replaying = True
         self.browsers.clear()
         self._outbox.take()
@@ -151,7 +152,11 @@ class QuorumQueue(QueueMachine):
 
     @property
     def old_rules(self) -> bool:
-        """Stop to emit effects, and drop those that were not taken."""
+        """Whether commands of a journal of a format before 3 are applied by its rules.
+
+        By these, a clock that was set back took the queue's time with it, and a return to the tail used up an
+        index.
+        """
         return self._messages.old_rules
 
     @old_rules.setter
@@ -164,25 +169,22 @@ class QuorumQueue(QueueMachine):
 
     @property
     def ready(self) -> int:
-        """Whether commands of a journal of a format before 3 are applied by its rules.
-
-        By these, a clock that was set back took the queue's time with it, and a return to the tail used up an
-        index.
-        """
+        """Messages that are ready for a consumer."""
         return self._messages.ready.length
 
     @property
     def delayed(self) -> int:
+        """Messages that wait for their time, published or returned so."""
         return self._messages.ready.delayed
 
     @property
     def not_handed_out(self) -> int:
-        # Messages that are ready for a consumer.
+        # Before version 3, delayed messages did not count.
         return self.ready + self.delayed if self._messages.delays else self.ready
 
     @property
     def dlx(self) -> int:
-        """Messages that wait for their time, published or returned so."""
+        """Dead messages that have not arrived yet."""
         return len(self._messages.pending)
 
     @property
@@ -194,7 +196,7 @@ class QuorumQueue(QueueMachine):
         return self._consumers.count
 
     def figures(self) -> QueueFigures:
-        # Before version 3, delayed messages did not count.
+        # A queue that rejects publishes stays full until it is down to 80 %.
         messages, limits = self._messages, length_limits(self.settings)
         holder = self._consumers.activity.holder if self.settings.single_active_consumer else None
         return QueueFigures(
@@ -215,10 +217,11 @@ class QuorumQueue(QueueMachine):
 
     @property
     def next_index(self) -> int:
-        """Dead messages that have not arrived yet."""
+        """The index of the next message; each message ever published used one up, accepted or not."""
         return self._messages.next_index
 
     def skip_to(self, index: int) -> None:
+        """Set the index of the next message, after entries with earlier messages were lost."""
         self._messages.next_index = index
 
     def outlook(self) -> Outlook:
@@ -251,12 +254,22 @@ class QuorumQueue(QueueMachine):
         return min((when for when in times if when is not None), default=None)
 
     def show_on(self) -> bool:
+        """Show browsers further messages; return whether there are still more than were shown."""
         if self.browsers.unfinished:
             self.browsers.show()
         return self.browsers.unfinished
 
     def look(self, budget: int) -> Selected | None:
-        # A queue that rejects publishes stays full until it is down to 80 %.
+        """Search for consumers that select, and return the command to log, without a change of state.
+
+        The command must be applied before the next call.
+
+        Args:
+            budget: messages that may be looked at.
+
+        Returns:
+            None: there is nothing to look at for any consumer with credit.
+        """
         if self.replaying or not self._consumers.selecting.able:
             return None
         return self._consumers.selecting.look(budget)
@@ -266,6 +279,10 @@ class QuorumQueue(QueueMachine):
         return letters
 
     def take_dlx(self) -> list[DeadMessage]:
+        """Return dead messages for the internal consumer, up to its prefetch.
+
+        There is one such consumer, on the leader.
+        """
         if self.replaying:
             return []
         found = self._messages.pending.next()
@@ -277,7 +294,7 @@ class QuorumQueue(QueueMachine):
         ]
 
     def live_indexes(self) -> list[int]:
-        """The index of the next message; each message ever published used one up, accepted or not."""
+        """Return the indexes of all messages: waiting, held by consumers, or dead and not arrived."""
         ready = self._messages.ready
         indexes = ready.indexes_of_returns()
         indexes += ready.indexes_of_tail()
@@ -291,49 +308,48 @@ class QuorumQueue(QueueMachine):
         return indexes
 
     def has_copies_for(self, consumer: ConsumerRef) -> bool:
-        """Set the index of the next message, after entries with earlier messages were lost."""
+        """Return whether the queue has copies of what this consumer may give back: its deliveries are not
+        settled at once.
+        """
         found = self._consumers.by_ref.get(consumer)
         return found is not None and not found.settled
 
     def parts(self) -> tuple[Messages, QuorumConsumers, dict[PublisherRef, None]]:
+        """Return the whole state except that of nodes, for snapshots."""
         return self._messages, self._consumers, self._publishers
 
     @property
     def node_lanes(self) -> NodeLanes:
+        """The state of nodes, for snapshots."""
         return self._lanes
 
     @property
     def lanes(self) -> Mapping[tuple[int, int], NodeLane]:
-        """Show browsers further messages; return whether there are still more than were shown."""
+        """Nodes that have sent commands of their sessions, by number and incarnation."""
         return self._lanes.by_node
 
     @property
     def suspects(self) -> Mapping[tuple[int, int], int | None]:
-        """Search for consumers that select, and return the command to log, without a change of state.
-
-        The command must be applied before the next call.
-
-        Args:
-            budget: messages that may be looked at.
-
-        Returns:
-            None: there is nothing to look at for any consumer with credit.
-        """
+        """Unreachable nodes by number and incarnation: since when, in ms; None: for too long."""
         return self._consumers.suspects
 
     def begin_entry(self, index: int) -> None:
+        """Set the index of the log entry whose commands are applied next."""
         self._lanes.entry = index
 
     def lane_last(self, node: int, incarnation: int) -> int:
-        """Return dead messages for the internal consumer, up to its prefetch.
-
-        There is one such consumer, on the leader.
-        """
+        """Return the number of the last `Letters` of a node that were applied; 0: none."""
         lane = self._lanes.by_node.get((node, incarnation))
         return 0 if lane is None else lane.last
 
     def resume(self, node: int, incarnation: int, heard: int, seen: Mapping[ConsumerRef, int]) -> Resumption:
-        """Return the indexes of all messages: waiting, held by consumers, or dead and not arrived."""
+        """Return the state that a node needs after it had another leader or lost contact; nothing is changed.
+
+        Args:
+            heard: index of the last entry whose effects it has.
+            seen: by consumer the number of deliveries that reached the node, less those that it gave back or
+                refused, as in the `seen` of its commands. A consumer that is missing has seen none.
+        """
         consumers = self._consumers
         lane = self._lanes.by_node.get((node, incarnation), NodeLane())
         deliveries: list[Deliver] = []
@@ -355,8 +371,7 @@ class QuorumQueue(QueueMachine):
         )
 
     def apply(self, command: QuorumCommand, now_ms: int) -> None:
-        # Return whether the queue has copies of what this consumer may give back: its deliveries are not
-        # settled at once.
+        # Commands that change nothing do not advance the time.
         if isinstance(command, CHANGES_NOTHING):
             if isinstance(command, Inspect) and not self.replaying:
                 super()._answer(command.request, self.ready)
@@ -372,7 +387,7 @@ class QuorumQueue(QueueMachine):
         if now_ms < self._messages.now_ms and not self._messages.old_rules:
             now_ms = self._messages.now_ms
         self._messages.now_ms = self._messages.expired_at = now_ms
-        # Return the whole state except that of nodes, for snapshots.
+        # Lost consumers let no delivery time out, and no client can use the queue while its node is away.
         late = type(command) in _LOSSES and not self._messages.old_rules
         if not self.deleted and not late:
             self._pass_time()
@@ -402,6 +417,7 @@ class QuorumQueue(QueueMachine):
             if taken and is_of(command, node, incarnation):
                 self.apply(command, now_ms)
             elif type(command) is Publish:
+                # Messages of an entry have indexes, accepted or not.
                 self._messages.next_index += len(command.messages)
 
     def _answer(self, request: RequestRef, count: int, refused: Refusal | None = None) -> Answer:
@@ -465,7 +481,6 @@ class QuorumQueue(QueueMachine):
                 assert_never(command)
 
     def has_room_for(self, messages: Sequence[Message]) -> bool:
-        """The state of nodes, for snapshots."""
         if self.settings.overflow is not Overflow.REJECT_PUBLISH:
             return True
         sizes = list(map(len, map(_CONTENT, messages)))
@@ -481,7 +496,7 @@ class QuorumQueue(QueueMachine):
             return
         sizes = list(map(len, map(_CONTENT, messages)))
         if self.settings.overflow is Overflow.REJECT_PUBLISH:
-            # Nodes that have sent commands of their sessions, by number and incarnation.
+            # Where a consumer selects, messages wait until they were looked at.
             passing = 0 if self._consumers.selecting.able else self._consumers.turns.credit()
             if passing:
                 passing = min(passing, self._messages.before_later(messages))
@@ -500,7 +515,7 @@ class QuorumQueue(QueueMachine):
         if not self.replaying:
             self.counters.published += len(messages)
         self._outbox.tell(publisher.reply_to, Confirmed(publisher, ids, command.settled))
-        # Unreachable nodes by number and incarnation: since when, in ms; None: for too long.
+        # A message with a time to live of 0 ms may still be delivered in this millisecond.
         self._messages.expired_at = self._messages.now_ms - 1
         self._consumers.serve()
         if self.settings.overflow is not Overflow.REJECT_PUBLISH:

@@ -284,7 +284,6 @@ class Ready:
         """Take messages from anywhere in a line, and return their indexes.
 
         Args:
-            number: of the line.
             keys: growing, at least one, all of them present.
         """
         lane = self.in_order()[number]
