@@ -106,7 +106,6 @@ class Admission:
 
     @property
     def holds(self) -> bool:
-        """Whether anything waits for room."""
         return bool(self.waiting)
 
     def _ask_for_room(self, room: Room) -> None:

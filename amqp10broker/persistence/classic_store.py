@@ -90,8 +90,6 @@ class _Read:
 
 
 class _Part(NamedTuple):
-    """Wanted messages of one record."""
-
     first: int
     """Position of the first of them."""
     wanted: slice
@@ -262,7 +260,6 @@ class ClassicStore:
         level.written = level.delivered
 
     def delete(self) -> None:
-        """Remove the queue's records."""
         for level in self._levels.values():
             level.extents.clear()
             level.gone = []

@@ -15,8 +15,6 @@ from amqp10broker.raft.entries import Kind
 
 
 class _Stretch:
-    """Consecutive entries in one file."""
-
     __slots__ = ("file", "first", "offsets")
 
     def __init__(self, first: int, file: int, offset: int) -> None:
@@ -52,7 +50,6 @@ class EntryIndex:
             self._stretches.append(_Stretch(index, file, offset))
 
     def truncate(self, first: int) -> None:
-        """Remove entries from this index on."""
         while self._stretches and self._stretches[-1].first >= first:
             self._stretches.pop()
         if self._stretches:
@@ -105,7 +102,6 @@ class EntryIndex:
         return max(ends) - 1 if ends else None
 
     def kind(self, index: int) -> tuple[int, Kind]:
-        """Return term and kind of an entry."""
         _, term, kind = self._terms[bisect_right(self._terms, index, key=_INDEX) - 1]
         return term, kind
 

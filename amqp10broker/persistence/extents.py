@@ -56,7 +56,6 @@ class Extent:
 
     @property
     def stop(self) -> int:
-        """The position behind the last message."""
         return self.first + self.count
 
     @property
@@ -80,7 +79,6 @@ class Extent:
         return rest
 
     def live_runs(self) -> Iterator[range]:
-        """Iterate over runs of positions that are not gone."""
         if not self.gone_count:
             yield range(self.first, self.stop)
             return
@@ -228,7 +226,6 @@ class Extents:
             self._start = 0
 
     def covers(self, first: int, count: int) -> bool:
-        """Return whether all of these messages are present."""
         at = first
         for extent in self.overlapping(first, first + count):
             if extent.first > at or extent.gone_count:

@@ -148,7 +148,6 @@ class Keeper(Generic[MachineT]):
         """Apply what the journal has for a queue with files of its own, when both have been read."""
 
     def carry_out(self, commands: list[Command], now_ms: int) -> None:
-        """Let the machine apply commands."""
         apply = self.queue.apply
         for command in commands:
             apply(command, now_ms)
@@ -199,7 +198,6 @@ class Keeper(Generic[MachineT]):
         """Release resources of a queue that is gone, or stays down, and has no task any more."""
 
     def outlook(self) -> Outlook:
-        """Return the state of waiting messages and consumers."""
         return self.admission.told(self.queue.outlook())
 
     def progress(self, *, busy: bool) -> Progress:

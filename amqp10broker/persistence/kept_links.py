@@ -67,7 +67,6 @@ class KeptLinksInJournal:
         self._links: dict[int, _Link] = {}
 
     def put(self, number: int, document: bytes) -> None:
-        """Store or replace the document of a link."""
         self._put(number, document, self._append(LINK, number, document, 1))
         self._write_soon()
 
@@ -91,7 +90,6 @@ class KeptLinksInJournal:
             self._write_soon()
 
     def end(self, number: int) -> None:
-        """Remove a link, if it is stored."""
         if number in self._links:
             self._log.append(GROUP, ENDED, number, ())
             self._end(number)
@@ -172,7 +170,6 @@ class KeptLinksInJournal:
                 )
 
     def relocate(self, file: int) -> Iterator[None]:
-        """Append again the live records of a file."""
         for number in list(self._links):
             link = self._links.get(number)
             if link is None:

@@ -120,7 +120,6 @@ class JournalBodies:
             yield first, run
 
     def read_done(self) -> None:
-        """End one `read_all`."""
         self._readers -= 1
         if not self._readers and self._dropped:
             self._messages.drop(sorted(self._dropped))
@@ -131,7 +130,6 @@ class JournalBodies:
         self._abandoned = True
 
     def delete(self) -> None:
-        """Remove all messages, from the journal too."""
         self._abandoned = False
         self.clear()
 

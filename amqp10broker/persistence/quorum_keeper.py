@@ -265,7 +265,6 @@ class QuorumInLog(QuorumInMemory):
         self._wanted: list[int] = []
         """Members that get the state when it is so no more."""
         self._failed = False
-        """Storage has failed."""
         self._leads = False
         self._late = self._hurries = False
         """Committed entries are applied later; or soon, because of their size."""
@@ -273,7 +272,6 @@ class QuorumInLog(QuorumInMemory):
         self._looked = 0
         """Index of the last entry with a result for selecting consumers."""
         self._waiting: list[QuorumCommand] = []
-        """Commands that cannot be proposed now."""
         self._waits_since_ms: int | None = None
         self._questions: list[tuple[int, list[QuorumCommand]]] = []
         """Requests to be answered when the entry of this index has been applied."""
@@ -293,7 +291,6 @@ class QuorumInLog(QuorumInMemory):
 
     @property
     def applied(self) -> int:
-        """Index of the last entry that was applied."""
         return self._store.applied
 
     @property
@@ -513,11 +510,9 @@ class QuorumInLog(QuorumInMemory):
         raise AssertionError("nobody asked")
 
     def snapshot(self) -> tuple[Point, bytes, Iterator[bytes], Callable[[], None]]:
-        """Return the store's snapshot, as `QuorumStore.snapshot`."""
         return self._store.snapshot()
 
     def stage(self, transfer: int, messages: bytes) -> None:
-        """Store messages of a state that is being received."""
         self._store.stage(transfer, messages)
         self._commits.write_soon()
 
@@ -534,7 +529,6 @@ class QuorumInLog(QuorumInMemory):
             raise
 
     def unstage(self) -> None:
-        """Drop staged messages that were not taken."""
         self._store.unstage()
 
     def _installed(self, queue: QuorumQueue) -> None:

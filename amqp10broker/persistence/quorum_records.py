@@ -81,7 +81,6 @@ _PLACE: Final = struct.Struct("<QIII")
 
 
 def encode_places(places: Sequence[Place]) -> bytes:
-    """Encode the places in front of messages, or of commands with messages."""
     return _COUNT.pack(len(places)) + b"".join(_PLACE.pack(*place) for place in places)
 
 
@@ -103,7 +102,6 @@ def decode_places(payload: bytes, at: int = 0) -> tuple[list[Place], int]:
 
 
 def encode_state(point: Point, state: bytes) -> list[bytes]:
-    """Encode a `STATE`, in pieces."""
     head = encode_point(point)
     return [_COUNT.pack(len(head)), head, state]
 

@@ -83,7 +83,6 @@ FOUNDER: Final = 1 << 32
 """The member of a group of one on a node that is in no cluster (`replication.ids.member_id(1)`)."""
 
 WhenDurable = Callable[[int, Callable[[], None]], None]
-"""`keeper.Commits.when_durable`."""
 
 
 class Proposal(NamedTuple):
@@ -558,7 +557,6 @@ class QuorumStore:
         self.on_compact(index)
 
     def relocate(self, file: int) -> Iterator[None]:
-        """Append again what is needed of a file (`tasks.journal_task.Kept`)."""
         # First apply what is committed: its messages would be in the file otherwise.
         if any(entry.file <= file for entry in self.tail):
             self._append_tail_again()

@@ -44,7 +44,6 @@ class LogTime:
         self._clock_ms = clock_ms
 
     def at(self, clock_ms: int) -> int:
-        """Return the time for an entry that is appended now."""
         own = clock_ms + self._node.correction_ms
         slow = self._slow(clock_ms)
         if own < slow:

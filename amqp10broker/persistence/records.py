@@ -49,7 +49,6 @@ class Start(NamedTuple):
     moved: Sequence[int] | None
     """Former positions of these messages as delayed ones."""
     at: int
-    """Offset of the batch."""
 
 
 def encode_messages(
@@ -59,7 +58,6 @@ def encode_messages(
     dues: Sequence[int] | None = None,
     moved: Sequence[int] | None = None,
 ) -> list[bytes]:
-    """Encode the payload of `MESSAGES`, in pieces."""
     count = len(messages)
     pieces = encode_batch(messages)
     if expiries is None and dues is None and moved is None:

@@ -76,11 +76,9 @@ class Spool:
         return Place(self._number, offset, length)
 
     def peek(self, place: Place) -> bytes:
-        """Read a page without dropping it."""
         return self.peek_at(place, 0, place.length)
 
     def peek_at(self, place: Place, at: int, length: int) -> bytes:
-        """Read a part of a page without dropping it."""
         return self._files[place.file].read(place.offset + at, length)
 
     def drop(self, place: Place) -> None:

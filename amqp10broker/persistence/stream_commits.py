@@ -111,7 +111,6 @@ class StreamCommits:
                 )
 
     def relocate(self, file: int) -> Iterator[None]:
-        """Append again the live records of a file."""
         for number in [each for each, place in self._places.items() if place.file <= file]:
             self._append(number, [self._read(number)])
             yield

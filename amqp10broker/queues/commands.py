@@ -85,15 +85,12 @@ class ReplyTo:
         return f"<ReplyTo {self.label}>"
 
     def consumer(self) -> ConsumerRef:
-        """Return a reference for a new consumer."""
         return ConsumerRef(self.id, next(self._handles))
 
     def publisher(self) -> PublisherRef:
-        """Return a reference for a new publisher."""
         return PublisherRef(self.id, next(self._handles))
 
     def request(self) -> RequestRef:
-        """Return a reference for a new request."""
         return RequestRef(self.id, next(self._handles))
 
     def name_of(self, what: str) -> str:
@@ -351,8 +348,6 @@ Change = (
     | GiveBack
     | Delete
 )
-"""The commands that change a queue of any kind."""
-
 Command = Change | Inspect | Touch
 
 DELETE: Final = Delete()

@@ -79,7 +79,6 @@ class Consumption:
         return self.acknowledged + self.requeued + self.discarded
 
     def settled(self, verdict: Verdict, deliveries: int) -> None:
-        """Count deliveries that the client has settled."""
         if verdict is Verdict.ACCEPT:
             self.acknowledged += deliveries
         elif verdict in (Verdict.DISCARD, Verdict.DISCARD_FAILED):
@@ -88,7 +87,6 @@ class Consumption:
             self.requeued += deliveries
 
     def add(self, other: Consumption) -> None:
-        """Add the numbers of another object."""
         for name in (*other.names, *other.unnamed):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
@@ -118,7 +116,6 @@ class QueueConsumption:
         self._there: dict[Counted, None] = {}
 
     def join(self, consumer: Counted) -> None:
-        """Add a consumer to the sum."""
         self._there[consumer] = None
 
     def leave(self, consumer: Counted) -> bool:
@@ -130,7 +127,6 @@ class QueueConsumption:
         return True
 
     def counted(self) -> Consumption:
-        """Return the sum over all consumers."""
         total = Consumption()
         total.add(self._gone)
         for consumer in self._there:
@@ -162,7 +158,6 @@ class QueueCounters:
         self.settled_elsewhere = 0
 
     def document(self) -> dict[str, int]:
-        """Return the counters as in `status`."""
         lost = {name: self.lost[reason] for reason, name in _LOST_AS.items()}
         dead_lettered = sum(self.dead_lettered.values())
         return {
@@ -192,14 +187,12 @@ class QueuesGone:
             self._given_up.update(given_up(kind, counters))
 
     def counted(self) -> Counter[str]:
-        """Return the sum over all deleted queues."""
         total = self._sum.copy()
         for _, counters, consumption in self._last:
             total.update(tally(counters, consumption))
         return total
 
     def given_up(self) -> Counter[tuple[str, str, str]]:
-        """Return `given_up` of all deleted queues."""
         total = self._given_up.copy()
         for kind, counters, _ in self._last:
             total.update(given_up(kind, counters))

@@ -52,7 +52,6 @@ class Refusal(Enum):
     GONE = "gone"
     """It was deleted before the request."""
     NOT_SUPPORTED = "not supported"
-    """A queue of this kind does not support the request."""
     NO_LEADER = "no leader"
     """The queue had no leader until the time limit of the request."""
 

@@ -58,12 +58,10 @@ def rejects(settings: QueueSettings) -> bool:
 
 
 def is_limited(settings: QueueSettings) -> bool:
-    """Return whether there is a limit of length."""
     return settings.max_length is not None or settings.max_length_bytes is not None
 
 
 def is_over(settings: QueueSettings, count: int, size: int) -> bool:
-    """Return whether a count and size of messages exceed the limits."""
     return (settings.max_length is not None and count > settings.max_length) or (
         settings.max_length_bytes is not None and size > settings.max_length_bytes
     )

@@ -37,7 +37,6 @@ class NewerMachine(ValueError):
 
 
 def carried_out() -> tuple[int, int]:
-    """Return the oldest and the newest version that this broker supports."""
     return OLDEST, NEWEST
 
 

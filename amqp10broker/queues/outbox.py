@@ -34,7 +34,6 @@ class Outbox:
         self._again: dict[Receiver, None] = {}
 
     def tell(self, reply_to: PeerId, effect: Effect) -> None:
-        """Add an effect for a peer."""
         effects = self._effects.get(reply_to)
         if effects is None:
             self._effects[reply_to] = [effect]
@@ -69,7 +68,6 @@ class Outbox:
         self._again.pop(consumer, None)
 
     def take(self) -> dict[PeerId, list[Effect]]:
-        """Return all effects by receiver."""
         if self._delivering:
             for consumer in list(self._delivering):
                 self.flush(consumer)

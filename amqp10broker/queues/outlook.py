@@ -33,7 +33,6 @@ class Part(NamedTuple):
 
     ref: ConsumerRef
     credit: int
-    """Deliveries that it may have now."""
     priority: int = 0
     held: int = 0
     """Unsettled deliveries; 0 if they are sent settled."""
@@ -64,9 +63,7 @@ class Reading(NamedTuple):
     """The first offset that it does not want; None: it wants all."""
     filtered: bool
     looked_at: int
-    """Messages that it has looked at."""
     passed: int
-    """Messages of these that it was given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,4 +156,3 @@ class Progress(NamedTuple):
 
 
 UP_TO_DATE = Progress()
-"""Of a queue that stores nothing and is up to date."""

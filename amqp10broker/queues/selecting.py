@@ -25,7 +25,6 @@ def selection(selector: str) -> Select:
 
 
 def fault_of(selector: str) -> str | None:
-    """Return the fault of a selector's text; None: it is valid."""
     try:
         selection(selector)
     except ValueError as error:

@@ -49,14 +49,12 @@ class Ring(OrderedDict[T, None]):
         return next(iter(self))
 
     def add(self, consumer: T) -> None:
-        """Add a consumer at the end."""
         self[consumer] = None
 
     def remove(self, consumer: T) -> None:
         del self[consumer]
 
     def turn(self) -> None:
-        """Move the first consumer to the end."""
         self.move_to_end(next(iter(self)))
 
     def turn_by(self, takers: Sequence[T], count: int) -> None:

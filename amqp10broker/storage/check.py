@@ -57,7 +57,6 @@ class Checked:
     torn: Torn | None = None
     """An end that was not written whole when power or process went, which the next start cuts off."""
     fault: StorageError | None = None
-    """The reason for which a start would be refused."""
 
 
 def missing_files(disk: Disk, folder: DataFolder) -> Iterator[StorageError]:
@@ -88,8 +87,6 @@ def check_folder(disk: Disk, folder: DataFolder, contents: Contents) -> Iterator
 
 
 class _Check:
-    """The state of one check."""
-
     def __init__(self, disk: Disk, folder: DataFolder, contents: Contents) -> None:
         self._disk = disk
         self._folder = folder

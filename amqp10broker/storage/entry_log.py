@@ -333,7 +333,6 @@ class EntryLog:
         return HEADER_BYTES + self._live_bytes
 
     def close(self) -> None:
-        """Sync what has been written, and close the file."""
         try:
             self.sync()
         finally:

@@ -78,12 +78,10 @@ class DataFolder:
         self._locks = locks
 
     def free_bytes(self) -> int:
-        """Return the bytes that can still be written to the folder's file system."""
         with _told(self.path, "the free space cannot be told"):
             return self._disk.free_bytes(self.path)
 
     def total_bytes(self) -> int:
-        """Return the size of the folder's file system."""
         with _told(self.path, "the size of the file system cannot be told"):
             return self._disk.total_bytes(self.path)
 

@@ -53,7 +53,6 @@ class Inventory(EntryLog):
         return Part(self, name, self._parts.setdefault(name, {}))
 
     def parts(self, above: str) -> list[str]:
-        """Return the folders in a folder that have entries."""
         return [name for name, files in self._parts.items() if files and os.path.dirname(name) == above]
 
 
@@ -131,7 +130,6 @@ def open_inventory(
 
 
 def is_there(disk: Disk, folder: str) -> bool:
-    """Return whether a data folder has an inventory."""
     try:
         return NAME in disk.list_folder(folder)
     except OSError as error:

@@ -230,7 +230,6 @@ class Journal:
 
     @property
     def collected_bytes(self) -> int:
-        """Bytes that wait to be written."""
         assert self._current is not None, "recover first"
         return self._current.collected_bytes + sum(file.collected_bytes for file in self._pending)
 
@@ -368,12 +367,10 @@ class Journal:
         return self._to_read(file).read_run(offset, length)
 
     def add_live(self, file: int, length: int) -> None:
-        """Count bytes of a file as live."""
         self._live[file] += length
         self.live_bytes += length
 
     def add_dead(self, file: int, length: int) -> None:
-        """Count live bytes of a file as dead."""
         self._live[file] -= length
         self.live_bytes -= length
         assert self._live[file] >= 0, "more bytes are dead than were alive"

@@ -111,7 +111,6 @@ class LogFile:
         self.written = HEADER_BYTES
 
     def make_durable(self) -> None:
-        """Make the file, and wait until its header and its name are durable."""
         self.make()
         self.sync()
         try:

@@ -45,7 +45,6 @@ class Known(NamedTuple):
     """The inventory's data of a file."""
 
     file_id: int
-    """The id in its header."""
     synced: int
     """At least so many bytes of it are durable."""
     gap: bool = False

@@ -40,7 +40,6 @@ RECORD: Final = struct.Struct(">IIIBQQ")
 
 HEADER_BYTES: Final = _HEADER.size
 RECORD_BYTES: Final = RECORD.size
-"""Size of a record without its payload."""
 PAYLOAD_BYTES_MAX: Final = 2**32 - 1
 OFFSET_MASK: Final = 0xFFFF_FFFF
 
@@ -64,7 +63,6 @@ class Record(NamedTuple):
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs
     payload: bytes
     file: int
-    """The number of its file."""
     offset: int
     length: int
     """Bytes in the file: `RECORD_BYTES` and the payload's."""

@@ -32,5 +32,4 @@ class Scratch:
         return self._disk.read(self._fd, offset, length)
 
     def close(self) -> None:
-        """Close the file, and release its space."""
         self._disk.close(self._fd)

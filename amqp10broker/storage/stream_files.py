@@ -35,12 +35,10 @@ _DELETED: Final = ".deleted"
 
 
 def folder_of(streams: str, number: int) -> str:
-    """Return the folder of a stream in the folder of all streams."""
     return os.path.join(streams, str(number))
 
 
 def part_of(inventory: Inventory, number: int) -> Part:
-    """Return the inventory's part of a stream's folder."""
     return inventory.part(f"{FOLDER}/{number}")
 
 

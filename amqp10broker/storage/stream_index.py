@@ -48,7 +48,6 @@ class SegmentIndex:
         self._positions = array("Q")
 
     def add(self, position: int, length: int, first: int, count: int, timestamp_ms: int) -> None:
-        """Add a chunk at the end of the segment."""
         if not self._positions or position - self._positions[-1] >= INDEX_BYTES:
             self._offsets.append(first)
             self._times.append(timestamp_ms)

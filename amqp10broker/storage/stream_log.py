@@ -20,8 +20,6 @@ from typing import Final, NamedTuple, Protocol
 from amqp10broker.storage.stream_index import SegmentIndex
 
 CHUNK: Final = 1
-"""Kind of a record that is a chunk."""
-
 READ_BYTES: Final = 256 * 1024
 """Size of a read; larger if one chunk is larger."""
 
@@ -37,7 +35,6 @@ class SegmentRecord(NamedTuple):
     position: int
     length: int
     first: int
-    """Offset of the first message in it."""
     payload: bytes
     number: int = 0
     """Commits up to this one are in the stream with it (`StreamLog.number`)."""

@@ -48,7 +48,6 @@ class Window(NamedTuple):
     """Consecutive ready messages, valid as long as nothing is taken or comes back."""
 
     positions: Sequence[int]
-    """Growing, possibly with gaps."""
     messages: Sequence[Message]
     expiries: Sequence[int] | None
     """Expiries, 0: never; None: no message expires, or expiries are stored elsewhere."""
@@ -118,7 +117,6 @@ class Page:
         return self.first + self.count - 1 if self.positions is None else self.positions[-1]
 
     def lose(self, places: Iterable[int]) -> None:
-        """Remove messages at these places, counted from the first that is left."""
         if self.positions is None:
             self.positions = list(self.run)
         if self.ranks is None:
@@ -196,7 +194,6 @@ class Backlog:
         return here + paged, len(self._head) + len(self._tail), here
 
     def recover(self, pages: Sequence[Page], next_position: int) -> None:
-        """Begin with the pages found after a restart."""
         assert not self.count
         self._pages.extend(pages)
         self.count = sum(page.count for page in pages)
@@ -387,7 +384,6 @@ class Backlog:
         return self._head
 
     def clear(self) -> Iterator[Sequence[int]]:
-        """Remove all messages, and return their positions as runs."""
         if self._head:
             yield self._head_run()
         for page in self._pages:

@@ -153,7 +153,6 @@ class Consumers:
         return self._all.get(ref)
 
     def find_any(self, ref: ConsumerRef) -> Consumer | None:
-        """Return a consumer, which may browse."""
         return self._all.get(ref) or self.looking.get(ref)
 
     def browsers(self) -> list[Consumer]:
@@ -186,7 +185,6 @@ class Consumers:
             self.active = consumer
 
     def remove(self, consumer: Consumer) -> None:
-        """Remove a consumer that holds no deliveries any more."""
         self._all.pop(consumer.ref, None)
         self.retire(consumer)
 
@@ -209,7 +207,6 @@ class Consumers:
         self.active = None
 
     def is_active(self, consumer: Consumer) -> bool:
-        """Return whether the consumer may get messages; fetches of one message always may."""
         return not self.single or consumer is self.active or not consumer.counted
 
     def set_credit(self, consumer: Consumer, credit: int) -> None:
@@ -221,7 +218,6 @@ class Consumers:
             self._leave_ring(consumer)
 
     def take_credit(self, consumer: Consumer) -> None:
-        """Set the credit of a consumer to 0."""
         self._resting.pop(consumer, None)
         self.set_credit(consumer, 0)
 
@@ -267,7 +263,6 @@ class Consumers:
         self._join_ring(consumer)
 
     def browsing(self) -> list[Consumer]:
-        """Return browsing consumers with credit."""
         return [each for each in self.browsers() if each.credit]
 
     def _leave_ring(self, consumer: Consumer) -> None:

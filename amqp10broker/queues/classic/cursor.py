@@ -36,6 +36,5 @@ class Cursor:
         self.passed = 0
 
     def on_return(self, level: int, position: int) -> None:
-        """Note that a message waits at this place again."""
         if position < self.at[level]:
             heappush(self.behind[level], position)

@@ -45,8 +45,6 @@ class Delayed(NamedTuple):
 
 
 class _Page(NamedTuple):
-    """Messages that are in the store. Pages are ordered by their first messages."""
-
     when_ms: int
     """Due time of its first message, or a lower bound."""
     position: int
@@ -77,7 +75,6 @@ class DelayedMessages:
         self.next = 0
 
     def recover(self, pages: Sequence[Page], next_position: int) -> None:
-        """Begin with the pages that the store has, in order of their positions."""
         assert not self.count
         for page in pages:
             heappush(self._pages, _Page(page.soonest_ms, page.first, page.handle, page.count, page.size))
@@ -127,7 +124,6 @@ class DelayedMessages:
         return taken
 
     def take_first(self) -> Delayed:
-        """Take the first message, of which there must be one."""
         while self._page_is_first:
             self._take_in(heappop(self._pages))
         return self._pop()

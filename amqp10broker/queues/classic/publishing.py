@@ -118,7 +118,6 @@ class Intake:
             self._outbox.tell(publisher.reply_to, Confirmed(publisher, ids, settled))
 
     def release(self, due: Sequence[Delayed]) -> None:
-        """Append due messages to their levels."""
         expiries = [each.expiry for each in due]
         self._line_up(
             [each.message for each in due],

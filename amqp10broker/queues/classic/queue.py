@@ -113,7 +113,6 @@ class ClassicQueue(QueueMachine):
         self.configure(settings)
 
     def configure(self, settings: QueueSettings) -> None:
-        """Replace the settings, without effect on present messages."""
         self.settings = self._disposal.settings = settings
         self._limited = is_limited(settings)
         if settings.max_length_bytes is not None:
@@ -166,7 +165,6 @@ class ClassicQueue(QueueMachine):
 
     @property
     def unsafe_ticket(self) -> int | None:
-        """The ticket of the first publish that waits to be safe; None: no publish waits."""
         return self._intake.first_ticket
 
     def outlook(self) -> Outlook:
@@ -256,7 +254,6 @@ class ClassicQueue(QueueMachine):
         return min((when for when in times if when is not None), default=None)
 
     def safe_up_to(self, ticket: int) -> None:
-        """Confirm publishes up to a ticket, which the store has made safe."""
         self._intake.safe_up_to(ticket)
 
     def refuse_unsafe(self) -> None:

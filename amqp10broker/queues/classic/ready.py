@@ -145,7 +145,6 @@ class Ready:
         self.cursors: list[Cursor] = []
 
     def recover(self, backlogs: Mapping[int, tuple[Sequence[Page], int]]) -> None:
-        """Begin with the pages and next positions of each level found after a restart."""
         for number, (pages, next_position) in backlogs.items():
             # The number of levels is an argument of the queue, and cannot have changed.
             self.levels[self.width - 1 - number].backlog.recover(pages, next_position)
@@ -356,7 +355,6 @@ class Ready:
         return gone
 
     def next_expiry(self) -> int | None:
-        """Return the earliest expiry at the head of a level."""
         if not self.may_expire:
             return None
         return min((expiry for level in self.levels if (expiry := self._first_expiry(level))), default=None)

@@ -59,7 +59,6 @@ class Disposal:
         self.expired_ms: int | None = None
 
     def forget(self, keys: Sequence[int]) -> None:
-        """Remove messages from the store."""
         waiting = self._waiting
         if waiting.expiries:
             for key in keys:
@@ -107,7 +106,6 @@ class Disposal:
         self.remove(Reason.EXPIRED, gone)
 
     def remove_delayed(self, reason: Reason, gone: Sequence[Delayed]) -> None:
-        """As `remove`, for messages in `DELAYED`."""
         self._counters.lost[reason] += len(gone)
         self.give_up(reason, [each.message for each in gone])
         if self.keeps:
@@ -151,7 +149,6 @@ class Disposal:
             self.remove_delayed(Reason.MAXLEN, later)
 
     def drop_all(self) -> None:
-        """Drop all ready and delayed messages."""
         for level, positions in self._waiting.clear():
             if self.keeps:
                 self._store.forget(level.number, positions)

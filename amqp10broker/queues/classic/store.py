@@ -106,8 +106,6 @@ def chosen(
 
 
 class _Packed(NamedTuple):
-    """A page in memory."""
-
     messages: bytes
     expiries: array[int] | None
 

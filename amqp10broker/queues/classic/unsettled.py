@@ -25,7 +25,6 @@ class Holding:
         self._outbox = outbox
 
     def decide(self, held: Iterable[Keyed], verdict: Verdict) -> None:
-        """Settle deliveries with an outcome."""
         match verdict:
             case Verdict.ACCEPT:
                 self._disposal.forget([key for key, _ in held])

@@ -137,13 +137,11 @@ class _Page:
         return decode_some(partial(self._packs.read_at, self.packed), places)
 
     def changed(self) -> None:
-        """Discard the packed form, which no longer equals the list."""
         if self.packed is not None:
             self._packs.drop(self.packed)
             self.packed = None
 
     def close(self) -> None:
-        """Pack the page and drop its list."""
         messages = self.messages
         assert messages is not None
         if self.packed is None:
@@ -203,7 +201,6 @@ class PagedBodies:
         return slot < len(messages) and messages[slot] is not None
 
     def indexes(self) -> list[int]:
-        """Return the sorted indexes of all messages."""
         return [
             number << _PAGE_BITS | slot
             for number in sorted(self._pages)

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 LANES: Final = 4
 WINDOW_MAX: Final = 128
-"""Messages that are examined in one batch."""
-
 OF_CONSUMERS: Final = (Credit, Settle, GiveBack, Cancel, Unsubscribe)
 """Commands that a subscribed browser may send."""
 
@@ -137,7 +135,6 @@ class Browsers:
         return found
 
     def parts(self) -> dict[ConsumerRef, Part]:
-        """Return the progress of each browser for reports."""
         parts: dict[ConsumerRef, Part] = {}
         for ref, each in self.by_ref.items():
             rests = each.credit > 0 and not self._has_more(each)
@@ -146,7 +143,6 @@ class Browsers:
         return parts
 
     def carry_out(self, command: Browsing) -> None:
-        """Apply a browser's command."""
         asked = command.command
         if isinstance(asked, Subscribe):
             self._subscribe(asked)

@@ -137,7 +137,6 @@ class Place(NamedTuple):
     at: int
     """Offset of the batch from the start of the entry."""
     length: int
-    """Length of the batch in bytes."""
 
 
 @dataclass(slots=True, eq=False)
@@ -220,7 +219,6 @@ def _encode_all(
 
 
 def framed(command: QuorumChange) -> list[bytes]:
-    """Encode one command as pieces of an entry."""
     tag, content = _encode(command)
     return [_START.pack(tag, sum(map(len, content))), *content]
 

@@ -143,7 +143,6 @@ class Selected:
 QuorumChange = (
     Change | Letters | NodeSuspect | NodeBack | NodeGone | SessionGone | DlxSettle | RaiseVersion | Selected
 )
-"""The commands that may be in the log."""
 
 
 @dataclass(frozen=True, slots=True)

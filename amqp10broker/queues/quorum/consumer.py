@@ -151,7 +151,6 @@ class Consumer:
 
     @property
     def part(self) -> Part:
-        """Its progress for reports."""
         held = 0 if self.settled else len(self.unsettled)
         held_ms = delivered_at(next(iter(self.unsettled.values()))) if held else 0
         return Part(
@@ -173,12 +172,10 @@ class Consumer:
 
 
 def size_of(held: int) -> int:
-    """Return the size in a value of `Consumer.unsettled`."""
     return held & _SIZE_MASK
 
 
 def delivered_at(held: int) -> int:
-    """Return the delivery time in ms in a value of `Consumer.unsettled`."""
     return held >> SIZE_BITS
 
 
@@ -194,7 +191,6 @@ class Turns:
         return bool(self._by_priority)
 
     def credit(self) -> int:
-        """Return the sum of their credit."""
         return sum(each.credit for group in self._by_priority.values() for each in group)
 
     def first(self) -> Ring[Consumer]:
@@ -257,7 +253,6 @@ class Activity:
             heapify(self._ranks)
 
     def choose(self) -> None:
-        """Choose the active consumer after any change that may affect it."""
         holder = self.holder
         best = self._best()
         if holder is None or not self._is_able(holder):

@@ -133,7 +133,6 @@ class QuorumConsumers:
         self._clear()
 
     def suspect(self, node: int, incarnation: int) -> None:
-        """Suspend the consumers of an unreachable node; a node that is suspected already keeps its time."""
         key = node, incarnation
         if key in self.suspects:
             return
@@ -144,7 +143,6 @@ class QuorumConsumers:
         self.give_up()
 
     def back(self, node: int, incarnation: int) -> None:
-        """Resume the consumers of a node that is reachable again."""
         key = node, incarnation
         if key not in self.suspects:
             return
@@ -239,7 +237,6 @@ class QuorumConsumers:
         self.timeout_at = None
 
     def single_active_changed(self) -> None:
-        """Apply a change of the setting of a single active consumer."""
         self.activity = Activity(self.by_ref)
         for consumer in self.by_ref.values():
             consumer.active = False
@@ -598,7 +595,6 @@ class QuorumConsumers:
             self.activity.rank(consumer)
 
     def choose_active(self) -> None:
-        """Choose the single active consumer again."""
         if not self._messages.settings.single_active_consumer:
             return
         activity = self.activity

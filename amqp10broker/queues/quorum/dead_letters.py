@@ -92,7 +92,6 @@ class Pending:
         self._handed_out.clear()
 
     def clear(self) -> list[int]:
-        """Remove all messages and return their indexes."""
         indexes = list(self.entries)
         self.entries.clear()
         self._handed_out.clear()

@@ -17,8 +17,6 @@ from amqp10broker.queues.commands import NO_BOUND
 from amqp10broker.queues.turns import that_fill
 
 BLOCK_MAX: Final = 4096
-"""Entries after which a new block begins."""
-
 NEVER: Final = 0
 """The expiry of an entry that does not expire."""
 
@@ -35,7 +33,6 @@ class Block:
         self.start = 0
 
     def expiries_between(self, start: int, stop: int) -> list[int]:
-        """Return the expiries of a range of entries; all are `NEVER` when the block has none."""
         return [NEVER] * (stop - start) if self.expiries is None else self.expiries[start:stop].tolist()
 
     def places_of(self, keys: Sequence[int]) -> Sequence[int]:
@@ -52,7 +49,6 @@ class Block:
         return found
 
     def remove(self, places: Sequence[int]) -> None:
-        """Remove the entries at these growing positions."""
         first, last = places[0], places[-1]
         if first == self.start and last - first == len(places) - 1:
             self.start = last + 1
@@ -222,7 +218,6 @@ class Lane:
                     return
 
     def take_expired(self, expired_at: int) -> tuple[list[int], list[int]]:
-        """Take all expired entries at the front, and return their keys and sizes."""
         keys: list[int] = []
         sizes: list[int] = []
         while self.expiring:
@@ -280,7 +275,6 @@ class Lane:
         )
 
     def clear(self) -> list[int]:
-        """Remove all entries and return their keys."""
         keys = [key for block in self._blocks for key in block.keys[block.start :]]
         self._blocks.clear()
         self.length = self.expiring = 0

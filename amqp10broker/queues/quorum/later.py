@@ -31,7 +31,6 @@ class Later(NamedTuple):
     when_ms: int
     """When it becomes ready or expires."""
     key: int
-    """The index of the message."""
     size: int
     expiry: int
     """In ms, or `NEVER`."""
@@ -80,7 +79,6 @@ class LaterMessages:
         return min(times, default=None)
 
     def add(self, messages: Sequence[Later]) -> None:
-        """Add messages in any order."""
         for each in messages:
             heappush(self._soon, each)
             self.size += each.size
@@ -95,7 +93,6 @@ class LaterMessages:
         return taken
 
     def take_first(self, count: int) -> list[Later]:
-        """Take the first messages, of which there must be `count`."""
         return [self._take() for _ in range(count)]
 
     def _take(self) -> Later:
@@ -116,7 +113,6 @@ class LaterMessages:
         return found
 
     def clear(self) -> list[int]:
-        """Remove all messages and return their indexes."""
         indexes = self.indexes()
         self._soon.clear()
         self._pages.clear()

@@ -98,7 +98,6 @@ class Messages:
         self._shared_counts: dict[Counts, Counts] = {}
 
     def clear(self) -> None:
-        """Remove all messages of a deleted queue."""
         self.ready = Ready()
         self.counts.clear()
         self.pending.clear()
@@ -284,7 +283,6 @@ class Messages:
             self.ready.add(fresh, sizes, expiries if any(expiries) else None, high=False)
 
     def gone(self, indexes: list[int]) -> None:
-        """Remove messages that are done with."""
         if indexes:
             self.ready.forget(indexes)
             if self.counts:

@@ -144,7 +144,6 @@ class NodeLanes:
             lane.kept.append((self.entry, reply_to, effect))
 
     def lose(self, node: int, incarnation: int) -> None:
-        """Remove this incarnation of a node, and earlier ones."""
         self.gone[node] = max(incarnation, self.gone.get(node, incarnation))
         for key in [each for each in self.by_node if each[0] == node and each[1] <= incarnation]:
             del self.by_node[key]

@@ -41,7 +41,6 @@ class Numbers:
         return self._pages[key >> _BITS][key & _MASK] - 1
 
     def pop(self, key: int, default: None = None) -> int | None:
-        """Remove a value and return it."""
         page = self._pages.get(key >> _BITS)
         found = 0 if page is None else page[key & _MASK]
         if page is None or not found:

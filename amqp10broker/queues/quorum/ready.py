@@ -31,8 +31,6 @@ PRIORITY_NORMAL_MAX: Final = 4
 
 _FROM_HIGH: Final = -1
 _NOTHING: Final = Lane()
-"""A line that always stays empty."""
-
 RETURNS, HIGH, NORMAL, TAIL = range(4)
 """The lines, in the order of `Ready.in_order`."""
 
@@ -97,12 +95,10 @@ class Ready:
 
     @property
     def length(self) -> int:
-        """The number of ready messages."""
         return self.returns.length + self.high.length + self.normal.length + self.tail.length
 
     @property
     def delayed(self) -> int:
-        """The number of messages that will be ready later."""
         return len(self._delayed) + self.later.count
 
     @property
@@ -116,7 +112,6 @@ class Ready:
 
     @property
     def expiring(self) -> bool:
-        """Whether any ready message expires."""
         return bool(self.normal.expiring or self.high.expiring or self.returns.expiring or self.tail.expiring)
 
     def deadline(self) -> int | None:
@@ -183,12 +178,10 @@ class Ready:
     def add(
         self, indexes: Sequence[int], sizes: Sequence[int], expiries: Sequence[int] | None, *, high: bool
     ) -> None:
-        """Add new messages."""
         (self.high if high else self.normal).append(indexes, sizes, expiries)
         self.size_bytes += sum(sizes)
 
     def give_return(self, index: int, size: int, expiry: int) -> None:
-        """Add a returned message for another delivery."""
         number = self._returns_made
         self._returns_made = number + 1
         self._index_of_return[number] = index
@@ -216,7 +209,6 @@ class Ready:
         self._behind = Numbers(self._behind.items())
 
     def give_delayed(self, index: int, size: int, expiry: int, due_ms: int) -> None:
-        """Add a returned message that has to wait."""
         number = self._returns_made
         self._returns_made = number + 1
         heappush(self._delayed, (due_ms, number, index, size, expiry))
@@ -457,11 +449,9 @@ class Ready:
         return self._returns_made, self._high_turns
 
     def indexes_of_returns(self) -> list[int]:
-        """Return the indexes of messages in `returns`, in its order."""
         return [self._index_of_return[number] for number in self.returns.columns()[0]]
 
     def indexes_of_tail(self) -> list[int]:
-        """Return the indexes of messages in `tail`, in its order."""
         return [self._index_of_return[number] for number in self.tail.columns()[0]]
 
     def returns_to_tail(self) -> list[tuple[int, int]]:
@@ -471,7 +461,6 @@ class Ready:
         return sorted(self._behind.items())
 
     def delayed_entries(self) -> list[Delayed]:
-        """Return the delayed returns in order of their due times."""
         return sorted(self._delayed)
 
     def memory_of_held(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:

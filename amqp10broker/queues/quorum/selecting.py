@@ -32,7 +32,6 @@ beginning.
 """
 
 WINDOW_MAX: Final = 128
-"""Messages that are examined in one batch."""
 
 
 def encoded(filters: object | None) -> bytes | None:
@@ -73,7 +72,6 @@ class Again:
         return self.first + len(self.places)
 
     def since(self, number: int) -> Iterator[Place]:
-        """Iterate over the places from a number on."""
         if number < self.next:
             for at in range(number - self.first, len(self.places)):
                 yield self.places[at]
@@ -98,7 +96,6 @@ class Selecting:
         return bool(self.by_ref)
 
     def parts(self) -> dict[ConsumerRef, Part]:
-        """Return the progress of each consumer for reports."""
         parts: dict[ConsumerRef, Part] = {}
         for ref, each in self.by_ref.items():
             selection = each.selection
@@ -197,7 +194,6 @@ class Selecting:
             again.first += 1
 
     def has_more(self, consumer: Consumer) -> bool:
-        """Return whether there are messages that the consumer has not looked at."""
         at = _at(consumer)
         lines = self._messages.ready.in_order()
         return at[AGAIN] < self.again.next or any(

@@ -89,7 +89,6 @@ class _Reader:
 
 
 def encode_snapshot(queue: QuorumQueue) -> bytes:
-    """Encode the state of a queue that has not been deleted."""
     messages, consumers, publishers = queue.parts()
     ready = messages.ready
     out = _Writer()

@@ -50,7 +50,6 @@ class OpenChunk:
 
     @property
     def messages(self) -> list[Message]:
-        """Its messages, in the form of `message.offsets.kept`."""
         if isinstance(self._content, bytes):
             self._content = kept_now(decode_batch(self._content))
         return self._content
@@ -233,7 +232,6 @@ class StreamConsumer:
             self.credit = 0
 
     def note(self, keys: Sequence[int]) -> None:
-        """Note deliveries as on their way."""
         count = len(keys)
         self._on_its_way.append((self.handed_out, keys))
         self.handed_out += count
@@ -251,7 +249,6 @@ class StreamConsumer:
         self.unsettled = max(0, self.unsettled - count)
 
     def forfeit(self) -> None:
-        """Give up the remaining credit."""
         self.delivery_count = (self.delivery_count + self.credit) & MASK
         self.credit = 0
 

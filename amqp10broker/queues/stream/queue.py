@@ -108,7 +108,6 @@ class StreamQueue(QueueMachine):
 
     @property
     def waiting(self) -> bool:
-        """Whether `write` has something to write."""
         return bool(self._pending)
 
     @property
