@@ -1,7 +1,7 @@
-"""Reading on after we sent connection.close: only close and close-ok on channel 0 count (section 4.10).
+"""Reading after we sent connection.close: only close and close-ok on channel 0 count (section 4.10).
 
-The peer may have sent much before it saw our close, so frames are read over without being kept, however long
-they are; a peer whose bytes are no frames any more is not listened to.
+The peer may have sent much before it received our close, so frames are skipped without being stored, however
+long they are; reading ends when the bytes are not frames any more.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from amqp10broker.amqp091.methods import (
 
 
 class ClosingReader:
-    """Finds connection.close and connection.close-ok in what still comes."""
+    """Finds connection.close and connection.close-ok in the remaining bytes."""
 
     __slots__ = ("_deaf", "_rest", "_skip")
 
@@ -28,7 +28,7 @@ class ClosingReader:
         self._deaf = False
 
     def feed(self, data: bytes) -> list[ConnectionClose | ConnectionCloseOk]:
-        """Take bytes in, give the methods among them that count."""
+        """Take bytes in, return the methods among them that count."""
         found: list[ConnectionClose | ConnectionCloseOk] = []
         if self._skip >= len(data):
             self._skip -= len(data)
@@ -59,6 +59,6 @@ def _add_if_it_counts(payload: bytes, found: list[ConnectionClose | ConnectionCl
     try:
         method = decode_method(payload)
     except AmqpHardError:
-        return  # we have told the peer of one fault already
+        return  # one fault has been reported already
     if isinstance(method, ConnectionClose | ConnectionCloseOk):
         found.append(method)

@@ -1,8 +1,7 @@
 """Strings and field tables of AMQP 0-9-1 as bytes (sections 4.2.5.3 to 4.2.5.5); the values are in `types`.
 
-Readers take the whole buffer and a position and return the value with the position behind it. They check
-against the end of what they were given once, at the end of a table: a field that runs over it is found
-there at the latest.
+Readers take the whole buffer and a position and return the value with the position behind it. The end of the
+buffer is checked once, at the end of a table: a field that runs over it is found there at the latest.
 """
 
 from __future__ import annotations
@@ -42,14 +41,14 @@ _new_int: Final = int.__new__
 _new_float: Final = float.__new__
 
 _FAULTS: Final = (IndexError, struct.error, UnicodeDecodeError)
-"""What reading behind the end, or text that is not UTF-8, raises here."""
+# The exceptions for reading behind the end, or for text that is not UTF-8.
 
 
 # Strings
 
 
 def encode_shortstr(text: str) -> bytes:
-    """A short string.
+    """Encode a short string.
 
     Raises:
         EncodeError: longer than 255 bytes.
@@ -61,7 +60,7 @@ def encode_shortstr(text: str) -> bytes:
 
 
 def decode_shortstr(data: bytes, pos: int) -> tuple[str, int]:
-    """A short string and the position behind it.
+    """Decode a short string; return it and the position behind it.
 
     Raises:
         DecodeError: cut off, or not UTF-8.
@@ -78,13 +77,12 @@ def decode_shortstr(data: bytes, pos: int) -> tuple[str, int]:
 
 
 def encode_longstr(value: str | bytes) -> bytes:
-    """A long string."""
     content = value.encode() if isinstance(value, str) else value
     return len(content).to_bytes(4, "big") + content
 
 
 def decode_longstr(data: bytes, pos: int) -> tuple[bytes, int]:
-    """The content of a long string and the position behind it.
+    """Decode a long string; return its content and the position behind it.
 
     Raises:
         DecodeError: cut off.
@@ -100,7 +98,7 @@ def decode_longstr(data: bytes, pos: int) -> tuple[bytes, int]:
 
 
 def decode_table(data: bytes, pos: int) -> tuple[Table, int]:
-    """A field table and the position behind it.
+    """Decode a field table; return it and the position behind it.
 
     Args:
         data: holds the table, its length of four bytes first.
@@ -255,7 +253,7 @@ _READERS: Final[list[Reader]] = [_BY_LETTER.get(chr(code), _read_unknown) for co
 
 
 def encode_table(table: Mapping[str, Any]) -> bytes:
-    """A field table, its length of four bytes first.
+    """Encode a field table, its length of four bytes first.
 
     Raises:
         EncodeError: a name of more than 255 bytes, a value without a field type or out of its range, or
@@ -275,7 +273,6 @@ def _write_table(table: Mapping[str, Any], depth: int) -> bytes:
 
 
 def _write(value: Any, depth: int) -> bytes:
-    """A value behind its letter."""
     writer = _WRITERS.get(type(value))
     if writer is None:
         writer = _writer_for(value)
@@ -294,7 +291,7 @@ Writer = Callable[[Any, int], bytes]
 
 
 def _writer_for(value: Any) -> Writer:
-    """The writer of a subclass: an IntEnum, a named tuple."""
+    # For a subclass: an IntEnum, a named tuple.
     for base in type(value).__mro__:
         writer = _WRITERS.get(base)
         if writer is not None:
@@ -367,7 +364,9 @@ _WRITERS: Final[dict[type, Writer]] = {
 
 
 def plain(value: Any) -> Any:
-    """The value without our classes: numbers as int and float, byte arrays as bytes, nested ones too."""
+    """Convert a value to plain Python types: numbers to int and float, byte arrays to bytes, nested ones
+    too.
+    """
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

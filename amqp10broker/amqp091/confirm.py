@@ -1,9 +1,9 @@
-"""Publisher confirms of one channel: which messages still wait for their queues, and what to tell when.
+"""Publisher confirms of one channel: the messages that still wait for their queues, and the confirms to send.
 
-Sequence numbers begin at 1 and are taken in order, so the messages that wait stand in a window of one byte
-each: a batch of neighbours is marked with one slice, and the smallest that still waits is found by a search
-for a byte. Only messages for several queues have an entry in a dict. What is confirmed is collected until
-`ConfirmTracker.take`, which merges it as RabbitMQ does.
+Sequence numbers begin at 1 and are taken in order, so the messages that wait are in a window of one byte
+each: a batch of adjacent ones is marked with one slice, and the smallest that still waits is found by a
+search for a byte. Only messages for several queues have an entry in a dict. Confirms are collected until
+`ConfirmTracker.take`, which merges them as RabbitMQ does.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Confirm(NamedTuple):
 
 
 class ConfirmTracker:
-    """What a channel in confirm mode owes its publisher.
+    """The pending confirms of a channel in confirm mode.
 
     Attributes:
-        acked: messages that were taken as confirmed, in all.
-        nacked: likewise as rejected.
+        acked: messages confirmed by `take` so far.
+        nacked: messages rejected by `take` so far.
     """
 
     __slots__ = ("_acks", "_base", "_counts", "_nacks", "_window", "acked", "nacked")
@@ -44,21 +44,20 @@ class ConfirmTracker:
 
     @property
     def next_seq(self) -> int:
-        """The sequence number of the next message."""
         return self._base + len(self._window)
 
     @property
     def waiting(self) -> int:
-        """How many messages have neither been confirmed nor rejected."""
+        """The number of messages that are neither confirmed nor rejected."""
         return self._window.count(_WAITING)
 
     def published(self, seq: int, queues: int, count: int = 1) -> None:
-        """Take note of messages that were routed.
+        """Add messages that were routed.
 
         Args:
             seq: sequence number of the first; must be `next_seq`.
             queues: how many queues each went to; with 0 it is confirmed at once.
-            count: how many, of neighbouring sequence numbers.
+            count: how many, of adjacent sequence numbers.
         """
         assert seq == self.next_seq, f"sequence number {seq} where {self.next_seq} is next"
         if queues == 0:
@@ -71,11 +70,11 @@ class ConfirmTracker:
                 self._counts[one] = queues
 
     def confirmed(self, seqs: Sequence[int]) -> None:
-        """A queue has taken responsibility for messages; a queue that was deleted counts the same.
+        """Note that a queue has taken messages; a queue that was deleted counts the same.
 
         Args:
-            seqs: sequence numbers, each that waits for this queue. One that was rejected by another queue is
-                passed over.
+            seqs: sequence numbers, each of which waits for this queue. One that was rejected by another queue
+                is ignored.
         """
         if not self._counts and (run := _as_range(seqs)) is not None:
             start = run.start - self._base
@@ -97,7 +96,7 @@ class ConfirmTracker:
             self._acks.append(range(seq, seq + 1))
 
     def rejected(self, seqs: Sequence[int]) -> None:
-        """A queue has not taken messages: they are nacked, whatever other queues say."""
+        """Note that a queue has not taken messages: they are nacked, whatever other queues answer."""
         for seq in seqs:
             index = seq - self._base
             if index < 0 or self._window[index] != _WAITING:
@@ -107,8 +106,11 @@ class ConfirmTracker:
             self._nacks.append(seq)
 
     def take(self) -> list[Confirm]:
-        """What to send now, in this order: nacks singly, one ack for all that is confirmed up to the first
-        message that waits or was nacked just now, the other acks singly."""
+        """Return the confirms to send now.
+
+        In this order: nacks singly, one ack for all that is confirmed up to the first message that waits or
+        was nacked just now, the other acks singly.
+        """
         if not self._acks and not self._nacks:
             return []
         acks, nacks = sorted(self._acks, key=_start), sorted(self._nacks)
@@ -141,7 +143,7 @@ def _start(run: range) -> int:
 
 
 def _as_range(seqs: Sequence[int]) -> range | None:
-    """The numbers as a range, if they are neighbours in ascending order."""
+    # None if the numbers are not adjacent and ascending.
     if isinstance(seqs, range):
         return seqs if seqs and seqs.step == 1 else None
     if not seqs or seqs[-1] - seqs[0] != len(seqs) - 1:

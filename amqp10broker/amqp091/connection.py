@@ -1,7 +1,8 @@
 """One AMQP 0-9-1 connection, the server's end: section 2.2.4 of the specification.
 
-Bytes in (`receive`), events out; orders in, bytes out (`take_output`). It begins behind the protocol header,
-negotiates, and then hands what comes for channels on undecided: of a channel it knows the number only.
+Bytes go in (`receive`) and events come out; commands go in and bytes come out (`take_output`). It begins
+behind the protocol header, negotiates, and then passes on the items for channels unchanged: a channel is only
+a number here.
 """
 
 from __future__ import annotations
@@ -49,12 +50,13 @@ from amqp10broker.amqp091.methods import (
 from amqp10broker.budget import Budget
 
 CHANNEL_MAX: Final = 65535
-"""What the wire can number, for a connection without another limit."""
+"""The largest number that the wire allows, for a connection without another limit."""
 
 
 class ConnectionState(Enum):
-    """Where the conversation is. In AUTHENTICATING and OPEN_RECEIVED it is the owner's turn, in the other
-    states before RUNNING the client's."""
+    """The state of the negotiation. In AUTHENTICATING and OPEN_RECEIVED the owner has to act, in the other
+    states before RUNNING the client.
+    """
 
     START = auto()
     STARTING = auto()
@@ -70,7 +72,7 @@ class ConnectionState(Enum):
 
 
 class ConnectionInput(Enum):
-    """What moves a connection."""
+    """The inputs of a connection's state machine."""
 
     SEND_START = auto()
     RECEIVE_START_OK = auto()
@@ -101,8 +103,8 @@ _TALKING: Final = (
 )
 
 # A pair that is absent is refused: from the client it is a 504, from our owner a fault of ours. The client
-# may close whenever it may speak at all; with our close on its way already, its close is answered and
-# changes nothing.
+# may close whenever it may send at all; with our close on its way already, its close is answered and has no
+# other effect.
 CONNECTION_TRANSITIONS: Final[dict[tuple[ConnectionState, ConnectionInput], ConnectionState]] = {
     (_S.START, _I.SEND_START): _S.STARTING,
     (_S.STARTING, _I.RECEIVE_START_OK): _S.AUTHENTICATING,
@@ -138,14 +140,13 @@ class Connection091:
     """The server's end of one connection.
 
     Attributes:
-        state: see `ConnectionState`.
         frame_max: bytes, the largest frame in either direction; 0 for no limit.
-        channel_max: how many channels may be open at one time. The owner counts them, and does not look at
-            their numbers: so does RabbitMQ, and clients number as they like.
+        channel_max: how many channels may be open at one time. The owner counts them, and does not check
+            their numbers: so does RabbitMQ, and clients choose numbers freely.
         heartbeat_s: seconds of silence after which the other side is taken for half dead; 0 for never.
         client_properties: of start-ok.
-        capabilities: names in the client's capabilities table whose value is true.
-        fault: why we closed the connection, None while all is well.
+        capabilities: names in the client's capabilities table that are true.
+        fault: why we closed the connection, None before a fault.
     """
 
     def __init__(
@@ -155,12 +156,12 @@ class Connection091:
         unfinished_bytes_max: int = CONTENT_BYTES_MAX,
         frames_singly_max: int = sys.maxsize,
     ) -> None:
-        """Make a connection in which nothing was said.
+        """Make a connection before its first frame.
 
         Args:
             content_bytes_max: a body announced larger is reported as `ContentTooLarge` and not collected.
-            unfinished_bytes_max: bytes of contents that are not whole; with more the connection is closed.
-                Twice `content_bytes_max` it may always be.
+            unfinished_bytes_max: bytes of incomplete contents; with more the connection is closed. Twice
+                `content_bytes_max` is always allowed.
             frames_singly_max: see `FrameReader.singly_max`.
         """
         self.state = ConnectionState.START
@@ -181,7 +182,7 @@ class Connection091:
         self._out = bytearray()
 
     def take_output(self) -> bytes:
-        """Bytes to write now."""
+        """Return the bytes to write now."""
         out = bytes(self._out)
         self._out.clear()
         return out
@@ -193,11 +194,11 @@ class Connection091:
 
     @property
     def unfinished(self) -> Budget:
-        """Bounds what is kept of contents that are not whole."""
+        """The bound on the stored bytes of incomplete contents."""
         return self._reader.unfinished
 
     def discard(self, opened: ContentOpened) -> None:
-        """A content is not wanted: what came of it is forgotten, what comes is read over."""
+        """Drop a content that is not wanted: stored parts are freed, and its further frames are skipped."""
         self._reader.discard(opened)
 
     # --- bytes in ---------------------------------------------------------------------------------
@@ -205,9 +206,9 @@ class Connection091:
     def receive(self, data: bytes) -> list[ConnectionEvent]:
         """Take bytes from the socket, the first of them behind the protocol header.
 
-        A fault of the client becomes a `ConnectionFailed` event, the last of its batch. Bytes that came
-        while it is the owner's turn are kept: call this with no bytes after the answer, and read no more
-        from the socket until then. Likewise as long as there is `more`.
+        A fault of the client becomes a `ConnectionFailed` event, the last of its batch. Bytes that came while
+        the owner has to act are retained: call this without bytes after the answer, and read no more from the
+        socket until then. Likewise as long as there is `more`.
         """
         events: list[ConnectionEvent] = []
         try:
@@ -219,12 +220,12 @@ class Connection091:
 
     @property
     def more(self) -> bool:
-        """Whether `receive` has kept bytes for its next call, so that one call does not take long."""
+        """Whether `receive` has left bytes for its next call, so that one call does not take long."""
         return self._reader.more and self.state is ConnectionState.RUNNING
 
     @property
     def frames_read(self) -> int:
-        """How many methods and contents were read, each counted that is whole."""
+        """The number of complete methods and contents read."""
         return self._reader.frames
 
     @property
@@ -271,7 +272,7 @@ class Connection091:
                     groups.clear()
                     self._on_channel_0(item, events)
                     if self.state is not ConnectionState.RUNNING:
-                        return  # what the client sent behind its close does not count
+                        return  # frames of the client behind its close do not count
 
     def _on_channel_0(self, item: Item, events: list[ConnectionEvent]) -> None:
         if isinstance(item, Heartbeat):
@@ -347,7 +348,7 @@ class Connection091:
 
         Args:
             mechanisms: SASL mechanisms offered, in the order of preference.
-            locales: that reply texts may be asked for in.
+            locales: offered for reply texts.
             server_properties: a field table.
         """
         self._move(ConnectionInput.SEND_START)
@@ -362,12 +363,12 @@ class Connection091:
         )
 
     def secure(self, challenge: bytes) -> None:
-        """Ask the client for another response."""
+        """Request another response of the client."""
         self._move(ConnectionInput.SEND_SECURE)
         self._write(ConnectionSecure(challenge))
 
     def tune(self, *, channel_max: int, frame_max: int, heartbeat_s: int) -> None:
-        """Tell the client that it is who it says, and our limits.
+        """Accept the client's authentication, and send our limits.
 
         Args:
             channel_max: largest channel number; 0 for no limit.
@@ -379,17 +380,17 @@ class Connection091:
         self._write(self._offered)
 
     def open_ok(self) -> None:
-        """The client may use channels now."""
+        """Permit the client to use channels."""
         self._move(ConnectionInput.SEND_OPEN_OK)
         self._reader.open = True
         self._write(ConnectionOpenOk())
 
     def blocked(self, reason: str) -> bool:
-        """Tell the client that its publishes are not read; False if it did not ask to be told."""
+        """Notify the client that its publishes are not read; return False if it does not support that."""
         return self._notify(ConnectionBlocked(cut_reply_text(reason)))
 
     def unblocked(self) -> bool:
-        """Tell the client that its publishes are read again; False if it did not ask to be told."""
+        """Notify the client that its publishes are read again; return False if it does not support that."""
         return self._notify(ConnectionUnblocked())
 
     def _notify(self, method: Method) -> bool:
@@ -404,7 +405,7 @@ class Connection091:
             self._write(ConnectionUpdateSecretOk())
 
     def abandon(self) -> None:
-        """Nothing more is said, and nothing more is heard."""
+        """Stop: nothing more is sent or handled."""
         self.state = ConnectionState.END
 
     def fail(self, error: Amqp091Error) -> None:
@@ -413,7 +414,7 @@ class Connection091:
             self._send_close(error)
 
     def close(self, code: ReplyCode, text: str) -> None:
-        """Close on an order of ours; without effect on a connection that is closing already.
+        """Close on the broker's initiative; without effect on a connection that is closing already.
 
         Args:
             code: the reply code.
@@ -432,7 +433,7 @@ class Connection091:
         self._move(ConnectionInput.SEND_CLOSE)
         self.fault = error
         self._write(ConnectionClose(int(error.code), error.reply_text, error.class_id, error.method_id))
-        # The faulty frame is the first of the rest, and it may be one that is worth nothing: read it over.
+        # The faulty frame is the first of the rest, and may be one that does not count: skip it.
         self._early.insert(0, self._reader.take_rest())
 
     def _move(self, moved_by: ConnectionInput) -> None:
@@ -445,7 +446,7 @@ class Connection091:
 
 
 def _check_negotiated(name: str, value: int, minimum: int, maximum: int) -> None:
-    """Refuse a limit of tune-ok outside what we offered; 0 means none, on either side."""
+    # 0 means no limit, on either side.
     if 0 < value < minimum:
         problem = f"lower than the minimum allowed value ({minimum})"
     elif maximum and (value == 0 or value > maximum):

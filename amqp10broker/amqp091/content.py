@@ -1,7 +1,8 @@
 """Contents: a method, a content header, and body frames up to the announced size (section 2.3.5.2).
 
-One `PendingContent` stands for each channel whose content has begun and is not whole. The frames of other
-channels may come in between; a frame of the same channel that does not continue the content is an error.
+There is one `PendingContent` for each channel with a content that has begun and is not complete. Frames of
+other channels may come in between; a frame of the same channel that does not continue the content is an
+error.
 """
 
 from __future__ import annotations
@@ -16,19 +17,18 @@ from amqp10broker.amqp091.methods import Method
 from amqp10broker.dataclass import dataclass
 
 PIECE_BYTES: Final = 64
-"""What keeping one frame costs beside its bytes, so that frames of nothing are not kept for nothing."""
+"""The overhead of a stored frame beside its bytes, so that empty frames are counted, too."""
 
 
 class PendingContent:
-    """A content that is not whole yet.
+    """A content that is not complete yet.
 
     Attributes:
-        method: that it belongs to.
         properties: None before the content header.
         remaining: bytes of the body still to come.
         layout: of the method frame, if it is a publish.
-        discarded: the body is not wanted; its frames are counted only.
-        held: bytes that are kept for it.
+        discarded: the body is not wanted; its frames are only counted.
+        held: stored bytes.
     """
 
     __slots__ = ("_pieces", "discarded", "held", "layout", "method", "properties", "remaining")
@@ -91,17 +91,17 @@ class PendingContent:
             self.held += len(payload) + PIECE_BYTES
 
     def discard(self) -> None:
-        """Keep nothing of it; what still comes is counted only."""
+        """Drop the stored parts; further frames are only counted."""
         self.discarded = True
         self.held = 0
         self._pieces.clear()
 
     def take_body(self) -> bytes:
-        """The whole body; only when nothing remains."""
+        """Return the whole body; only when nothing remains."""
         return self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
 
     def unexpected(self) -> AmqpHardError:
-        """What a frame earns that does not continue this content."""
+        """Return the error for a frame that does not continue this content."""
         if self.properties is None:
             text = (
                 f"expected content header for class {self.method.CLASS_ID}, "
@@ -117,13 +117,12 @@ class PendingContent:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ContentOpened:
-    """A content is announced, and its body is still to come: say now whether it is wanted.
+    """A content is announced, and its body is still to come: the channel may discard it now.
 
-    Only of one that is not whole by the end of what was read. It comes as what it is when it is whole.
+    Only for one that is not complete by the end of the bytes read. The complete content follows as its own
+    item.
 
     Attributes:
-        channel: where it comes.
-        method: that it belongs to.
         content: for `FrameReader.discard`, if it is not wanted.
     """
 
@@ -133,4 +132,4 @@ class ContentOpened:
 
 
 Item = MethodFrame | PublishRun | AckRun | Content | ContentOpened | ContentTooLarge | Heartbeat
-"""What the frame reader gives."""
+"""The items that the frame reader returns."""

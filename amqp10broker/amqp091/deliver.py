@@ -1,9 +1,9 @@
-"""Bytes of messages on their way to a client: basic.deliver, basic.get-ok and basic.return with content.
+"""The frames of messages for clients: basic.deliver, basic.get-ok and basic.return with content.
 
 Messages come as head and body. A head holds redelivered flag, exchange, routing key and properties as these
-methods and the content header write them (its layout is the message room's), so they are sliced, not decoded.
-Messages of one consumer with equal heads and body sizes differ in delivery tag and body only: what stands
-before and between is made once, and a `struct` writes a whole message.
+methods and the content header write them (`message` defines its layout), so they are sliced, not decoded.
+Messages of one consumer with equal heads and body sizes differ in delivery tag and body only: the bytes
+before and between are made once, and a `struct` writes a whole message.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ _TAG_BYTES: Final = 8
 
 _FLAGS_AT: Final = 1
 _NAMES_AT: Final = 6
-"""Where flags, and exchange and routing key, stand in a head."""
+# The offset of the names in a head, behind the flags.
 
 REDELIVERED: Final = 1
-"""Flag of a head: somebody has had the message before."""
+"""Flag of a head: the message was delivered before."""
 DEAD_LETTERED: Final = 2
-"""Flag: at the end stand 16 bytes for each of so many records as the last two bytes say."""
+"""Flag: the head ends with records of 16 bytes each, and their number in the last two bytes."""
 HIDDEN_KEYS: Final = 4
-"""Flag: before that stand routing keys that no client sees, and their length in four bytes."""
+"""Flag: before these come routing keys that are not sent to clients, and their length in four bytes."""
 
 _WHOLE_BODY_BYTES_MAX: Final = 1024
-"""A longer body is handed on beside its frame header and end octet: copying it costs more than two pieces."""
+# A longer body is passed on beside its frame header and end octet: copying it costs more than two pieces.
 
 _LAYOUTS_MAX: Final = 1024
-"""Heads kept per consumer, and structs; if they are more, they do not repeat."""
+# Heads cached per consumer, and structs; if they are more, they do not repeat.
 
 _LAYOUT_BYTES_MAX: Final = 1024
-"""A longer head is not kept: it mostly does not repeat, and a consumer's memory of them must stay small."""
+# A longer head is not cached: it mostly does not repeat, and a consumer's cache must stay small.
 
 Pack = Callable[[bytes, int, bytes, bytes, bytes], bytes]
 
 
 def split(head: bytes) -> tuple[bytes, bytes, bytes]:
-    """The parts of a head: bit octet for redelivered; exchange and routing key; properties."""
+    """Return the parts of a head: bit octet for redelivered; exchange and routing key; properties."""
     end = _NAMES_AT + 1 + head[_NAMES_AT]
     end += 1 + head[end]
     bit = b"\x01" if head[_FLAGS_AT] & REDELIVERED else b"\x00"
@@ -60,7 +60,7 @@ def split(head: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 def properties_end(head: bytes) -> int:
-    """Where the properties in a head end: what may stand behind them is no client's business."""
+    """Return where the properties in a head end: bytes behind them are not sent to clients."""
     flags = head[_FLAGS_AT]
     end = len(head)
     if flags & DEAD_LETTERED:
@@ -79,7 +79,6 @@ class DeliverEncoder:
         """Make an encoder.
 
         Args:
-            channel: of the consumer.
             consumer_tag: at most 255 bytes.
             frame_max: bytes, as negotiated; 0 for no limit.
         """
@@ -125,11 +124,11 @@ class DeliverEncoder:
             out += body_pieces(self._channel, body, self._frame_max)
 
     def _fits(self, body_bytes: int) -> bool:
-        """Whether a body takes one frame, whose header is then in `between`."""
+        # Whether a body takes one frame; then `between` includes its header.
         return not self._frame_max or body_bytes <= self._frame_max - FRAME_OVERHEAD
 
     def _learn(self, head: bytes, body_bytes: int) -> tuple[bytes, bytes]:
-        """What stands before the delivery tag, and between it and the body."""
+        # The bytes before the delivery tag, and between it and the body.
         redelivered, names, properties = split(head)
         size = len(_DELIVER) + len(self._consumer) + _TAG_BYTES + len(redelivered) + len(names)
         before = HEADER.pack(FRAME_METHOD, self._channel, size) + _DELIVER + self._consumer
@@ -145,7 +144,7 @@ class DeliverEncoder:
         return before, between
 
     def _pack_for(self, between_bytes: int, body_bytes: int) -> Pack | None:
-        """Writes a message with a body of this size in one frame; None if it takes several."""
+        # For a message with a body of this size in one frame; None if it takes several.
         if not self._fits(body_bytes):
             return None
         pack = self._packs.get((between_bytes, body_bytes))
@@ -161,10 +160,9 @@ class DeliverEncoder:
 def get_ok_frames(
     channel: int, tag: int, message: tuple[bytes, bytes], message_count: int, frame_max: int
 ) -> bytes:
-    """basic.get-ok with its content.
+    """Encode basic.get-ok with its content.
 
     Args:
-        channel: of the client.
         tag: delivery tag.
         message: head and body.
         message_count: how many are left in the queue.
@@ -183,11 +181,11 @@ def get_ok_frames(
 
 
 def return_frames(channel: int, code: int, text: str, message: tuple[bytes, bytes], frame_max: int) -> bytes:
-    """basic.return with its content.
+    """Encode basic.return with its content.
 
     Args:
         channel: of the publisher.
-        code: why it comes back: 312, no queue takes it.
+        code: the reason: 312, unroutable.
         text: the name of the code.
         message: head and body.
         frame_max: bytes, as negotiated; 0 for no limit.

@@ -1,7 +1,7 @@
-"""Deliveries of one channel that wait for basic.ack, basic.nack or basic.reject, by delivery tag.
+"""The deliveries of one channel that wait for basic.ack, basic.nack or basic.reject, by delivery tag.
 
-Tags grow by one, and neighbours mostly are of one consumer: they are kept as runs, so that a run is added,
-and acknowledged, at once. What a key means, and a consumer, is the channel's business.
+Tags grow by one, and adjacent ones mostly belong to one consumer: they are stored as runs, so that a run is
+added, and acknowledged, at once. The channel determines the meaning of keys and consumers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ C = TypeVar("C")
 K = TypeVar("K")
 
 _RUN_TAGS_MAX: Final = 256
-"""A run grows no longer: its gaps are given up only with the whole of it."""
+# A run grows no longer, because its gaps are only freed with the whole of it.
 
 _GONE: Final[Any] = object()
 
@@ -32,8 +32,7 @@ class Taken(Generic[C, K]):
 
 
 class _Run(Generic[C, K]):
-    """Neighbouring tags of one consumer; a key that was taken is `_GONE`."""
-
+    # Adjacent tags of one consumer; a key that was taken is `_GONE`.
     __slots__ = ("consumer", "first", "keys", "left")
 
     def __init__(self, first: int, consumer: C, keys: list[K]) -> None:
@@ -47,7 +46,6 @@ class _Run(Generic[C, K]):
         return self.first + len(self.keys)
 
     def take(self, first: int, stop: int) -> Taken[C, K] | None:
-        """Take what is left between two tags."""
         start, end = max(first - self.first, 0), min(stop - self.first, len(self.keys))
         keys = self.keys[start:end]
         tags: Sequence[int] = range(self.first + start, self.first + end)
@@ -81,11 +79,11 @@ class Unacked(Generic[C, K]):
         return run is not None and tag < run.stop and run.keys[tag - run.first] is not _GONE
 
     def add(self, first_tag: int, consumer: C, keys: Sequence[K]) -> None:
-        """Take note of deliveries.
+        """Add deliveries.
 
         Args:
             first_tag: of the first, higher than all before; the others follow without a gap.
-            consumer: that all of them go to.
+            consumer: of all of them.
             keys: one each.
         """
         self.outstanding += len(keys)
@@ -139,10 +137,10 @@ class Unacked(Generic[C, K]):
 
         Args:
             tags: tag and multiple of each, as in `items.AckRun`.
-            taken: is extended by what they are about.
+            taken: is extended by the deliveries.
 
         Raises:
-            AmqpChannelError: 406, as `ack`; what was before it has been taken and is in `taken`.
+            AmqpChannelError: 406, as `ack`; deliveries before it have been taken and are in `taken`.
         """
         position = 0
         while position < len(tags):
@@ -162,13 +160,13 @@ class Unacked(Generic[C, K]):
             position += count
 
     def restore(self, taken: Sequence[Taken[C, K]]) -> None:
-        """Make deliveries outstanding again that were taken: a transaction was rolled back."""
+        """Make deliveries outstanding again after a rollback."""
         for part in taken:
             for tag, key in zip(part.tags, part.keys, strict=True):
                 self._restore_one(tag, part.consumer, key)
 
     def take_all(self) -> list[Taken[C, K]]:
-        """Take all, as for basic.recover or the end of the channel."""
+        """Take all deliveries, as for basic.recover or the end of the channel."""
         return self.ack(0, True)
 
     def _restore_one(self, tag: int, consumer: C, key: K) -> None:
@@ -184,7 +182,6 @@ class Unacked(Generic[C, K]):
         self.outstanding += 1
 
     def _whole(self, first: int, stop: int) -> bool:
-        """Whether all tags from first to stop are outstanding."""
         index = bisect_right(self._firsts, first) - 1
         if index < 0:
             return False
@@ -201,7 +198,6 @@ class Unacked(Generic[C, K]):
         return False
 
     def _take(self, first: int, stop: int) -> list[Taken[C, K]]:
-        """Take what is outstanding between two tags."""
         begin = max(bisect_right(self._firsts, first) - 1, 0)
         end = bisect_right(self._firsts, stop - 1)
         taken: list[Taken[C, K]] = []

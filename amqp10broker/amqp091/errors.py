@@ -1,14 +1,14 @@
 """Reply codes of AMQP 0-9-1 and the exceptions that carry them (specification, section 1.6; 4.10).
 
-The class of an exception says what ends; the fields say what the peer is told::
+The class of an exception determines its scope; the fields are sent to the peer::
 
     Amqp091Error
     |-- AmqpChannelError       soft: the channel is closed (channel.close)
     `-- AmqpHardError          hard: the connection is closed (connection.close)
-        `-- DecodeError        502: bytes that are no arguments, no field table, no properties
+        `-- DecodeError        502: bytes that are not arguments, a field table or properties
 
-A reply text travels as ``<NAME> - <text>``: clients show it to people, who look it up. Raise the narrowest
-class; the connection engine and the channel translate each where frames come in.
+A reply text is sent as ``<NAME> - <text>``, which clients show to their users. Raise the narrowest class; the
+connection engine and the channel handle each where frames come in.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from enum import IntEnum
 from typing import Final
 
 REPLY_TEXT_BYTES_MAX: Final = 255
-"""A reply text is a short string."""
+"""The limit of a reply text, which is a short string."""
 
 
 class ReplyCode(IntEnum):
@@ -45,7 +45,7 @@ class ReplyCode(IntEnum):
 
 
 class Scope(IntEnum):
-    """What a reply code ends."""
+    """The scope of a reply code: channel or connection."""
 
     CHANNEL = 1
     CONNECTION = 2
@@ -65,7 +65,7 @@ _SOFT: Final = frozenset(
 
 
 def scope_of(code: int) -> Scope:
-    """What a reply code ends where the specification leaves no choice; unknown codes end the connection."""
+    """Return the scope of a reply code where the specification fixes it; unknown codes end the connection."""
     return Scope.CHANNEL if code in _SOFT else Scope.CONNECTION
 
 
@@ -74,10 +74,10 @@ class Amqp091Error(Exception):
 
     Args:
         code: the reply code.
-        text: a sentence for the person who reads the peer's log, without the name of the code.
+        text: a sentence for the reader of the peer's log, without the name of the code.
         class_id: class of the method that failed, 0 if none did.
         method_id: the method that failed, 0 if none did.
-        queue: the queue that is concerned, for the log, where the method does not name it.
+        queue: the queue concerned, for the log, where the method does not name it.
     """
 
     def __init__(
@@ -92,16 +92,16 @@ class Amqp091Error(Exception):
 
     @property
     def reply_text(self) -> str:
-        """What travels: name and text, at most 255 bytes; a longer one is cut and ends with ``...``."""
+        """Name and text, at most 255 bytes; a longer one is cut and ends with ``...``."""
         return cut_reply_text(f"{self.code.name} - {self.text}")
 
 
 class AmqpChannelError(Amqp091Error):
-    """Closes the channel."""
+    """A fault that closes the channel."""
 
 
 class AmqpHardError(Amqp091Error):
-    """Closes the connection."""
+    """A fault that closes the connection."""
 
 
 class DecodeError(AmqpHardError):
@@ -112,7 +112,7 @@ class DecodeError(AmqpHardError):
 
 
 def cut_reply_text(text: str) -> str:
-    """The text, cut so that it fits a short string and stays whole characters."""
+    """Cut a text at a character boundary so that it fits a short string."""
     encoded = text.encode()
     if len(encoded) <= REPLY_TEXT_BYTES_MAX:
         return text

@@ -1,4 +1,4 @@
-"""Everything that `connection.Connection091.receive` reports to its owner.
+"""The events that `connection.Connection091.receive` reports to its owner.
 
 Passwords and secrets do not appear in reprs, so not in logs either.
 """
@@ -31,7 +31,7 @@ class SecureOkReceived:
 
 @dataclass(frozen=True, slots=True)
 class TuneDone:
-    """The limits of the connection are settled; nothing to answer."""
+    """The limits of the connection are negotiated; no answer is needed."""
 
     channel_max: int
     """Channels that may be open at one time."""
@@ -43,14 +43,13 @@ class TuneDone:
 
 @dataclass(frozen=True, slots=True)
 class OpenReceived:
-    """The client wants a virtual host: answer with `open_ok` or `fail`, then `receive` the rest."""
+    """The client requests a virtual host: answer with `open_ok` or `fail`, then `receive` the rest."""
 
     vhost: str
 
 
 class ChannelItems:
-    """What came for one channel, in order. A channel begins with channel.open; whether it does is the
-    channel's business.
+    """Items for one channel, in order. The channel checks that the first is channel.open.
 
     Attributes:
         channel: 1 to the negotiated maximum.
@@ -87,7 +86,7 @@ class CloseReceived:
 
 @dataclass(frozen=True, slots=True)
 class CloseOkReceived:
-    """The client has seen our close: write what is left, close the socket."""
+    """The client has answered our close: write the rest, close the socket."""
 
 
 @dataclass(frozen=True, slots=True)

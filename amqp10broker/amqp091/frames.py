@@ -2,8 +2,8 @@
 
 `FrameReader` is the first half of the hot path. A publisher repeats itself: the method frame, the content
 header and the header of the body frame are the same bytes for all messages of one layout. The reader learns
-them (see `layouts`): what begins with them is read with one comparison, a row of them at once. A message with
-a known method frame and a body in one frame is read whole; all else goes frame by frame.
+them (see `layouts`): bytes that begin with them are read with one comparison, many messages at once. A
+message with a known method frame and a body in one frame is read whole; everything else goes frame by frame.
 """
 
 from __future__ import annotations
@@ -67,17 +67,16 @@ __all__ = [
 ]
 
 CONTENT_BYTES_MAX: Final = 512 * 1024 * 1024
-"""A larger body is not collected."""
+"""The default limit of a body; a larger one is not collected."""
 
 _LAYOUTS_MAX: Final = 4096
-"""Method frames kept per connection; a publisher with more routing keys than this is not repeating itself."""
+# Method frames cached per connection; a publisher with more routing keys than this does not repeat itself.
 
 _NO_LIMIT: Final = 2**32
 
 
 class _Batch:
-    """The items of one call, with the last one of each channel, which may still grow."""
-
+    # The items of one call, with the last one of each channel, which may still grow.
     __slots__ = ("items", "tails")
 
     def __init__(self) -> None:
@@ -85,7 +84,7 @@ class _Batch:
         self.tails: dict[int, tuple[PublishLayout, PublishRun] | AckRun] = {}
 
     def publishes(self, layout: PublishLayout) -> PublishRun:
-        """The run that the next message of a layout belongs to."""
+        # The run that the next message of a layout belongs to.
         tail = self.tails.get(layout.channel)
         if type(tail) is tuple and tail[0] is layout:
             return tail[1]
@@ -98,7 +97,7 @@ class _Batch:
         return run
 
     def acks(self, channel: int) -> AckRun:
-        """The run that the next ack of a channel belongs to."""
+        # The run that the next ack of a channel belongs to.
         tail = self.tails.get(channel)
         if type(tail) is AckRun:
             return tail
@@ -108,7 +107,6 @@ class _Batch:
         return run
 
     def add(self, item: Item) -> None:
-        """Add what is not joined to anything."""
         if item.channel:
             self.tails.pop(item.channel, None)
         else:
@@ -117,17 +115,17 @@ class _Batch:
 
 
 class FrameReader:
-    """Cuts a byte stream into frames and puts contents together.
+    """Cuts a byte stream into frames and assembles contents.
 
     Attributes:
         frame_max: bytes, the largest frame allowed; 0 for no limit. Eight more are tolerated, as RabbitMQ
             does.
         open: whether channels may be used; until then only channel 0 may.
         content_bytes_max: a body announced larger is reported and not collected.
-        unfinished: bounds what is kept of contents that are not whole.
-        singly_max: of frames that are of no learned layout, so many are read in one call.
-        frames: how many whole methods and contents were read; acknowledgements and publishes that are alike
-            count each.
+        unfinished: bounds the stored bytes of incomplete contents.
+        singly_max: the most frames of no learned layout that are read in one call.
+        frames: how many complete methods and contents were read; acknowledgements and publishes that are
+            joined count each.
         more: whether the last call left bytes for the next one, because of `singly_max`.
         fault: why no more can be read; the connection must be closed with it.
     """
@@ -163,10 +161,10 @@ class FrameReader:
         self.singly_max = sys.maxsize
         self.more = False
         self.frames = 0
-        # One message of the largest size fits always, with what its frames cost.
+        # One message of the largest size always fits, with the overhead of its frames.
         self.unfinished = Budget(max(unfinished_bytes_max, 2 * content_bytes_max), "on this connection")
         self._contents: dict[int, PendingContent] = {}
-        # Contents whose header has come in this call.
+        # Contents with a header that has come in this call.
         self._announced: list[tuple[int, PendingContent]] = []
         self._layouts: dict[bytes, PublishLayout] = {}
         # Bytes not read yet, and how many are needed to read on: a long frame is joined once, not per call.
@@ -175,19 +173,19 @@ class FrameReader:
         self._need = 0
 
     def feed(self, data: bytes, *, stop_after_first: bool = False) -> list[Item]:
-        """Take bytes in, give what is now whole, within `singly_max`.
+        """Take bytes in, return the items that are now complete, within `singly_max`.
 
         Args:
-            data: what the socket gave, any cut.
-            stop_after_first: return after one frame and keep the rest unread; for the phases in which the
+            data: bytes of the socket, cut anywhere.
+            stop_after_first: return after one frame and leave the rest unread; for the phases in which the
                 meaning of the next byte depends on this frame.
 
         Returns:
             Items of one channel are in order. Publishes and acks of one channel are joined across those of
-            other channels, never across a frame on channel 0.
+                other channels, never across a frame on channel 0.
 
         Raises:
-            AmqpHardError: the connection must be closed with it. If good frames stand in front, those are
+            AmqpHardError: the connection must be closed with it. If good frames come before it, those are
                 returned, `fault` is set, and the next call raises.
         """
         self._raise_fault()
@@ -217,11 +215,11 @@ class FrameReader:
 
     @property
     def publishing(self) -> bool:
-        """Whether a content that somebody may want has begun and is not whole."""
+        """Whether a content that may be wanted has begun and is not complete."""
         return any(not content.discarded for content in self._contents.values())
 
     def discard(self, opened: ContentOpened) -> None:
-        """Nobody wants a content: keep nothing of it. Without effect if it has become whole meanwhile."""
+        """Drop a content that is not wanted. Without effect if it has become complete meanwhile."""
         if self._contents.get(opened.channel) is opened.content:
             self.unfinished.give_back(opened.content.held)
             opened.content.discard()
@@ -242,13 +240,12 @@ class FrameReader:
         return b"".join(self._pieces)
 
     def take_rest(self) -> bytes:
-        """Hand over the bytes not read; if there is a fault, the faulty frame is the first of them."""
+        """Return the bytes not read; if there is a fault, the faulty frame is the first of them."""
         rest = b"".join(self._pieces)
         self._pieces.clear()
         return rest
 
     def _read_one(self, buf: bytes, batch: _Batch) -> tuple[int, int]:
-        """Read one frame: as `_read`."""
         try:
             stop = self._read_frame(buf, 0, batch) if len(buf) >= HEADER_BYTES else HEADER_BYTES
         except AmqpHardError as fault:
@@ -257,14 +254,11 @@ class FrameReader:
         return (stop, stop) if stop <= len(buf) else (0, stop)
 
     def _read(self, buf: bytes, batch: _Batch) -> tuple[int, int]:
-        """Read whole frames: all, if `singly_max` allows.
-
-        Returns:
-            Where reading stopped, and what position must be reached to read on.
-        """
+        # Reads whole frames: all, if `singly_max` allows. Returns where reading stopped, and which position
+        # must be reached to read on.
         end = len(buf)
         pos = 0
-        layout: PublishLayout | None = None  # of the message read last, if nothing else came after it
+        layout: PublishLayout | None = None  # of the last message, if no other frame came after it
         run: PublishRun | None = None
         unpack_header = HEADER.unpack_from
         unpack_content = CONTENT_START.unpack_from
@@ -276,7 +270,7 @@ class FrameReader:
         left = self.singly_max
         while end - pos >= HEADER_BYTES:
             if layout is not None and starts_with(layout.prefix, pos):
-                # Its channel has no content pending: it had none before the message just read.
+                # Its channel has no pending content: it had none before the message just read.
                 stop = pos + layout.stride
                 if stop > end:
                     return pos, stop
@@ -305,7 +299,7 @@ class FrameReader:
                     continue
                 found = get_layout(buf[pos:head_at])
                 if found is not None and end - head_at >= CONTENT_START_BYTES:
-                    # A message with its body in one frame is read whole or, if it is not here yet, later.
+                    # A message with its body in one frame is read whole or, if it is not complete yet, later.
                     head_kind, head_channel, head_bytes, class_id, weight, body_bytes = unpack_content(
                         buf, head_at
                     )
@@ -319,7 +313,8 @@ class FrameReader:
                     ):
                         head_stop = head_at + head_bytes + FRAME_OVERHEAD
                         body_at = head_stop + HEADER_BYTES
-                        # A header with a wrong end octet is told when it is here: its body may never come.
+                        # A header with a wrong end octet is reported when it is here: its body may never
+                        # come.
                         if head_stop > end:
                             return pos, head_stop
                         if body_at > end and buf[head_stop - 1] == FRAME_END:
@@ -343,7 +338,7 @@ class FrameReader:
                                 if body_at - pos <= PREFIX_BYTES_MAX:
                                     layout.learn(buf[pos:body_at], properties, body_bytes)
                                 else:
-                                    layout = None  # too long to be kept: the next one is read as this one was
+                                    layout = None  # too long to be cached: the next is read as this one
                                 pos = stop
                                 continue
             layout = None
@@ -362,7 +357,7 @@ class FrameReader:
         return pos, pos + HEADER_BYTES
 
     def _read_frame(self, buf: bytes, pos: int, batch: _Batch) -> int:
-        """Read one frame of any kind: where it ends, and if that is behind the bytes nothing was done."""
+        # Returns where the frame ends; if that is behind the bytes, nothing was done.
         kind, channel, size = HEADER.unpack_from(buf, pos)
         stop: int = pos + size + FRAME_OVERHEAD
         self._check_header(kind, channel, size)
@@ -390,7 +385,6 @@ class FrameReader:
     def _on_content(
         self, channel: int, content: PendingContent, kind: int, payload: bytes, batch: _Batch
     ) -> None:
-        """A frame of a content that has begun."""
         held = content.held
         if kind == FRAME_HEADER:
             size = content.header(payload)
@@ -419,7 +413,7 @@ class FrameReader:
             self._finish(channel, content, batch)
 
     def _check_header(self, kind: int, channel: int, size: int) -> None:
-        """Refuse what cannot become a good frame before all of it is here."""
+        # Refuses a frame that cannot become valid before all of it is here.
         if kind not in (FRAME_METHOD, FRAME_HEADER, FRAME_BODY, FRAME_HEARTBEAT):
             raise AmqpHardError(ReplyCode.FRAME_ERROR, f"type {kind}, {size} octets payload, unknown type")
         if self.frame_max and size > self.frame_max:
@@ -438,7 +432,7 @@ class FrameReader:
     def _on_method(self, channel: int, payload: bytes, frame: bytes, batch: _Batch) -> None:
         pending = self._contents.get(channel)
         if pending is not None:
-            # A peer whose channel we closed may leave a content unfinished; its close-ok says so.
+            # A peer may leave a content incomplete after we closed its channel, and then send close-ok.
             if not pending.discarded and payload != _CLOSE_OK:
                 raise pending.unexpected()
             self.unfinished.give_back(pending.held)

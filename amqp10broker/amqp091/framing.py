@@ -1,4 +1,4 @@
-"""The layout of frames (section 2.3.5) and the bytes of whole ones. Reading is in `frames`."""
+"""The layout of frames (section 2.3.5) and the encoding of whole ones. Reading is in `frames`."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ FRAME_OVERHEAD: Final = 8
 END: Final = bytes((FRAME_END,))
 
 FRAME_MIN_SIZE: Final = 8192
-"""What every peer must take, and what holds before tune: RabbitMQ's figure since 4.1, the specification's is
-4096."""
+"""The size that every peer must accept, and that is valid before tune: RabbitMQ's since 4.1, the
+specification's is 4096.
+"""
 
 HEARTBEAT: Final = HEADER.pack(FRAME_HEARTBEAT, 0, 0) + END
 
@@ -30,7 +31,7 @@ CONTENT_HEADER: Final = Struct(">HHQ")
 """class, weight (always 0), body size: the payload of a content header before the property flags."""
 CONTENT_HEADER_BYTES: Final = 12
 CONTENT_HEADER_BYTES_MIN: Final = CONTENT_HEADER_BYTES + 2
-"""With the property flags."""
+"""The size of a content header with the property flags."""
 CONTENT_START: Final = Struct(">BHIHHQ")
 """`HEADER` and `CONTENT_HEADER` at once."""
 CONTENT_START_BYTES: Final = HEADER_BYTES + CONTENT_HEADER_BYTES
@@ -40,16 +41,15 @@ CONNECTION_CLASS: Final = 10
 
 
 def method_frame(channel: int, method: Method) -> bytes:
-    """One whole method frame."""
+    """Encode one whole method frame."""
     payload = method.encode()
     return HEADER.pack(FRAME_METHOD, channel, len(payload)) + payload + END
 
 
 def content_header_frame(channel: int, properties: bytes, body_bytes: int) -> bytes:
-    """The content header of class basic, the only class with content.
+    """Encode the content header of class basic, the only class with content.
 
     Args:
-        channel: of the content.
         properties: property flags and values, as `properties.encode_properties` writes them.
         body_bytes: size of the whole body.
     """
@@ -60,11 +60,9 @@ def content_header_frame(channel: int, properties: bytes, body_bytes: int) -> by
 
 
 def body_pieces(channel: int, body: bytes, frame_max: int) -> list[bytes | memoryview]:
-    """The frames of a body, in pieces that are not copied; none for an empty one.
+    """Return the frames of a body, in pieces that are not copied; none for an empty one.
 
     Args:
-        channel: of the content.
-        body: any size.
         frame_max: bytes, as negotiated; 0 for no limit.
     """
     room = frame_max - FRAME_OVERHEAD if frame_max else len(body)
@@ -79,18 +77,15 @@ def body_pieces(channel: int, body: bytes, frame_max: int) -> list[bytes | memor
 
 
 def body_frames(channel: int, body: bytes, frame_max: int) -> bytes:
-    """As `body_pieces`, joined."""
+    """Return the frames of a body, joined."""
     return b"".join(body_pieces(channel, body, frame_max))
 
 
 def content_frames(channel: int, method: Method, properties: bytes, body: bytes, frame_max: int) -> bytes:
-    """A method with its content: method frame, content header, and as many body frames as it takes.
+    """Encode a method with its content: method frame, content header, and as many body frames as it takes.
 
     Args:
-        channel: of all of them.
-        method: one with content.
         properties: property flags and values.
-        body: any size.
         frame_max: bytes, as negotiated; 0 for no limit.
     """
     return b"".join(

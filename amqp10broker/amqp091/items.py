@@ -1,4 +1,4 @@
-"""What `frames.FrameReader` makes of frames: whole methods and whole contents, neighbours joined.
+"""The items of `frames.FrameReader`: whole methods and whole contents, adjacent ones joined.
 
 One is made per run of frames, not per message, so most are plain slotted classes. Each has its ``channel``.
 """
@@ -21,11 +21,9 @@ class PublishRun:
     """Whole basic.publish of one channel that followed each other with equal arguments.
 
     Attributes:
-        channel: where they came.
         exchange: as written by the publisher; "" is the default exchange.
-        routing_key: as written.
-        mandatory: return it when no queue takes it.
-        immediate: not supported by anybody since 2011; the channel refuses it.
+        mandatory: return it when it is unroutable.
+        immediate: unsupported by RabbitMQ since 2011; the channel refuses it.
         properties: of each message the bytes of its content header behind the body size: flags and values,
             not decoded.
         bodies: of each message.
@@ -55,7 +53,6 @@ class AckRun:
     """basic.ack of one channel that followed each other.
 
     Attributes:
-        channel: where they came.
         tags: delivery tag and multiple of each.
     """
 
@@ -71,7 +68,7 @@ class AckRun:
 
 @dataclass(slots=True)
 class Content:
-    """A method with content other than basic.publish: what a client receives."""
+    """A method with content other than basic.publish, which only clients receive."""
 
     channel: int
     method: Method
@@ -81,11 +78,10 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class ContentTooLarge:
-    """A content announces a body that nobody may send. Its body frames are read over.
+    """A content announces a body over the limit. Its body frames are skipped.
 
     Attributes:
         channel: answer it there with 406.
-        method: that the content belongs to.
         size: bytes announced.
         limit: bytes allowed.
     """
@@ -98,6 +94,6 @@ class ContentTooLarge:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """The peer says that it is alive."""
+    """A heartbeat frame of the peer."""
 
     channel: int = 0

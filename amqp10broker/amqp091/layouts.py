@@ -1,8 +1,8 @@
-"""What repeats in the bytes of a publisher or a consumer, and reading a row of it at once.
+"""Repeated bytes of a publisher or a consumer, and reading many messages with them at once.
 
-A `PublishLayout` is a method frame of basic.publish that was seen, with the bytes that stood before the body
-of the last message with it: method frame, content header, header of the body frame. A message with the same
-arguments, properties and body size begins with the same bytes and has the same length.
+A `PublishLayout` is a method frame of basic.publish that was read, with the bytes before the body of its last
+message: method frame, content header, header of the body frame. A message with the same arguments, properties
+and body size begins with the same bytes and has the same length.
 """
 
 from __future__ import annotations
@@ -19,22 +19,21 @@ ACK: Final = b"\x00\x3c\x00\x50"
 ACK_PAYLOAD_BYTES: Final = 13
 ACK_BYTES: Final = 21
 _ACK_ROW: Final = Struct(">11sQ2s")
-"""A whole basic.ack frame: all up to the tag, the tag, and the bit with the end octet."""
+# A whole basic.ack frame: all up to the tag, the tag, and the bit with the end octet.
 _ACK_ENDS: Final = {b"\x00" + END: False, b"\x01" + END: True}
 
 PREFIX_BYTES_MAX: Final = 2048
-"""Of a prefix that is learned: with thousands of layouts, longer ones would be a large memory."""
+"""The longest prefix that is learned: with thousands of layouts, longer ones would use much memory."""
 
 _FIRST_ROWS: Final = 4
-"""A row is tried with this many, then with four times as many each time all were alike: what is read in
-vain stays less than what was read to good purpose."""
+# The number of messages compared first; four times as many each time all were alike, so that fewer bytes are
+# read in vain than with success.
 
 
 class PublishLayout:
-    """A method frame of basic.publish, and how its last message began.
+    """A method frame of basic.publish, and the beginning of its last message.
 
     Attributes:
-        channel: of the frame.
         method: its arguments.
         prefix: the bytes before the last body; empty if none was learned.
         properties: of the last message.
@@ -54,7 +53,7 @@ class PublishLayout:
         self._row: Struct | None = None
 
     def learn(self, prefix: bytes, properties: bytes, body_bytes: int) -> None:
-        """Remember how a message began."""
+        """Store the beginning of a message."""
         self.prefix = prefix
         self.properties = properties
         self.body_at = len(prefix)
@@ -62,7 +61,7 @@ class PublishLayout:
         self._row = None
 
     def read_rows(self, buf: bytes, pos: int, end: int, run: PublishRun) -> int:
-        """Add the messages that stand at `pos` and look like the last; where the first other byte is."""
+        """Add the messages at `pos` that are like the last one; return where the first other byte is."""
         row = self._row
         if row is None:
             row = self._row = Struct(f"{self.body_at}s{self.stride - self.body_at - 1}sc")
@@ -89,9 +88,9 @@ class PublishLayout:
 
 
 def read_acks(buf: bytes, pos: int, end: int, run: AckRun) -> int:
-    """Add the basic.ack frames of one channel that stand at `pos`; where the first other byte is.
+    """Add the basic.ack frames of one channel at `pos`; return where the first other byte is.
 
-    Only frames whose bit octet is 0 or 1 are read here.
+    Only frames with a bit octet of 0 or 1 are read here.
     """
     head = buf[pos : pos + 11]
     ends = _ACK_ENDS

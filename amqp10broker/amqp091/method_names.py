@@ -1,4 +1,4 @@
-"""Methods by their numbers, for people: channel.close and connection.close say only the numbers."""
+"""Names of methods by their numbers: channel.close and connection.close contain only the numbers."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ _NAMES: Final = {(kind.CLASS_ID, kind.METHOD_ID): kind.NAME for kind in get_args
 
 
 def method_name(class_id: int, method_id: int) -> str | None:
-    """The name of a method, as ``queue.declare``; None if there is none of these numbers."""
+    """Return the name of a method, as ``queue.declare``; None if the numbers are unknown."""
     return _NAMES.get((class_id, method_id))

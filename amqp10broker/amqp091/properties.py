@@ -1,6 +1,6 @@
-"""The properties of a basic content: what follows the body size in a content header (section 4.2.6.1).
+"""The properties of a basic content, which follow the body size in a content header (section 4.2.6.1).
 
-A word of flags says which of the fourteen properties are there, then come their values in order.
+A word of flags states which of the fourteen properties are present, then come their values in order.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ PERSISTENT: Final = 2
 _FLAGS: Final = struct.Struct(">H").pack
 _TIME: Final = struct.Struct(">Q")
 
-# Cut off, in any way that Python notices.
+# The exceptions for data that is cut off.
 _FAULTS: Final = (IndexError, struct.error)
 
 
 @dataclass(slots=True)
 class BasicProperties:
-    """Properties of a message. One that is absent is None.
+    """The properties of a message. One that is absent is None.
 
-    Texts that are not UTF-8 hold the odd bytes as lone surrogates (PEP 383), so that they travel on
+    Texts that are not UTF-8 hold the odd bytes as lone surrogates (PEP 383), so that they are passed on
     unchanged.
     """
 
@@ -67,7 +67,7 @@ class BasicProperties:
 
 
 def decode_properties(data: bytes) -> BasicProperties:
-    """Read property flags and values.
+    """Decode property flags and values.
 
     Args:
         data: the content header behind the body size, to its end.
@@ -121,10 +121,10 @@ def decode_properties(data: bytes) -> BasicProperties:
 
 
 def read_flags(data: bytes) -> tuple[int, int]:
-    """The flags, and where the values begin.
+    """Return the flags, and where the values begin.
 
     Raises:
-        DecodeError: a flag that stands for no property of this class.
+        DecodeError: a flag without a property of this class.
         IndexError: cut off.
     """
     flags = data[0] << 8 | data[1]
@@ -132,8 +132,8 @@ def read_flags(data: bytes) -> tuple[int, int]:
         return flags, 2
     if flags & UNKNOWN:
         raise DecodeError(f"content properties have the unknown flag 0x{flags & UNKNOWN:04x}")
-    # "If more than 15 properties are transmitted, bit 0 is set and a further word follows" (4.2.6.1):
-    # this class has 14, so all that may follow is nothing.
+    # "If more than 15 properties are transmitted, bit 0 is set and a further word follows" (4.2.6.1): this
+    # class has 14, so a further word must be empty.
     pos = 2
     while True:
         more = data[pos] << 8 | data[pos + 1]
@@ -145,7 +145,7 @@ def read_flags(data: bytes) -> tuple[int, int]:
 
 
 def misfit(pos: int, end: int) -> DecodeError:
-    """The values end at `pos`, the data at `end`."""
+    """Return the error for values that end at `pos` in data that ends at `end`."""
     return DecodeError(f"content properties take {pos} bytes, not the {end} of the content header")
 
 
@@ -155,7 +155,7 @@ def _text(data: bytes, pos: int) -> tuple[str, int]:
 
 
 def encode_properties(properties: BasicProperties) -> bytes:
-    """Property flags and values, as a content header has them behind the body size.
+    """Encode property flags and values, as they follow the body size in a content header.
 
     Raises:
         EncodeError: a text of more than 255 bytes, a number out of range, or headers that have no encoding.
@@ -212,7 +212,7 @@ def encode_properties(properties: BasicProperties) -> bytes:
 
 
 def is_persistent(data: bytes) -> bool:
-    """Whether the delivery mode is 2, without decoding anything.
+    """Return whether the delivery mode is 2, without decoding anything.
 
     Args:
         data: properties that have been accepted.
@@ -227,7 +227,7 @@ def is_persistent(data: bytes) -> bool:
 
 
 def read_headers(data: bytes) -> Table:
-    """The headers alone, an empty table if there are none.
+    """Return only the headers, an empty table if there are none.
 
     Args:
         data: properties that have been accepted.
@@ -239,14 +239,14 @@ def read_headers(data: bytes) -> Table:
 
 
 def locate(data: bytes) -> tuple[int, int, slice, slice]:
-    """Where headers and expiration stand, for who replaces them and copies the rest.
+    """Return where headers and expiration are, to replace them and copy the rest.
 
     Args:
         data: properties that have been accepted.
 
     Returns:
-        The flags, where the values begin, and the places of headers and expiration with their lengths;
-        empty ones, where they would stand, if they are not there.
+        The flags, where the values begin, and the slices of headers and expiration with their lengths; empty
+            slices at their places if they are absent.
     """
     flags, values = read_flags(data)
     pos = headers = _headers_at(data, flags, values)

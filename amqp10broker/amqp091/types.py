@@ -15,8 +15,8 @@ specification's grammar:
 | None | V | list, dict | A, F |
 
 The numbers and byte arrays are subclasses of int, float and bytes: they compare and hash by value alone
-(``Int8(1) == Int64(1) == 1``); the class decides how a value travels. A plain int travels as I if it
-fits, otherwise as l.
+(``Int8(1) == Int64(1) == 1``); the class determines the encoding. A plain int is encoded as I if it fits,
+otherwise as l.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from typing import Any, ClassVar, Final, Self, TypeAlias
 
 
 class EncodeError(ValueError):
-    """Our own fault: a value that AMQP 0-9-1 has no encoding for, or that does not fit its type."""
+    """A fault of ours: a value has no encoding in AMQP 0-9-1, or does not fit its type."""
 
 
 DEPTH_MAX: Final = 32
-"""How many tables and arrays may enclose a value. Real messages use two or three; the limit keeps hostile
-ones from exhausting the stack of the recursive readers. It is half that of AMQP 1.0, so that every table
-can be converted."""
+"""How many tables and arrays may enclose a value. Real messages use two or three; the limit prevents hostile
+ones from exhausting the stack of the recursive readers. It is half that of AMQP 1.0, so that every table can
+be converted.
+"""
 
 Table: TypeAlias = dict[str, Any]
 """A field table: values as in the list above."""
 
 
 class _Integer(int):
-    """An int of a fixed width. The decoder, which has read that many bits, calls ``int.__new__`` and
-    skips the check."""
-
+    # An int of a fixed width. The decoder, which has read that many bits, calls ``int.__new__`` and skips the
+    # check.
     __slots__ = ()
     MIN: ClassVar[int]
     MAX: ClassVar[int]
@@ -125,7 +125,7 @@ _BINARY32: Final = struct.Struct(">f")
 
 
 class Float32(float):
-    """A 32-bit binary floating point number, letter f. The value given is rounded to the nearest one.
+    """A 32-bit binary floating point number, letter f. The value is rounded to the nearest one.
 
     Raises:
         EncodeError: the value is finite and too large for 32 bits.
@@ -146,7 +146,7 @@ class Float32(float):
 
 
 class ByteArray(bytes):
-    """Bytes that are not text, letter x; plain bytes travel as a long string that is not UTF-8."""
+    """Bytes that are not text, letter x; plain bytes are encoded as a long string that is not UTF-8."""
 
     __slots__ = ()
 

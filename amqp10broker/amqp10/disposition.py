@@ -187,7 +187,7 @@ class Settlements:
             ids.extend(delivery_ids)
 
     def clear(self) -> None:
-        """Drop the collected outcomes."""
+        """Drop the outcomes collected so far."""
         self._waiting.clear()
 
     def take(self) -> list[bytes]:

@@ -114,7 +114,7 @@ class Link:
 
     @property
     def attached(self) -> bool:
-        """Whether frames may pass."""
+        """Whether frames may be sent and received."""
         return self.state is LinkState.ATTACHED
 
 

@@ -250,7 +250,7 @@ class Links:
             offered_capabilities: of our end.
             properties: of our end.
             unsettled: our map; if it does not fit a frame of the peer only its first entries are sent. None:
-                there is no earlier state here, which is sent as an empty map if the peer has sent a map.
+                no earlier state exists here, which is sent as an empty map if the peer has sent a map.
 
         Returns:
             Whether the whole map was sent.

@@ -1,7 +1,7 @@
 """RFC 1982 serial-number arithmetic on 32 bits (part 2, section 2.8.10).
 
-Used for delivery-count, delivery-id and transfer-id. All results are in 0 .. 2**32 - 1 unless
-the function says otherwise.
+Used for delivery-count, delivery-id and transfer-id. All results are in 0 .. 2**32 - 1 unless a function
+states another range.
 """
 
 from __future__ import annotations

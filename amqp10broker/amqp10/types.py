@@ -82,7 +82,7 @@ class _Integer(int):
 
 
 class UByte(_Integer):
-    """Unsigned 8 bits."""
+    """An AMQP ubyte: unsigned 8 bits."""
 
     __slots__ = ()
     MIN = 0
@@ -90,7 +90,7 @@ class UByte(_Integer):
 
 
 class UShort(_Integer):
-    """Unsigned 16 bits."""
+    """An AMQP ushort: unsigned 16 bits."""
 
     __slots__ = ()
     MIN = 0
@@ -98,7 +98,7 @@ class UShort(_Integer):
 
 
 class UInt(_Integer):
-    """Unsigned 32 bits."""
+    """An AMQP uint: unsigned 32 bits."""
 
     __slots__ = ()
     MIN = 0
@@ -106,7 +106,7 @@ class UInt(_Integer):
 
 
 class ULong(_Integer):
-    """Unsigned 64 bits."""
+    """An AMQP ulong: unsigned 64 bits."""
 
     __slots__ = ()
     MIN = 0
@@ -114,7 +114,7 @@ class ULong(_Integer):
 
 
 class Byte(_Integer):
-    """Signed 8 bits."""
+    """An AMQP byte: signed 8 bits."""
 
     __slots__ = ()
     MIN = -(2**7)
@@ -122,7 +122,7 @@ class Byte(_Integer):
 
 
 class Short(_Integer):
-    """Signed 16 bits."""
+    """An AMQP short: signed 16 bits."""
 
     __slots__ = ()
     MIN = -(2**15)
@@ -130,7 +130,7 @@ class Short(_Integer):
 
 
 class Int(_Integer):
-    """Signed 32 bits."""
+    """An AMQP int: signed 32 bits."""
 
     __slots__ = ()
     MIN = -(2**31)
@@ -138,7 +138,7 @@ class Int(_Integer):
 
 
 class Long(_Integer):
-    """Signed 64 bits."""
+    """An AMQP long: signed 64 bits."""
 
     __slots__ = ()
     MIN = -(2**63)

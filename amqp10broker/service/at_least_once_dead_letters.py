@@ -3,8 +3,8 @@
 The queue holds its dead messages, and releases a few of them at a time. `Forwarding` publishes them with
 confirms, and returns those that are done. A message that is unroutable, refused, or not confirmed in time is
 sent again, only to the queues that have not taken it; so a target queue may get a message twice, and order is
-preserved only as long as nothing is sent again. There is no state that survives a restart: the queue releases
-again what was not settled.
+preserved only as long as nothing is sent again. No state survives a restart: the queue releases again what
+was not settled.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class DeadLetter(Protocol):
 
     @property
     def reason(self) -> Reason:
-        """The reason for dead-lettering."""
+        """The reason of its dead-lettering."""
 
 
 class DeadLetterTarget(NamedTuple):

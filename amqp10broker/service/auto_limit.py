@@ -5,8 +5,7 @@ limit is doubled, and remains if the rate rises; else it goes back. It shrinks w
 than when its size was last confirmed (a queue that does not follow), and when memory is tight. It is never
 below the default, and never above its bounds.
 
-Judged by epochs of some round trips, 100 ms at least; nothing here
-is done once per message.
+Judged by epochs of some round trips, 100 ms at least; nothing here is done once per message.
 """
 
 from __future__ import annotations
@@ -173,7 +172,7 @@ class AutoLimit:
         self._done += count
         began_ms = self._began_ms
         if self._settled_ms > began_ms:
-            # Nothing is held up any more: there is no better moment.
+            # Nothing is held up any more, so this is the best moment.
             if now_ms >= 2 * self._settled_ms - began_ms:
                 self._restart(now_ms, now_ms)
         elif now_ms - max(began_ms, self._round_ms) >= EPOCH_MS_MAX:

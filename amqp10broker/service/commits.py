@@ -42,7 +42,7 @@ class NotYet(str):
 
 
 class Commits(Protocol):
-    """Carries commits out."""
+    """Carries out commits at several queues."""
 
     @property
     def safe(self) -> bool:
@@ -77,5 +77,5 @@ class Commits(Protocol):
         """Send `Committed` when parts that were `NotYet` done are worth another attempt.
 
         Args:
-            ref: of the letter.
+            ref: of the `Committed`.
         """

@@ -61,7 +61,7 @@ class SessionContext:
         transactions: those of this session.
         commits: carries them out; None: transactions are not supported.
         kept: links that survive their sessions; None: not supported.
-        tell: puts a letter into this session's mailbox.
+        tell: puts an event into this session's mailbox.
         is_memory_tight: whether automatic limits must not grow.
         on_unroutable: called with unroutable messages; must not raise.
     """
@@ -115,7 +115,7 @@ class ClientLog(Protocol):
 
 
 class Post(Protocol):
-    """Adds a command for a queue to the session's outgoing mail."""
+    """Adds a command for a queue to the session's outgoing commands."""
 
     def __call__(self, handle: QueueHandle, command: Command) -> None:
-        """Add one command."""
+        """Add one command for a queue."""

@@ -28,7 +28,7 @@ class Whose(NamedTuple):
 
 
 class Consuming(Protocol):
-    """A consumer whose deliveries are counted.
+    """A consumer with counted deliveries.
 
     Attributes:
         queue: of which it is a consumer.

@@ -26,7 +26,7 @@ class Fate(NamedTuple):
     """The destination of messages with one head."""
 
     head: bytes
-    """The new head."""
+    """The head that the messages get."""
     queues: Sequence[DeclaredQueue]
     cycles: Sequence[DeclaredQueue]
     """Queues that do not get the messages because these came from there without an action of a client."""

@@ -45,7 +45,7 @@ from amqp10broker.service.queue_credit import Mode, QueueCredit
 from amqp10broker.service.routes import Routes
 
 FETCHED_AT_ONCE: Final = 200
-"""The most messages that one request to a queue asks for."""
+"""The most messages in one request to a queue."""
 FETCHED_BYTES_MAX: Final = 64 * 1024 * 1024
 """The bytes of messages after which one errand requests no more."""
 MESSAGE_BYTES: Final = 200

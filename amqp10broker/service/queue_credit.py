@@ -208,9 +208,9 @@ class QueueCredit:
         return True
 
     def _more(self, most: int) -> int:
-        # For queues whose answers wait for their log, which would otherwise bound the rate to one request per
-        # sync. Twice the last request when half of that is written and nothing waits here, so that one whose
-        # client does not read stays with `most`; never more than the kind's multiple of it.
+        # For kinds of queues that answer after a write to their log, which would otherwise bound the rate to
+        # one request per sync. Twice the last request when half of that is written and nothing waits here, so
+        # that it stays `most` for a client that does not read; never more than the kind's multiple of it.
         asked = self._asked
         if not self.waiting and self.granted <= asked // 2:
             asked *= 2
@@ -268,7 +268,7 @@ class QueueCredit:
         """Act on an answer when the deliveries before it are written; the next request may go.
 
         Returns:
-            Whether it counts; if not, a `give_back` has overtaken it, and there is no credit.
+            Whether it counts; if not, a `give_back` has overtaken it and ended the credit.
         """
         self.in_flight = False
         self.available = reply.available
@@ -287,7 +287,7 @@ class QueueCredit:
     # --- settlement -------------------------------------------------------------------------------
 
     def sent(self, deliveries: int) -> None:
-        """Count written deliveries."""
+        """Count deliveries that have been written."""
         self.waiting -= deliveries
         again = self._again
         while again and again[0] < self.written:
@@ -321,7 +321,7 @@ class QueueCredit:
 
 
 class _Late(Consumption):
-    # The decisions of a client on deliveries of a consumer whose counts were taken over.
+    # The decisions of a client on deliveries of a consumer after its counts were taken over.
     __slots__ = ("_into",)
 
     def __init__(self, *into: Consumption) -> None:

@@ -1,6 +1,6 @@
-"""A step of a session or a channel: handle letters, then write the output. No task is involved.
+"""A step of a session or a channel: handle events, then write the output. No task is involved.
 
-One step of both is: `handle` each waiting letter, `write`, then post the result of `take_mail` to queues. A
+One step of both is: `handle` each waiting event, `write`, then post the result of `take_mail` to queues. A
 task does that whenever its mailbox is not empty; tests do it without one.
 """
 
@@ -45,7 +45,7 @@ class Turning(Protocol):
         """Whether deliveries wait to be written."""
 
     def handle(self, letter: SessionLetter) -> None:
-        """Handle one letter.
+        """Handle one event of the mailbox.
 
         Raises:
             AmqpError: the connection must be closed with it (`Amqp091Error` of a channel).

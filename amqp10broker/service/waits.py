@@ -18,7 +18,7 @@ from amqp10broker.management.snapshot import WaitView
 
 STUCK_MS: Final = 1_000
 """Bytes that the socket has not taken for so long are a reason to wait for the whole connection; a delivery
-whose next part has not come for so long is unfinished.
+without its next part for so long is unfinished.
 """
 
 

@@ -1,4 +1,5 @@
-"""The broker's side of one AMQP 0-9-1 channel. Pure: frames and letters in, frames and letters out.
+"""The broker's side of one AMQP 0-9-1 channel. Pure: frames and effects of queues go in, frames and commands
+to queues come out.
 
 Methods are handled strictly one after another. One that a queue must answer (purge, get, commit, ...), or
 that is decided later (declare, bind, ... where nodes must agree), makes the channel wait: frames behind it
@@ -82,7 +83,9 @@ class ChannelState(Enum):
     CLOSING = auto()
     """We sent channel.close: everything but its answer is ignored."""
     CLOSED = auto()
-    """What the client sent before it read our close-ok is ignored. The state ends with the channel's task."""
+    """Frames that the client sent before it read our close-ok are ignored. The state ends with the channel's
+    task.
+    """
 
 
 class BrokerChannel:
@@ -268,7 +271,7 @@ class BrokerChannel:
         return spent
 
     def listen(self, taps: tuple[ChannelTap, ...]) -> None:
-        """Replace the taps."""
+        """Replace the taps of the channel."""
         self.taps = self.consuming.taps = taps
 
     def take_output(self) -> list[bytes | memoryview]:

@@ -53,7 +53,7 @@ class Consuming:
         self._encoders: dict[Consumer, DeliverEncoder] = {}
         self._fetchers: dict[tuple[DeclaredQueue, bool], Consumer] = {}
         self.held: Unacked[Consumer, int] = Unacked()
-        # Deliveries whose outcome no queue has: those in `held`, and those that a transaction has
+        # Deliveries with an outcome that no queue has: those in `held`, and those that a transaction has
         # acknowledged and not committed.
         self._unsettled = 0
         self._turn = 0
@@ -116,7 +116,9 @@ class Consuming:
         return consumer
 
     def forget(self, ref: ConsumerRef) -> Consumer | None:
-        """Remove a consumer whose queue is gone or has refused it; acknowledgements are still accepted."""
+        """Remove a consumer after its queue is gone or has refused it; acknowledgements are still
+        accepted.
+        """
         consumer = self._by_ref.pop(ref, None)
         if consumer is None:
             return None
@@ -301,7 +303,7 @@ class Consuming:
         self.held.ack_run(tags, taken)
 
     def put_back(self, held: Sequence[Held]) -> None:
-        """Return deliveries whose acknowledgement was rolled back to those that the client holds."""
+        """Add deliveries back to those that the client holds, after a rollback of their acknowledgement."""
         self.held.restore(held)
 
     def settle(self, held: Sequence[Held], verdict: Verdict) -> None:

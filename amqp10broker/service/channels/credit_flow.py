@@ -77,7 +77,7 @@ class Receiver:
         self._handled = 0
 
     def handled(self, messages: int) -> None:
-        """Count handled messages."""
+        """Count messages that the receiver has handled."""
         self._handled += messages
 
     def take_grant(self) -> int:

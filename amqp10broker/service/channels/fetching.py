@@ -62,7 +62,7 @@ class Fetching:
             raise Unavailable(queue, f"{text}: it has had no leader for too long")
 
     def on_queue_down(self, effect: QueueDown) -> None:
-        """Handle a queue whose node cannot be reached.
+        """Handle a queue on a node that cannot be reached.
 
         Raises:
             NotFound: the client waits for a message.

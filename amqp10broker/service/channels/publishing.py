@@ -133,14 +133,14 @@ class Publishing:
 
     @property
     def untold(self) -> int | None:
-        """The number of messages whose confirm or rejection is still to be sent; None: none is sent."""
+        """The number of messages with a confirm or rejection still to be sent; None: none is sent."""
         if not self.confirming:
             return None
         return self.next_seq - 1 - self.told
 
     @property
     def told(self) -> int:
-        """The number of messages whose confirm or rejection is sent, or is about to be."""
+        """The number of messages with a confirm or rejection that is sent, or is about to be."""
         return self._tracker.acked + self._tracker.nacked
 
     @property

@@ -146,7 +146,7 @@ class Subscribing:
         raise _in_exclusive_use(consumer.queue)
 
     def on_timed_out(self, effect: TimedOut) -> None:
-        """Handle a consumer that has held deliveries for too long, and whose queue has taken them back.
+        """Handle a consumer that has held deliveries for too long, and that its queue has taken back.
 
         It is cancelled if its client supports that, and may still acknowledge, without effect.
 
@@ -188,7 +188,7 @@ class Subscribing:
             self._tell_cancelled(consumer, "consumer cancelled: its queue was deleted")
 
     def on_queue_down(self, effect: QueueDown) -> None:
-        """End the consumer of a queue whose node cannot be reached, as if the queue had been deleted.
+        """End the consumer of a queue on a node that cannot be reached, as if the queue had been deleted.
 
         Raises:
             NotFound: the client waits for an answer to its basic.consume.

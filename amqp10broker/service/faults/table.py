@@ -1,8 +1,8 @@
 """The faults that a broker injects on request: the active ones, their targets, and what they hold back.
 
-Sessions and channels that inject them (`parts`) call this module when letters cross between them and queues,
-or frames leave them. A broker makes such parts in test mode only, so that in production no branch depends on
-it.
+Sessions and channels that inject them (`parts`) call this module when commands and effects cross between them
+and queues, or frames leave them. A broker makes such parts in test mode only, so that in production no branch
+depends on it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FAULTS_MAX: Final = 64
 
 
 class FaultKind(StrEnum):
-    """The kinds of faults."""
+    """The kinds of faults that can be injected."""
 
     REJECT_PUBLISHES = "reject-publishes"
     RELEASE_PUBLISHES = "release-publishes"
@@ -130,11 +130,11 @@ class Fault:
         condition: for a client of AMQP 1.0.
         code: for a client of AMQP 0-9-1.
         text: for both.
-        hits: how often it was injected: messages, letters, flows, attaches, links, sessions, connections,
+        hits: how often it was injected: messages, commands, flows, attaches, links, sessions, connections,
             frames, reads and writes.
         mail: publishes and other commands that are held, for their queues.
         effects: confirms that are held, for their publishers.
-        watched: messages published since, whose confirms are held.
+        watched: messages published since, with confirms that are held.
         flows: the last flow of each link that was held or changed, as the broker made it.
         limits: up to which delivery-count each link was given credit.
         echoes: flows that are to be answered, as sessions, and their links or None for the session; whether
@@ -183,7 +183,7 @@ class Fault:
 
     @property
     def held(self) -> int:
-        """The number of messages, letters, confirms, flows and bytes held back, and of sessions and channels
+        """The number of messages, commands, confirms, flows and bytes held back, and of sessions and channels
         to come.
         """
         mail = sum(len(each.ids) if isinstance(each, Publish) else 1 for _, each in self.mail)
@@ -307,7 +307,7 @@ class Faults:
         return {peer for peer, its_vhost in self._parts.items() if its_vhost == vhost}
 
     def _wake(self, peers: set[PeerId]) -> None:
-        # Sessions and channels run a step without a letter.
+        # Sessions and channels run a step without an event.
         self._post({peer: [] for peer in peers})
 
     # --- injection --------------------------------------------------------------------------------
@@ -364,7 +364,7 @@ class Faults:
         return [frame for link, frame in self._due.pop(peer, ()) if link.attached]
 
     def take_owed(self, peer: PeerId) -> list[SenderLink | ReceiverLink | None]:
-        """Return links whose echo was held back and is to be sent now; None stands for the session."""
+        """Return links with an echo that was held back and is to be sent now; None stands for the session."""
         return [link for link in self._owed.pop(peer, ()) if link is None or link.attached]
 
     def posted(

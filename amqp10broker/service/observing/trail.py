@@ -61,7 +61,7 @@ class Trail:
         kind: of its events.
         where: its connection, channel and handle.
         limit: of its credit if that is automatic, and the number of its reason; else None.
-        turn: of the observation that found it last, so that the observer can find links that are gone.
+        turn: number of the observation that found it last, so that the observer can find links that are gone.
     """
 
     __slots__ = ("_count", "_since_ns", "_state", "kind", "limit", "turn", "where")

@@ -77,7 +77,7 @@ class AutoCredit:
 
 
 class AutoQueueCredit:
-    """The credit of one link on which a client receives: how much its queue is asked for at a time.
+    """The credit of one link on which a client receives: the size of a request to its queue.
 
     A queue in the same process answers at once; one of another node a round trip later. Until then no
     delivery comes if the last request is used up.

@@ -76,7 +76,7 @@ class ConsumerLinks(Protocol):
     """The services of a session's links that a consumer uses."""
 
     def drop_consumer(self, consumer: Consumer, unsent: Sequence[tuple[int, Parts]]) -> None:
-        """Remove a consumer whose link has ended, and make it `leave`."""
+        """Remove a consumer after its link has ended, and make it `leave`."""
 
 
 class Consumer:

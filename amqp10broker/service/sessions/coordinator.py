@@ -66,7 +66,7 @@ _Outcome = tuple[RequestRef | None, State, Transaction | None]
 
 
 class Coordinator:
-    """One control link."""
+    """One control link of a client."""
 
     __slots__ = (
         "_commits",
@@ -194,8 +194,8 @@ class Coordinator:
         return why
 
     def _outcome(self, transaction: Transaction, ref: RequestRef, why: str | None) -> _Outcome:
-        # Returns what the answer to a commit waits for, the answer, and the transaction whose holders are
-        # notified. Raises if the client cannot be notified of a rollback.
+        # Returns what the answer to a commit waits for, the answer, and the transaction of the holders to
+        # notify. Raises if the client cannot be notified of a rollback.
         if why is None:
             self._transactions.committed(transaction)
             return None if self._commits.safe else ref, ACCEPTED, transaction

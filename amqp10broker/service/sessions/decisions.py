@@ -24,7 +24,7 @@ class Decisions:
         self._expired: set[int] | None = None
 
     def wait(self, ids: Sequence[int], outcome: Outcome | None) -> None:
-        """Add deliveries whose decision the queue has to confirm."""
+        """Add deliveries with a decision that the queue has to confirm."""
         if self._undurable is None:
             self._undurable = deque()
         self._undurable.append((ids, outcome))

@@ -1,9 +1,9 @@
 """Links that survive the end of their session: part 2, sections 2.6.1 and 2.6.13; part 3, section 3.5.
 
-A link whose client requested this, and for which it was granted, is held here from its attach until it is
-closed or has been suspended for the granted time. It has a reply address of its own, so its state at queues
-outlives the session: effects go to the session while the link is attached, and to the link itself while it is
-suspended. The state of each kind of link is in `kept_publisher` and `kept_consumer`.
+A link for which the client requested this, and got it, is held here from its attach until it is closed or has
+been suspended for the granted time. It has a reply address of its own, so its state at queues outlives the
+session: effects go to the session while the link is attached, and to the link itself while it is suspended.
+The state of each kind of link is in `kept_publisher` and `kept_consumer`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from amqp10broker.service.mail import LinkStolen, SessionLetter
 
 Mail = list[tuple[QueueHandle, Command]]
 Tell = Callable[[SessionLetter], object]
-"""Puts a letter into the mailbox of a session."""
+"""Puts an event into the mailbox of a session."""
 
 CONTENT_BYTES_MAX: Final = 64 * 1024 * 1024
 """The most bytes of messages that the links of one user may hold in order to send them again."""
@@ -146,7 +146,7 @@ class Host(Protocol):
         """Close the reply address of a link."""
 
     def post(self, mail: Mail) -> None:
-        """Put letters to queues."""
+        """Send commands to queues."""
 
     def now_ms(self) -> int:
         """Return the time of day in ms."""
@@ -164,11 +164,11 @@ class Kept(ABC):
     Attributes:
         account: whether the catalog had its user; if so, the link ends with that user.
         link: its end in a session; None while it is suspended.
-        tell: puts a letter to that session; None while it is suspended.
+        tell: puts an event into its mailbox; None while it is suspended.
         stays: whether it is suspended when its end goes, instead of ending with it.
         since_ms: when it was suspended; None while it is attached.
         deadline_ms: when it ends; None while it is attached, and until its timer has started.
-        lingers: the object whose end starts the timer: a session's links, or a connection's.
+        lingers: the object that starts the timer when it ends: a session's links, or a connection's.
         number: identifies it in the management API; 0 before it is among `KeptLinks`.
         revoked: whether it ends with its end, whatever was granted.
         records: the store that lets it survive a restart; None if it does not.
@@ -321,7 +321,7 @@ class KeptLinks:
             del self._bytes_of_user[user]
 
     def add(self, kept: Kept, number: int | None = None) -> None:
-        """Add a link whose key is not present yet.
+        """Add a link with a key that is not present yet.
 
         Args:
             number: the number that it had before a restart.
@@ -361,10 +361,10 @@ class KeptLinks:
             self.host.timer_started()
 
     def suspend(self, kept: Kept, lingers: object) -> None:
-        """Suspend a link whose end has gone.
+        """Suspend a link after its end has gone.
 
         Args:
-            lingers: the object whose end starts its timer, for `let_run`; None starts it now.
+            lingers: the object that starts its timer when it ends, by `let_run`; None starts it now.
         """
         kept.link = kept.tell = None
         kept.since_ms = self.host.now_ms()
@@ -378,7 +378,8 @@ class KeptLinks:
 
         Args:
             lingers: the object given to `suspend`.
-            to: what links whose policy is connection-close wait for next; None starts their timers.
+            to: the next object that links with the policy connection-close wait for; None starts their
+                timers.
         """
         for kept in self._links.values():
             if kept.lingers is not lingers or kept.link is not None:
@@ -473,7 +474,7 @@ class KeptLinks:
         )
 
     def expire(self) -> None:
-        """End the links whose deadline has passed."""
+        """End the links with a deadline that has passed."""
         now = self.host.now_ms()
         due = [each for each in self if each.deadline_ms is not None and each.deadline_ms <= now]
         for kept in due:

@@ -5,7 +5,7 @@ nothing. When the link is attached again both ends state what is unsettled, and 
 (2.6.13; `consumer.Consumer.resume`).
 
 A delivery that the client has, and has not decided on, is sent again with its content. So contents are held,
-within a limit for each user; a delivery whose content is not held is aborted, and goes back to its queue.
+within a limit for each user; a delivery without its content is aborted, and goes back to its queue.
 """
 
 from __future__ import annotations

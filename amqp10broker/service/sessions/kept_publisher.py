@@ -1,5 +1,5 @@
-"""The state of a link on which a client sends that survives its session: deliveries whose outcome the client
-may not have.
+"""The state of a link on which a client sends that survives its session: deliveries with an outcome that the
+client may not have.
 
 The client lists its unsettled deliveries when it attaches again (part 2, section 2.6.13). Those of them that
 the broker has taken are here: with an outcome, or without one until queues have answered. A delivery of which

@@ -73,8 +73,8 @@ class Waiting(NamedTuple):
 class ClientLinks:
     """The links of one session on which its client publishes and consumes.
 
-    A link that must wait is held in the engine (`amqp10/held.py`): one whose queue is to be declared, and one
-    whose attach is answered when its queue has reported whether it is the active consumer.
+    A link that must wait is held in the engine (`amqp10/held.py`): one with a queue that is to be declared,
+    and one with an attach that is answered when its queue has reported whether it is the active consumer.
 
     Attributes:
         consumers: by the reference under which queues address them.
@@ -102,7 +102,7 @@ class ClientLinks:
         self._waiting: dict[RequestRef, Waiting] = {}
         # Attaches of kept links that still have an end elsewhere.
         self._claimed: dict[SenderLink | ReceiverLink, Attach] = {}
-        # Accept consumers whose queues have not answered yet.
+        # Functions that accept consumers when their queues have answered.
         self._accept: dict[ConsumerRef, Callable[[], object]] = {}
 
     def counted(self) -> ClientCounters:
@@ -271,7 +271,6 @@ class ClientLinks:
         return commits is not None and commits.takes(queue.handle)
 
     def commit(self, parts: Sequence[Part], also: Callable[[], None]) -> str | None:
-        """See `publisher.PublisherLinks`."""
         assert self._context.commits is not None, "its queues were asked whether they transact"
         return self._context.commits.commit(self._take_mail(), parts, also=also)
 
@@ -545,7 +544,7 @@ class ClientLinks:
                 self.detach(link, AmqpLinkError(Condition.UNAUTHORIZED_ACCESS, refusal.description))
 
     def on_stolen(self, link: SenderLink | ReceiverLink) -> None:
-        """Detach a link whose name another session has attached."""
+        """Detach a link because another session has attached its name."""
         if self._owners.find(link) is not None and not self._session.ended:
             kept = self._kept(link)
             elsewhere = kept is not None and kept.link is link

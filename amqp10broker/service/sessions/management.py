@@ -208,7 +208,7 @@ class ManagementLinks:
         """Begin without links.
 
         Args:
-            caller: returns the user for whom requests are carried out.
+            caller: returns the user that sends the requests.
             reply_to: under which queues answer this session.
             post: sends a command to a queue.
             offer_token: see `service.context`.

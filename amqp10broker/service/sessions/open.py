@@ -16,7 +16,7 @@ from amqp10broker.security.grants import Grants
 
 PRODUCT: Final = "RabbitMQ"
 COMPATIBLE_VERSION: Final = RABBIT_VERSION
-"""The RabbitMQ version whose behaviour clients find. Some of RabbitMQ's own clients accept no other product,
+"""The RabbitMQ version that the broker behaves like. Some of RabbitMQ's own clients accept no other product,
 and adapt to its version; the real product is in `information` and `platform`.
 """
 
@@ -75,7 +75,7 @@ def offered_capabilities(performative: Open, *, alone: bool) -> tuple[Symbol, ..
 
     Args:
         performative: the client's.
-        alone: there is no other node. Connections to other nodes are not counted by their containers.
+        alone: this is the only node. Connections to other nodes are not counted by their containers.
     """
     if not is_of_jms(performative):
         return _ALWAYS

@@ -69,7 +69,7 @@ from amqp10broker.service.sessions.times import PublisherTimes
 from amqp10broker.service.sessions.transactions import Transaction
 
 READERS_MAX: Final = 1024
-"""The most targets whose message heads an anonymous terminus remembers."""
+"""The most targets for which an anonymous terminus caches message heads."""
 
 _CONTENT: Final = itemgetter(1)
 
@@ -78,7 +78,7 @@ class PublisherLinks(Protocol):
     """The services of a session's links that a publisher uses."""
 
     def drop_publisher(self, publisher: Publisher) -> None:
-        """Remove a publisher whose link has ended, and make it `leave`."""
+        """Remove a publisher after its link has ended, and make it `leave`."""
 
     def transacts(self, queue: DeclaredQueue) -> bool:
         """Return whether a queue may take part in a commit."""
@@ -98,7 +98,7 @@ class PublisherLinks(Protocol):
 
 
 class Undecided(Exception):
-    """A message goes to a queue whose declaration is not decided yet."""
+    """A message goes to a queue with a declaration that is not decided yet."""
 
 
 class Way(NamedTuple):
@@ -456,7 +456,7 @@ class Publisher:
         else:
             for handle, publish in parts:
                 self._post(handle, publish)
-        # None of them has answered yet: an answer is a later letter to the session.
+        # None of them has answered yet: an answer is a later event of the session.
         if len(queues) > 1:
             self._tally.expect(ids, len(queues))
         kept.posted(self.ref, ids)

@@ -1,4 +1,5 @@
-"""The broker's side of one AMQP 1.0 session. Pure: letters in, frames and letters out.
+"""The broker's side of one AMQP 1.0 session. Pure: frames and effects of queues go in, frames and commands to
+queues come out.
 
 Drives the engine (`amqp10.session.Session`) and dispatches its events to the owners of links
 (`link_owner.py`): each `Publisher` and `Consumer`, and both ends of each pair of management links. The steps
@@ -303,7 +304,7 @@ class BrokerSession:
             self._resume()
 
     def hear_last(self, letter: SessionLetter) -> None:
-        """Handle a letter that was still waiting when the session had ended."""
+        """Handle an event that was still waiting when the session had ended."""
         if isinstance(letter, list):
             for effect in letter:
                 self.links.on_late(effect)
@@ -398,7 +399,7 @@ class BrokerSession:
 
     @property
     def over(self) -> bool:
-        """Whether there are no more steps: the session has ended, or was told to stop."""
+        """Whether there are no more steps: the session has ended, or was ordered to stop."""
         return self._stopped or self.session.state is SessionState.UNMAPPED
 
     def take_output(self) -> Sequence[bytes | memoryview]:

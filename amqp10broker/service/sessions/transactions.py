@@ -197,7 +197,7 @@ class TransactionNumbers:
         self.open = 0
 
     def next_id(self) -> bytes:
-        """Return an unused id."""
+        """Return an id that is not used yet."""
         self._last += 1
         return (self._connection % 2**32).to_bytes(4, "big") + (self._last % 2**32).to_bytes(4, "big")
 
@@ -215,7 +215,7 @@ class ConflictError(Exception):
 
 
 def _nobody() -> None:
-    """Nobody watches the time."""
+    """Do nothing: the time is not watched."""
 
 
 class Transactions:
@@ -245,8 +245,7 @@ class Transactions:
         self._open: dict[bytes, Transaction] = {}
         # The transaction that has decided on a delivery.
         self._deciding: dict[tuple[ConsumerRef, int], Transaction] = {}
-        # Consumers whose links have ended, and which hold deliveries that are decided on: how they leave
-        # their queues.
+        # Consumers without links that still hold deliveries that are decided on: how they leave their queues.
         self._leaving: dict[ConsumerRef, Callable[[], None]] = {}
 
     def __bool__(self) -> bool:

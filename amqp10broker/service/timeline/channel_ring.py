@@ -105,7 +105,7 @@ class ChannelRing:
         """Begin between two steps of an open channel.
 
         Args:
-            consumer: of the channel, whose prefetch and credit are shown; None for the whole channel.
+            consumer: of the channel, to show its prefetch and credit; None for the whole channel.
             mark: returns state that changes without frames.
             now_ns: returns the time of a monotonic clock.
             tell: formats a method as one line.

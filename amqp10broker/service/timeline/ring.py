@@ -163,7 +163,7 @@ class Ring:
     def _text(self, performative: object) -> str:
         return self._tell(performative)[:TEXT_CHARACTERS_MAX]
 
-    # --- turns ------------------------------------------------------------------------------------
+    # --- steps ------------------------------------------------------------------------------------
 
     def turn_over(self) -> None:
         """Record state that has changed without a frame, after a step of the session or before a query."""

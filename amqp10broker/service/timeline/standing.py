@@ -60,7 +60,7 @@ class Standing:
             self.unsettled = {number for number, owner in session.inbound.unsettled.items() if owner is link}
 
     def copy(self) -> Self:
-        """Return an independent copy."""
+        """Return a copy that changes independently."""
         other = copy(self)
         other._credit = copy(self._credit)
         other._outgoing = copy(self._outgoing)
