@@ -43,7 +43,6 @@ def _room(*may_import: str, why: str, pure: bool = True, may_use: Iterable[str] 
 
 
 ROOMS: Final[Mapping[str, Room]] = {
-    "dataclass": _room(why="how a record is written in every room: `FOR_ALL`"),
     "errors": _room(why="protocol-neutral; everybody raises them, so they know nobody"),
     "budget": _room(why="bytes held for clients, bounded for both engines alike"),
     "config": _room("errors", why="limits and their parsing; given the environment, does not read it"),
@@ -151,13 +150,6 @@ ROOMS: Final[Mapping[str, Room]] = {
     "__init__": _room("tasks", "config", why="public names, loaded when first used", pure=False),
     "__main__": _room("cli", why="python -m amqp10broker", pure=False),
 }  # fmt: skip
-
-# What every room may import, and what of the standard library it stands for (docs/adr/0099).
-FOR_ALL: Final = frozenset({"dataclass"})
-INSTEAD: Final[Mapping[str, str]] = {
-    "dataclasses.dataclass": "take the one of amqp10broker.dataclass",
-    "dataclasses.make_dataclass": "write the class, decorated by amqp10broker.dataclass",
-}
 
 # Packages from outside the standard library, and the files and folders that may import them.
 THIRD_PARTY: Final[Mapping[str, tuple[str, ...]]] = {
@@ -284,8 +276,6 @@ def check_source(source: str, path: str) -> list[str]:
     for line, name in _used_names(tree):
         if room.pure and name in HARMFUL:
             faults.append(f"{path}:{line}: {name} in a pure room; pass its value in")
-        if name in INSTEAD and room_name not in FOR_ALL:
-            faults.append(f"{path}:{line}: {name} compiles at import; {INSTEAD[name]}")
     return faults
 
 
@@ -342,7 +332,7 @@ def _fault(name: str, path: str, room_name: str, room: Room) -> str | None:
             target = "__init__"
         if target not in ROOMS:
             return f"imports {target!r}, which is no room in the table of .ci/check_imports.py"
-        if target == room_name or target in room.may_import or target in FOR_ALL:
+        if target == room_name or target in room.may_import:
             return None
         if any(
             rest == module or rest.startswith(f"{module}.") for module in room.may_import if "." in module

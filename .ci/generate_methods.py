@@ -72,7 +72,7 @@ from amqp10broker.amqp091.codec import (
     encode_table,
 )
 from amqp10broker.amqp091.errors import AmqpHardError, DecodeError, ReplyCode
-from amqp10broker.dataclass import dataclass
+from dataclasses import dataclass
 
 _SHORT: Final = Struct(">H")
 _LONG: Final = Struct(">I")

@@ -153,7 +153,7 @@ from amqp10broker.amqp10.fields import (
     write_symbols,
 )
 from amqp10broker.amqp10.types import Described, Symbol
-from amqp10broker.dataclass import dataclass
+from dataclasses import dataclass
 '''
 
 TAIL = '''

@@ -7,6 +7,7 @@ error.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from amqp10broker.amqp091.errors import AmqpHardError, ReplyCode
@@ -14,7 +15,6 @@ from amqp10broker.amqp091.framing import CONTENT_HEADER, CONTENT_HEADER_BYTES, C
 from amqp10broker.amqp091.items import AckRun, Content, ContentTooLarge, Heartbeat, MethodFrame, PublishRun
 from amqp10broker.amqp091.layouts import PublishLayout
 from amqp10broker.amqp091.methods import Method
-from amqp10broker.dataclass import dataclass
 
 PIECE_BYTES: Final = 64
 """The overhead of a stored frame beside its bytes, so that empty frames are counted, too."""

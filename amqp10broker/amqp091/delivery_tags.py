@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from amqp10broker.amqp091.errors import AmqpChannelError, ReplyCode
-from amqp10broker.dataclass import dataclass
 
 C = TypeVar("C")
 K = TypeVar("K")

@@ -5,12 +5,11 @@ Passwords and secrets do not appear in reprs, so not in logs either.
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from amqp10broker.amqp091.content import Item
 from amqp10broker.amqp091.errors import Amqp091Error
-from amqp10broker.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

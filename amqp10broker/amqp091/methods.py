@@ -9,7 +9,7 @@ A class has the fields of its definition but the reserved ones, which are writte
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from struct import Struct
 from struct import error as StructError
 from typing import Any, ClassVar, Final, TypeAlias
@@ -23,7 +23,6 @@ from amqp10broker.amqp091.codec import (
     encode_table,
 )
 from amqp10broker.amqp091.errors import AmqpHardError, DecodeError, ReplyCode
-from amqp10broker.dataclass import dataclass
 
 _SHORT: Final = Struct(">H")
 _LONG: Final = Struct(">I")

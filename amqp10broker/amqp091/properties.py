@@ -6,12 +6,12 @@ A word of flags states which of the fourteen properties are present, then come t
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from typing import Final
 
 from amqp10broker.amqp091.codec import decode_table, encode_shortstr, encode_table
 from amqp10broker.amqp091.errors import DecodeError
 from amqp10broker.amqp091.types import EncodeError, Table
-from amqp10broker.dataclass import dataclass
 
 CONTENT_TYPE: Final = 0x8000
 CONTENT_ENCODING: Final = 0x4000

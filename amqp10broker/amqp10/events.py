@@ -8,13 +8,13 @@ many frames makes one `DeliveriesReceived` of its own.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from amqp10broker.amqp10.delivery import Parts
 from amqp10broker.amqp10.errors import AmqpError
 from amqp10broker.amqp10.link import ReceiverLink, SenderLink
 from amqp10broker.amqp10.performatives import Attach, Begin, Error, Flow, Open
-from amqp10broker.dataclass import dataclass
 
 # --- session -------------------------------------------------------------------------------------
 

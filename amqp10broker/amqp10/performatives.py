@@ -10,6 +10,7 @@ beside the field says. ``encode()`` gives the described list; `decode_composite`
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, ClassVar, Final, TypeAlias
 from uuid import UUID
@@ -62,7 +63,6 @@ from amqp10broker.amqp10.fields import (
     write_symbols,
 )
 from amqp10broker.amqp10.types import Described, Symbol
-from amqp10broker.dataclass import dataclass
 
 PORT: Final = 5672
 SECURE_PORT: Final = 5671

@@ -12,7 +12,7 @@ link is attached again with a complete one (2.7.3).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Final
 
@@ -31,7 +31,6 @@ from amqp10broker.amqp10.performatives import (
     decode_composite,
 )
 from amqp10broker.amqp10.types import Described
-from amqp10broker.dataclass import dataclass
 
 UNSETTLED_ENTRIES_MAX: Final = 4096
 """The most entries that an unsettled map of the peer may have."""

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Self
 
 from amqp10broker.amqp10.errors import EncodeError
-from amqp10broker.dataclass import dataclass
 
 # How many values may enclose another one. Real messages use fewer than ten; the limit keeps hostile
 # ones from exhausting the stack of the recursive readers and writers.

@@ -9,11 +9,11 @@ the run if the event's time lies in it, and an elapsed time with the part that l
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from amqp10broker.analysis.histogram import BUCKETS_AN_OCTAVE, ZERO_BUCKET
-from amqp10broker.dataclass import dataclass
 from amqp10broker.flowevents.schema import CHANNEL_HANDLE, EVENTS, FIELDS, Kind
 
 if TYPE_CHECKING:

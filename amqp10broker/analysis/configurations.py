@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from amqp10broker.analysis.figures import Configuration, Measured, RunFigures, Stall
 from amqp10broker.analysis.histogram import merge
 from amqp10broker.analysis.statistics import Estimate, estimate, scatter
-from amqp10broker.dataclass import dataclass
 from amqp10broker.flowevents.schema import CONFIGURATION
 
 SETTINGS: Final = ("max_link_credit", "max_incoming_window", "max_queue_credit")

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from amqp10broker.analysis.cells import STREAM_KINDS, Cell
 from amqp10broker.analysis.histogram import Counts, merge, quantiles
-from amqp10broker.dataclass import dataclass
 from amqp10broker.flowevents.schema import CONFIGURATION, Kind, Reason
 
 Configuration = tuple[Any, ...]

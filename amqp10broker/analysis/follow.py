@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
@@ -30,7 +30,6 @@ from amqp10broker.analysis.job import make_folder
 from amqp10broker.analysis.progress import Progress
 from amqp10broker.analysis.tables import columns_of, schema_of
 from amqp10broker.analysis.waits import NOT_HELD_UP
-from amqp10broker.dataclass import dataclass
 from amqp10broker.flowevents.schema import EVENTS, RUNS, Kind
 from amqp10broker.recording.errors import NotARecording
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -18,7 +19,6 @@ from amqp10broker.analysis.recommend import Aim, Recommendation, Undecided, reco
 from amqp10broker.analysis.report import Analysed, comparisons, report
 from amqp10broker.analysis.tables import tables_of, write_tables
 from amqp10broker.analysis.waits import find_waits, name_waits
-from amqp10broker.dataclass import dataclass
 from amqp10broker.recording.link_names import read_names
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from amqp10broker.analysis.configurations import (
@@ -32,7 +33,6 @@ from amqp10broker.analysis.figures import CONFIRM, END_TO_END, SIDES, in_millise
 from amqp10broker.analysis.histogram import quantile, quantiles
 from amqp10broker.analysis.statistics import Estimate
 from amqp10broker.analysis.tables import CURVE
-from amqp10broker.dataclass import dataclass
 from amqp10broker.flowevents.schema import CONFIGURATION
 
 GREEN: Final = COLOURS[2]

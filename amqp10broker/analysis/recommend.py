@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Final, Literal
 
@@ -29,7 +29,6 @@ from amqp10broker.analysis.evidence import (
     weaknesses,
 )
 from amqp10broker.analysis.statistics import Estimate, estimate, scatter
-from amqp10broker.dataclass import dataclass
 
 # Share of the best that a smaller setting may give up.
 TOLERANCE: Final = 0.05

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import count, groupby
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -30,7 +31,6 @@ from amqp10broker.analysis.pictures import Swept
 from amqp10broker.analysis.recommend import Recommendation, Undecided, undecided, written
 from amqp10broker.analysis.statistics import Estimate, estimate
 from amqp10broker.analysis.waits import LinkWait
-from amqp10broker.dataclass import dataclass
 from amqp10broker.flowevents.schema import CONFIGURATION
 
 _COLUMNS: Final = (

@@ -10,11 +10,11 @@ active) are omitted.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
 from amqp10broker.analysis.figures import reason_name
-from amqp10broker.dataclass import dataclass
 from amqp10broker.flowevents.schema import Kind, Reason
 from amqp10broker.recording.link_names import LinkNames
 

@@ -11,7 +11,7 @@ What is there already and agrees with it stays as it is; loading it again change
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 from amqp10broker.catalog.catalog import Catalog, Request, entries
@@ -49,7 +49,6 @@ from amqp10broker.catalog.vhost_requests import (
     SetParameter,
     SetPolicy,
 )
-from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import ConfigError, RefusedError
 from amqp10broker.queues.commands import Command
 from amqp10broker.queues.counters import QueueCounters

@@ -8,13 +8,12 @@ policies) is there from the beginning, as in RabbitMQ.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.definitions import ImportDefinitions, Report, importing
 from amqp10broker.catalog.plan import CLUSTER, Plan, Put
-from amqp10broker.dataclass import dataclass
 
 DUE_LATER: Final = ("queues", "bindings")
 """Sections of a definitions file that wait."""

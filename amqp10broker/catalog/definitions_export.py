@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import repeat
 from operator import attrgetter
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -28,7 +29,6 @@ from amqp10broker.catalog.plan import CLUSTER_NAME
 from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.catalog.users import PasswordRecord
 from amqp10broker.catalog.vhost import RESERVED_PREFIX
-from amqp10broker.dataclass import dataclass
 from amqp10broker.routing.exchange import Binding
 
 T = TypeVar("T")

@@ -5,9 +5,10 @@ The rules themselves are `routing.topology.Topology`'s.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.plan import Plan, Put, binding_key, keys_of
-from amqp10broker.dataclass import dataclass
 from amqp10broker.routing.exchange import Binding, ExchangeSpec
 from amqp10broker.routing.topology import Removal
 

@@ -7,10 +7,9 @@ settings of the broker and not here.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any, Self
 
-from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import InvalidArgument, hint
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.nodes import NodeFacts
 from amqp10broker.catalog.plan import CLUSTER, CLUSTER_NAME, NODE_NUMBERS, Key, Plan, Put
 from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.catalog.queue_requests import keys_of_queues
-from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import InvalidArgument, NotFound, PreconditionFailed
 from amqp10broker.queues.machine_version import why_not
 

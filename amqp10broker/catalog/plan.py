@@ -35,11 +35,10 @@ cluster              (nothing)                          `nodes.ClusterFacts`
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from amqp10broker.catalog.limits import VhostLimits
-from amqp10broker.dataclass import dataclass
 from amqp10broker.routing.exchange import Binding
 from amqp10broker.routing.topology import Removal
 

@@ -6,12 +6,11 @@ What a policy may set is in `policy_keys`; what comes of policies and arguments 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from amqp10broker.catalog import patterns
 from amqp10broker.catalog.policy_keys import fault_of
-from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import InvalidArgument, NotFound
 
 _KINDS: Final = {

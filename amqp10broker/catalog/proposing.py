@@ -7,11 +7,11 @@ nothing of what its client has sent behind the request.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, Protocol
 
 from amqp10broker.catalog.catalog import Catalog, Request
-from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import RefusedError
 from amqp10broker.queues.commands import RequestRef
 

@@ -7,13 +7,12 @@ The catalog does not run queues: a `QueueHost`, which the living room implements
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, Protocol
 
 from amqp10broker.catalog.last_error import LastError
 from amqp10broker.catalog.queue_kind import KINDS, QueueKind
-from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import InvalidArgument, NotFound
 from amqp10broker.queues.commands import Command
 from amqp10broker.queues.counters import QueueConsumption, QueueCounters, tally

@@ -6,7 +6,7 @@ The rules are RabbitMQ's, and so are the words of refusals.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from amqp10broker.catalog import queue_arguments
@@ -24,7 +24,6 @@ from amqp10broker.catalog.queue import (
 )
 from amqp10broker.catalog.queue_arguments import QUEUE_TYPE
 from amqp10broker.catalog.vhost import RESERVED_PREFIX, VOLATILE, VirtualHost
-from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import InvalidArgument, LimitExceeded, PreconditionFailed, ReservedName
 from amqp10broker.routing.arguments import type_name
 from amqp10broker.routing.declaration import stripped

@@ -8,6 +8,7 @@ and shows itself in every listing (docs/adr/0077).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final, Self
 from urllib.parse import quote
 
@@ -17,7 +18,6 @@ from amqp10broker.catalog.queue import DeclaredQueue, QueueType
 from amqp10broker.catalog.queue_arguments import QUEUE_TYPE, SUBSCRIPTION, SUBSCRIPTION_FIELDS
 from amqp10broker.catalog.queue_requests import NAME_BYTES_MAX, Declared, DeclareQueue
 from amqp10broker.catalog.vhost import VirtualHost
-from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import NotFound
 from amqp10broker.routing.address import TOPIC_EXCHANGE
 from amqp10broker.routing.exchange import Binding, Destination

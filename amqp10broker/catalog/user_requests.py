@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from amqp10broker.catalog.catalog import Catalog
@@ -17,7 +17,6 @@ from amqp10broker.catalog.users import (
     Users,
     check_user_name,
 )
-from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import PreconditionFailed
 
 

@@ -7,13 +7,12 @@ change raises `Users.version`, by which whoever remembers a decision learns that
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
 from amqp10broker.catalog.limits import UserLimits
 from amqp10broker.catalog.patterns import check_pattern
-from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import InvalidArgument, NotFound
 
 ALL: Final = ".*"

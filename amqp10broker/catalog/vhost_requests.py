@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from amqp10broker.catalog.catalog import Catalog, entries_in
@@ -12,7 +12,6 @@ from amqp10broker.catalog.plan import Plan, Put, VhostFacts
 from amqp10broker.catalog.policies import Policy
 from amqp10broker.catalog.queue import queue_type_of
 from amqp10broker.catalog.user_requests import permissions_of
-from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import InvalidArgument, NotFound, PreconditionFailed
 
 

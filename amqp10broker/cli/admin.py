@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from amqp10broker import adminpath
@@ -18,7 +19,6 @@ from amqp10broker.cli import broker_url
 from amqp10broker.cli.exits import RefusedByBroker
 from amqp10broker.client.url import PORT, BrokerUrl
 from amqp10broker.config.records import SETTINGS
-from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import AdminSocketError, ConfigError
 
 if TYPE_CHECKING:

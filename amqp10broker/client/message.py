@@ -7,6 +7,7 @@ faster than a general class. `Message` is that general class, `data_message` the
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
@@ -26,7 +27,6 @@ from amqp10broker.amqp10.performatives import (
 )
 from amqp10broker.amqp10.sections import SECTION_CODES
 from amqp10broker.amqp10.types import Described, Map, Symbol, ULong
-from amqp10broker.dataclass import dataclass
 
 _DATA8: Final = b"\x00\x53\x75\xa0"
 _DATA32: Final = b"\x00\x53\x75\xb0"

@@ -5,6 +5,7 @@ It parses the bytes a second time, so that the engine of the connection has no c
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from amqp10broker.amqp091.framing import method_frame
@@ -12,7 +13,6 @@ from amqp10broker.amqp091.methods import Method
 from amqp10broker.amqp10.errors import DecodeError
 from amqp10broker.amqp10.frames import FRAME_HEADER, FRAME_HEADER_BYTES, TYPE_SASL
 from amqp10broker.amqp10.performatives import Composite, decode_composite
-from amqp10broker.dataclass import dataclass
 from amqp10broker.frames import words091, words10
 from amqp10broker.greeting import AMQP_10_HEADER, Protocol, answer
 

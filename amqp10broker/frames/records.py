@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from amqp10broker.amqp091.methods import FRAME_BODY, FRAME_END
-from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BrokerError
 from amqp10broker.frames.reader import Frame, FrameReader
 from amqp10broker.greeting import Protocol

@@ -5,7 +5,7 @@ Secrets are responses, challenges and new secrets.
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from struct import Struct
 from typing import Any, Final
 
@@ -24,7 +24,6 @@ from amqp10broker.amqp091.methods import (
     decode_method,
 )
 from amqp10broker.amqp091.properties import decode_properties
-from amqp10broker.dataclass import dataclass
 
 _HEADER: Final = Struct(">BHI")
 _PROPERTIES_AT: Final = 12

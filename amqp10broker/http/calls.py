@@ -8,6 +8,7 @@ which `refusals` converts.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any, Final, Protocol, TypeAlias
@@ -15,7 +16,6 @@ from typing import Any, Final, Protocol, TypeAlias
 from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.users import User
 from amqp10broker.catalog.vhost import VirtualHost
-from amqp10broker.dataclass import dataclass
 from amqp10broker.http.fields import read_object
 from amqp10broker.http.lists import Listing
 from amqp10broker.http.live import Following

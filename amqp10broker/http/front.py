@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Final, Generic, TypeVar
 
-from amqp10broker.dataclass import dataclass
 from amqp10broker.http.cors import Cors
 from amqp10broker.http.messages import Answer, Refused, Request
 from amqp10broker.http.rights import check_tag

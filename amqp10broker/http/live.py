@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final, Self
 
-from amqp10broker.dataclass import dataclass
 from amqp10broker.http.differences import difference
 from amqp10broker.http.fields import integer
 from amqp10broker.http.messages import Answer, Refused, Request, json_text

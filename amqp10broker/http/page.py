@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import quote
 
-from amqp10broker.dataclass import dataclass
 from amqp10broker.http.messages import Answer, Request
 
 INDEX: Final = "index.html"

@@ -8,13 +8,12 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Collection
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import parse_qsl
 
-from amqp10broker.dataclass import dataclass
 from amqp10broker.http.messages import Answer, Refused, Request
 
 NOT_LOGGED_IN: Final = Answer(

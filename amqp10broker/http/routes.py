@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from amqp10broker.dataclass import dataclass
 from amqp10broker.http.messages import Answer, Request
 from amqp10broker.http.rights import Credentials, Tag, header_credentials
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
-from amqp10broker.dataclass import dataclass
 from amqp10broker.http.messages import Refused
 
 SLACK_MS: Final = 10

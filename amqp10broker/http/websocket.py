@@ -6,12 +6,12 @@ import binascii
 import ipaddress
 from base64 import b64decode, b64encode
 from collections.abc import Collection
+from dataclasses import dataclass
 from hashlib import sha1
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import urlsplit
 
-from amqp10broker.dataclass import dataclass
 from amqp10broker.http.messages import Refused, Request
 
 SUBPROTOCOLS: Final = ("amqp", "AMQPWSB10")

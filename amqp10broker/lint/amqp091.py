@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Final
 
 from amqp10broker.amqp091.errors import AmqpHardError
@@ -30,7 +30,6 @@ from amqp10broker.amqp091.methods import (
     TxSelect,
 )
 from amqp10broker.amqp091.properties import decode_properties
-from amqp10broker.dataclass import dataclass
 from amqp10broker.frames.records import Known, Recorded
 from amqp10broker.lint import rules
 from amqp10broker.lint.findings import Book, Evidence, Rule, evidence_of

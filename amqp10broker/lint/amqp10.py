@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Final
 
 from amqp10broker.amqp10.performatives import (
@@ -25,7 +25,6 @@ from amqp10broker.amqp10.performatives import (
     Transfer,
 )
 from amqp10broker.amqp10.serial import add, diff, limit_left
-from amqp10broker.dataclass import dataclass
 from amqp10broker.frames.records import Known, Recorded
 from amqp10broker.lint import rules
 from amqp10broker.lint.findings import Book, Evidence, Rule, evidence_of

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from amqp10broker.dataclass import dataclass
 from amqp10broker.frames.records import Recorded
 
 # The first frames of a finding, which are shown.

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
@@ -21,7 +22,6 @@ from amqp10broker.amqp10.performatives import (
 )
 from amqp10broker.amqp10.sections import SECTION_CODES
 from amqp10broker.amqp10.types import Described, Symbol, ULong
-from amqp10broker.dataclass import dataclass
 
 MessageId = int | UUID | bytes | str | None
 

@@ -18,13 +18,12 @@ queues where an operation needs their answer.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from amqp10broker.amqp10.errors import EncodeError
 from amqp10broker.catalog.proposing import Decided
 from amqp10broker.catalog.queue import QueueHandle
-from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BadRequest, PermissionDenied, RefusedError
 from amqp10broker.management.amqp_message import Request, read_request, response
 from amqp10broker.management.amqp_routes import OFFER_TOKEN, Route, route_of, status_of, words_of

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
-from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BadRequest
 
 

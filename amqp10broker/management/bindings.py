@@ -8,11 +8,11 @@ percent-encoded; the hash stands for the arguments and is empty without any. A m
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
 from amqp10broker.catalog.exchange_requests import Bind, Unbind
-from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BadRequest
 from amqp10broker.management.caller import Caller, Proposal
 from amqp10broker.management.names import check_name, check_not_default

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from amqp10broker.catalog.catalog import Catalog, Request
@@ -10,7 +11,6 @@ from amqp10broker.catalog.proposing import LATER, Decided, Propose
 from amqp10broker.catalog.queue import DeclaredQueue, QueueHandle
 from amqp10broker.catalog.users import PasswordRecord
 from amqp10broker.catalog.vhost import VirtualHost
-from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import NotSupported, PermissionDenied
 from amqp10broker.management.node import Node, Sink
 from amqp10broker.queues.commands import Command, PeerId, ReplyTo, RequestRef

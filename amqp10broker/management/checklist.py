@@ -7,12 +7,11 @@ has a row for each check.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
 
-from amqp10broker.dataclass import dataclass
 from amqp10broker.management.cluster_node import Leaderless
 from amqp10broker.management.inspection import Inspection, ListenerSeen
 

@@ -6,10 +6,10 @@ A node in no cluster is number 0, and its quorum queues have one member, there.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from amqp10broker.catalog.queue import DeclaredQueue
-from amqp10broker.dataclass import dataclass
 
 if TYPE_CHECKING:
     from amqp10broker.replication.bootstrap import Membership as OfCluster

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 from amqp10broker.catalog import definitions, definitions_export
 from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.definitions import ImportDefinitions, Report
 from amqp10broker.catalog.plan import Plan
-from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BadRequest, ConfigError
 from amqp10broker.management.caller import Caller, Job, Proposal
 

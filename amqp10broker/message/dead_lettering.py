@@ -12,12 +12,12 @@ until a consumer acquires it; then it is false. The count of failed deliveries r
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from amqp10broker.amqp091.codec import decode_shortstr, decode_table, encode_shortstr, encode_table
 from amqp10broker.amqp091.properties import EXPIRATION, HEADERS, locate, read_headers
 from amqp10broker.amqp10.types import Array, Symbol
-from amqp10broker.dataclass import dataclass
 from amqp10broker.message import amqp091
 from amqp10broker.message.amqp10 import (
     X_CC,

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from amqp10broker.amqp091.types import Int64, Timestamp
 from amqp10broker.amqp10.codec import array_of
 from amqp10broker.amqp10.types import Array, Map, Symbol, UInt, ULong
 from amqp10broker.amqp10.types import Timestamp as Milliseconds
-from amqp10broker.dataclass import dataclass
 
 X_DEATH: Final = "x-death"
 REJECTED: Final = "rejected"

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, Final, Protocol
 
 from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.queue import DeclaredQueue, QueueType
-from amqp10broker.dataclass import dataclass
 from amqp10broker.management.cluster_node import MemberState
 from amqp10broker.management.snapshot import ConnectionView
 from amqp10broker.metrics import table

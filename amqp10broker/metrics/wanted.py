@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 from amqp10broker.catalog.patterns import Finding
-from amqp10broker.dataclass import dataclass
 from amqp10broker.metrics.table import GROUPS, Group
 
 PLAIN_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"

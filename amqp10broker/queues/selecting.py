@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from amqp10broker.message.filters.filters import MessageFilter
+from amqp10broker.message.filters.selector import compile_selector
 from amqp10broker.message.message import Message
 
 Select = Callable[[Sequence[Message]], Sequence[int]]
@@ -17,8 +19,6 @@ def selection(selector: str) -> Select:
         ValueError: the selector is not valid; the message contains the position.
     """
     # Imported late: a broker starts sooner without filters.
-    from amqp10broker.message.filters.filters import MessageFilter
-    from amqp10broker.message.filters.selector import compile_selector
 
     wanted = MessageFilter.of_sql(compile_selector(selector))
     return lambda messages: wanted.matching(messages, 0)

@@ -6,7 +6,8 @@ to eight are made a proposal, and a frozen one takes three times as long. Nobody
 
 from __future__ import annotations
 
-from amqp10broker.dataclass import dataclass
+from dataclasses import dataclass
+
 from amqp10broker.raft.entries import Run, Snapshot
 
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from amqp10broker.dataclass import dataclass
 from amqp10broker.flowevents.schema import RUN_FIELDS, RUNS
 from amqp10broker.recording.arrow import check_version, load_arrow, load_parquet, run_schema
 from amqp10broker.recording.errors import NotARecording, NotWritable

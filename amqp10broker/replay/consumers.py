@@ -7,14 +7,13 @@ such time bounds the round trip from above, and the excess of a flow or an outco
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import fmean, median
 from typing import Final
 
 from amqp10broker.amqp10 import serial
 from amqp10broker.amqp10.performatives import Begin, Disposition, Flow, Role, Transfer
-from amqp10broker.dataclass import dataclass
 from amqp10broker.greeting import Protocol
 from amqp10broker.replay.ledger10 import Ledger10, Link, Session, within
 from amqp10broker.replay.pace import FREE_MIN, Reason, allowed_at, rate_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from amqp10broker.amqp091.methods import (
@@ -36,7 +36,6 @@ from amqp10broker.amqp091.methods import (
     QueueDeclare,
     QueueDeclareOk,
 )
-from amqp10broker.dataclass import dataclass
 
 _MESSAGES: Final = (BasicDeliver, BasicGetOk, BasicGetEmpty, BasicAck, BasicNack, BasicReturn)
 

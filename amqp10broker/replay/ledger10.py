@@ -7,7 +7,7 @@ current numbers of each client frame, and in the end the differences.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from amqp10broker.amqp10 import serial
@@ -31,7 +31,6 @@ from amqp10broker.amqp10.performatives import (
     TransactionalState,
     Transfer,
 )
-from amqp10broker.dataclass import dataclass
 
 MANAGEMENT: Final = "/management"
 

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, Final
 
-from amqp10broker.dataclass import dataclass
 from amqp10broker.frames.records import Record
 from amqp10broker.replay.forecast import Forecast, Settings, known
 from amqp10broker.replay.pace import Reason

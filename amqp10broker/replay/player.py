@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from amqp10broker.amqp091.methods import ConnectionClose
 from amqp10broker.amqp10.performatives import Close
-from amqp10broker.dataclass import dataclass
 from amqp10broker.frames.reader import Frame, FrameReader
 from amqp10broker.replay.differences import Difference, Kind
 from amqp10broker.replay.script import Part, Step

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from amqp10broker.amqp091.methods import ConnectionOpen
 from amqp10broker.amqp10.performatives import Open
-from amqp10broker.dataclass import dataclass
 from amqp10broker.frames.reader import Frame
 from amqp10broker.frames.records import Ended, Known, Listening, Record, Recorded
 from amqp10broker.greeting import Protocol

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
 
 from amqp10broker.amqp10.credit import INITIAL_DELIVERY_COUNT, ReceiverCredit, SenderCredit
 from amqp10broker.amqp10.performatives import Flow
 from amqp10broker.amqp10.windows import OUTGOING_WINDOW, IncomingWindow, OutgoingWindow
-from amqp10broker.dataclass import dataclass
 from amqp10broker.replay.pace import Reason, rate_of
 
 

@@ -8,13 +8,13 @@ A node that is in a cluster goes to the members that it knows, and its list does
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from amqp10broker.catalog.entry_codec import encoded
 from amqp10broker.catalog.nodes import ClusterFacts, NodeFacts
 from amqp10broker.catalog.plan import CLUSTER, NODE_NUMBERS, Key
 from amqp10broker.catalog.queue import QueueType
-from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BrokerError
 from amqp10broker.replication.ids import member_id
 

@@ -9,13 +9,13 @@ does no harm; nor that a later one overtakes an earlier one, which is planned ag
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from amqp10broker.catalog.catalog import Catalog, Request
 from amqp10broker.catalog.entry_codec import Conceal
 from amqp10broker.catalog.plan import Plan
 from amqp10broker.catalog.proposing import LATER, Decided
-from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import RefusedError
 from amqp10broker.queues.commands import RequestRef
 from amqp10broker.replication.timed_out import timed_out

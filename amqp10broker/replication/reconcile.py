@@ -12,8 +12,8 @@ is reached, as its documentation says, where RabbitMQ stops at the odd size belo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
-from amqp10broker.dataclass import dataclass
 from amqp10broker.replication.ids import node_of
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
@@ -22,7 +23,6 @@ from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.entry_codec import Conceal, encoded
 from amqp10broker.catalog.plan import CLUSTER, NODE_NUMBERS, NUMBERS, Key, Plan, Put
 from amqp10broker.catalog.queue import QUEUE_NUMBER_MAX
-from amqp10broker.dataclass import dataclass
 from amqp10broker.replication.ids import node_of
 
 Value = Any

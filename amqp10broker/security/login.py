@@ -22,12 +22,11 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Awaitable, Callable, Generator, Hashable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, Protocol, TypeAlias
 
 from amqp10broker.catalog.users import Users
-from amqp10broker.dataclass import dataclass
 from amqp10broker.security.passwords import Passwords, Token
 from amqp10broker.security.scram import ScramError, ScramServer
 from amqp10broker.security.token_scopes import TokenGrants

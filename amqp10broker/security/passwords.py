@@ -16,14 +16,13 @@ import hashlib
 import hmac
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from argon2 import PasswordHasher, exceptions
 
 from amqp10broker.catalog.users import PasswordAlgorithm, PasswordRecord, ScramRecord, Users
 from amqp10broker.errors import InvalidArgument
 from amqp10broker.security import scram
-
-if TYPE_CHECKING:
-    from argon2 import PasswordHasher
 
 # OWASP's second choice for argon2id: 19 MiB, two passes, parallelism 1; 19 ms on a machine of 2020.
 MEMORY_KIB: Final = 19_456
@@ -235,10 +234,6 @@ def _verify_fast(record: PasswordRecord, password: bytes) -> bool:
 
 
 def _verify_argon2(value: str, password: bytes) -> bool:
-    # The package, not a module in it: Python locks a module before the package that it is in, and the package
-    # before its modules. A thread that does the one while the loop does the other gets an error (deadlock).
-    from argon2 import exceptions
-
     try:
         return _hasher().verify(value, password)
     except (exceptions.VerificationError, exceptions.InvalidHashError):
@@ -246,9 +241,6 @@ def _verify_argon2(value: str, password: bytes) -> bool:
 
 
 def _hasher() -> PasswordHasher:
-    # Imported here: a broker with all users in the configuration starts without it.
-    from argon2 import PasswordHasher
-
     return PasswordHasher(time_cost=PASSES, memory_cost=MEMORY_KIB, parallelism=LANES)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from ssl import (
     CERT_NONE,
@@ -17,7 +18,6 @@ from ssl import (
 )
 from typing import Any, Final
 
-from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import ConfigError
 
 

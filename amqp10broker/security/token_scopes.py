@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
 from amqp10broker.catalog.users import User
-from amqp10broker.dataclass import dataclass
 from amqp10broker.security.grants import Changing, Operation, TopicOperation
 
 OPERATIONS: Final[tuple[Operation, ...]] = ("configure", "write", "read")

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BrokerError, ConfigError
 from amqp10broker.security.token_scopes import Granted, TokenGrants, read_scopes
 

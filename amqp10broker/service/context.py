@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from amqp10broker.catalog.catalog import Catalog
@@ -12,7 +12,6 @@ from amqp10broker.catalog.proposing import Propose
 from amqp10broker.catalog.queue import DeclaredQueue, QueueHandle
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.config import Config, FlowSettings
-from amqp10broker.dataclass import dataclass
 from amqp10broker.message.message import Message
 from amqp10broker.queues.commands import Command, ReplyTo, RequestRef
 from amqp10broker.security.authorise import Access

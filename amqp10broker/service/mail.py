@@ -8,12 +8,12 @@ are in `tasks/writer.py`. Neither side changes a record after it was sent.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from amqp10broker.amqp10.errors import AmqpError
 from amqp10broker.amqp10.link import ReceiverLink, SenderLink
 from amqp10broker.catalog.proposing import Decided
 from amqp10broker.config import Config
-from amqp10broker.dataclass import dataclass
 from amqp10broker.queues.commands import Command, RequestRef
 from amqp10broker.queues.effects import Effect
 

@@ -7,7 +7,7 @@ application properties) has none and is read alone.
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Final
 
 from amqp10broker.amqp10.codec import decode, skip
@@ -20,7 +20,6 @@ from amqp10broker.amqp10.performatives import (
     PROPERTIES,
 )
 from amqp10broker.client.message import section_at
-from amqp10broker.dataclass import dataclass
 from amqp10broker.spark.message_row import X_ENQUEUED, X_STREAM_OFFSET, text_of
 
 LAYOUT_BYTES_MAX: Final = 4096

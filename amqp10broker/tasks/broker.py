@@ -58,6 +58,7 @@ from amqp10broker.tasks.bootstrap import (
 )
 from amqp10broker.tasks.clock import WallClock
 from amqp10broker.tasks.clock_watch import ClockWatch
+from amqp10broker.tasks.cluster import Cluster
 from amqp10broker.tasks.cluster_node import NodeAlone
 from amqp10broker.tasks.connections import Connections
 from amqp10broker.tasks.data import Data, opened_data
@@ -71,6 +72,7 @@ from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.log_limits import LogLimits
 from amqp10broker.tasks.login import Logins, authenticator
 from amqp10broker.tasks.meters import Meter, SystemMeter, rss_bytes
+from amqp10broker.tasks.node_of_cluster import NodeOfCluster
 from amqp10broker.tasks.pid_file import pid_file
 from amqp10broker.tasks.queues import Queues
 from amqp10broker.tasks.recordings import Recordings
@@ -281,7 +283,6 @@ class Broker:
         if self.config.node_name is None:
             yield
             return
-        from amqp10broker.tasks.cluster import Cluster
 
         if self.data is None:
             raise ConfigError("data_dir", "is missing beside node_name", "give the node a folder")
@@ -580,6 +581,5 @@ class Broker:
 
 
 def _member_of(broker: Broker, cluster: Cluster) -> NodeOfCluster:
-    from amqp10broker.tasks.node_of_cluster import NodeOfCluster
 
     return NodeOfCluster(broker, cluster)

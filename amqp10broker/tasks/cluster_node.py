@@ -13,6 +13,7 @@ from amqp10broker.errors import NotSupported
 from amqp10broker.management.cluster_node import GroupSeen, MemberState
 from amqp10broker.tasks.connections import Connections
 from amqp10broker.tasks.doors import Doors
+from amqp10broker.tasks.member_states import state_of
 from amqp10broker.tasks.queue_task import QueueTask
 
 if TYPE_CHECKING:
@@ -142,7 +143,6 @@ class NodeAlone:
         handle = None if queue is None else queue.handle
         if not isinstance(handle, QueueTask) or not handle.keeper.by_log:
             return MemberState("leader", "voter")  # in memory there is no log
-        from amqp10broker.tasks.member_states import state_of  # with the room of groups: not at each start
 
         return state_of(cast("Member | None", cast("QuorumInLog", handle.keeper).member))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Final, Protocol, TypeAlias
 
@@ -12,7 +12,6 @@ import trio
 
 from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.queue import DeclaredQueue
-from amqp10broker.dataclass import dataclass
 from amqp10broker.management.snapshot import ConnectionView, QueueView, SummaryView, TotalsView, WaitingView
 from amqp10broker.service.counters import ClientCounters, Totals, Whose
 from amqp10broker.service.mail import AccessChanged, AlarmChanged, ConfigChanged

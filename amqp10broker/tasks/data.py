@@ -17,6 +17,8 @@ from amqp10broker.catalog.entry_codec import Conceal
 from amqp10broker.catalog.plan import Key
 from amqp10broker.catalog.restore import all_entries, restore
 from amqp10broker.errors import RefusedError, StorageError
+from amqp10broker.replication.bootstrap import Membership
+from amqp10broker.replication.system_store import left_alone
 from amqp10broker.storage.catalog_log import CatalogLog, open_catalog_log
 from amqp10broker.storage.check import missing_files
 from amqp10broker.storage.disk import Disk, OsDisk
@@ -115,7 +117,6 @@ class Data:
         found = self.catalog_log.get(MEMBERSHIP)
         if found is None:
             return None
-        from amqp10broker.replication.bootstrap import Membership
 
         try:
             return Membership.of(found)
@@ -210,7 +211,6 @@ class Data:
         Raises:
             ConfigError: something needs what is not installed.
         """
-        from amqp10broker.replication.system_store import left_alone
 
         with _no_collector():
             restore(catalog, left_alone(self.catalog_log))

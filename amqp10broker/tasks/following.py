@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Final
 
-from amqp10broker.dataclass import dataclass
 from amqp10broker.management.snapshot import FollowedView, WatchView
 from amqp10broker.service.channels.channel import ChannelState
 from amqp10broker.service.sessions.consumer import Consumer

@@ -9,7 +9,7 @@ may stand a request that another server in front has not seen (ADR 0064).
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import Final, TypeAlias
@@ -17,7 +17,6 @@ from typing import Final, TypeAlias
 import h11
 import trio
 
-from amqp10broker.dataclass import dataclass
 from amqp10broker.http.front import BODY_BYTES_MAX, check_framing, compressed, too_large, wants_gzip
 from amqp10broker.http.messages import Answer, Feed, Refused, Request
 from amqp10broker.http.refusals import fault

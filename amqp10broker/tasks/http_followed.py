@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, TypeAlias
 
 import trio
 
-from amqp10broker.dataclass import dataclass
 from amqp10broker.http.live import Latest, event, refusal_of, refused_event
 from amqp10broker.http.messages import Answer, Request
 from amqp10broker.security.grants import Grants

@@ -1,8 +1,4 @@
-"""The HTTP port: bound with the others, served as long as clients are.
-
-What parses and answers is imported when the first connection comes (`preload` does it before): a broker
-starts no later for it.
-"""
+"""The HTTP port: bound with the others, served as long as clients are."""
 
 from __future__ import annotations
 
@@ -11,7 +7,8 @@ import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -38,13 +35,6 @@ if TYPE_CHECKING:
     from amqp10broker.tasks.http_api import HttpApi
 
 _log = Log("amqp10broker.http")
-
-MODULES: Final = (
-    "amqp10broker.tasks.http_api",
-    "amqp10broker.tasks.http_connection",
-    "amqp10broker.tasks.websocket_door",
-)
-"""What is imported for the first connection."""
 
 
 class HttpListener:
@@ -87,6 +77,8 @@ class HttpListener:
             if not (config.prometheus_optional if self._metrics else config.http_optional):
                 raise
             _log.warning(f"no {self._what}", reason=str(error))
+        if self._sockets:
+            _load(websocket=config.websocket and not self._metrics)
         self.addresses = addresses_of(self._sockets)
 
     async def run(self, broker: Served) -> None:
@@ -209,6 +201,12 @@ class HttpListener:
         websocket, origin = came
         doors.take(websocket, peer, origin)
         return True
+
+
+def _load(*, websocket: bool) -> None:
+    """Import what needs packages of the extra ``http``: later there may be no file left to open."""
+    for name in ("http_api", "http_connection", *(("websocket_door",) if websocket else ())):
+        import_module(f"amqp10broker.tasks.{name}")
 
 
 def _tls(config: Config, tls: ssl.SSLContext | None) -> ssl.SSLContext | None:

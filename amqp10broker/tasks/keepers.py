@@ -16,9 +16,21 @@ from amqp10broker.errors import DiskFull
 from amqp10broker.persistence.classic_keeper import ClassicInJournal
 from amqp10broker.persistence.classic_store import ClassicStore
 from amqp10broker.persistence.keeper import Keeper
+from amqp10broker.persistence.quorum_keeper import GroupMember, QuorumInLog, QuorumInMemory
+from amqp10broker.persistence.quorum_store import FOUNDER, QuorumStore
+from amqp10broker.persistence.spool import SpoolPacks
+from amqp10broker.persistence.stream_commits import StreamCommits
+from amqp10broker.persistence.stream_keeper import StreamKeeper
 from amqp10broker.queues import machine_version
 from amqp10broker.queues.classic.queue import ClassicQueue
+from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.settings import ConfirmWhen
+from amqp10broker.queues.stream.queue import StreamQueue
+from amqp10broker.replication.groups import Groups
+from amqp10broker.replication.ids import is_first, node_of
+from amqp10broker.replication.member import Member
+from amqp10broker.storage.stream_log import StreamLog
+from amqp10broker.storage.stream_memory import MemoryShelf
 from amqp10broker.tasks.clock_watch import ClockWatch
 from amqp10broker.tasks.dead_letter import DeadLetterOffice
 from amqp10broker.tasks.journal_task import JournalTask
@@ -94,12 +106,6 @@ class Keepers:
         )
 
     def _quorum(self, spec: QueueSpec, journal_task: JournalTask | None) -> Keeper[Any]:
-        from amqp10broker.persistence.quorum_keeper import GroupMember, QuorumInLog, QuorumInMemory
-        from amqp10broker.persistence.quorum_store import FOUNDER, QuorumStore
-        from amqp10broker.persistence.spool import SpoolPacks
-        from amqp10broker.queues.quorum.queue import QuorumQueue
-        from amqp10broker.replication.ids import is_first, node_of
-        from amqp10broker.replication.member import Member
 
         queue = QuorumQueue(spec.name, settings=spec.settings, now_ms=self._surroundings.clock.now_ms())
         queue.browsers.scan_max = self._surroundings.config.selector_scan_max
@@ -107,8 +113,6 @@ class Keepers:
             queue.version = machine_version.NEWEST  # nobody else carries out what it is told
             return QuorumInMemory(queue)
         if self._groups is None:
-            from amqp10broker.replication.groups import Groups
-
             # Without a cluster each group is of one, which sends nothing.
             self._groups = Groups(self._surroundings.clock.now_ms, lambda *_: None)
         groups, snapshots = self._groups, self._snapshots
@@ -147,11 +151,6 @@ class Keepers:
         return keeper
 
     def _stream(self, spec: QueueSpec, journal_task: JournalTask | None) -> Keeper[Any]:
-        from amqp10broker.persistence.stream_commits import StreamCommits
-        from amqp10broker.persistence.stream_keeper import StreamKeeper
-        from amqp10broker.queues.stream.queue import StreamQueue
-        from amqp10broker.storage.stream_log import StreamLog
-        from amqp10broker.storage.stream_memory import MemoryShelf
 
         log = StreamLog(MemoryShelf() if journal_task is None else journal_task.stream(spec.number))
         queue = StreamQueue(spec.name, log, settings=spec.settings)

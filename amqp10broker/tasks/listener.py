@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import socket
 import ssl
+from dataclasses import dataclass
 from typing import Final
 
 import trio
 
-from amqp10broker.dataclass import dataclass
 from amqp10broker.greeting import HEADER_BYTES, Protocol, answer
 from amqp10broker.security.login import Peer
 from amqp10broker.security.tls import CertificateUser, certificate_user

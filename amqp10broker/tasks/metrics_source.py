@@ -12,6 +12,7 @@ from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.management.cluster_node import MemberState
 from amqp10broker.metrics.gather import PROTOCOLS, Connected, Node, Past
+from amqp10broker.tasks.member_states import state_of
 from amqp10broker.tasks.node import Served
 from amqp10broker.tasks.queue_task import QueueTask
 
@@ -99,7 +100,6 @@ class MetricsSource:
         handle = queue.handle
         if not isinstance(handle, QueueTask) or not handle.keeper.by_log:
             return None
-        from amqp10broker.tasks.member_states import state_of  # with the room of groups: not at each start
 
         return state_of(cast("Member | None", cast("QuorumInLog", handle.keeper).member))
 

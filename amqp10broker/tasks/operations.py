@@ -10,6 +10,7 @@ The room itself is synchronous; what takes time, or reaches tasks, is done here:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -19,7 +20,6 @@ from amqp10broker.catalog.plan import VhostFacts
 from amqp10broker.catalog.proposing import Decided
 from amqp10broker.catalog.queue_arguments import misspelt
 from amqp10broker.catalog.vhost import VirtualHost
-from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BrokerError, InvalidArgument
 from amqp10broker.management.caller import Ask, Caller, Job, Wait
 from amqp10broker.management.operations import perform

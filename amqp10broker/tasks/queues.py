@@ -18,6 +18,7 @@ from amqp10broker.catalog.queue_kind import CLASSIC, KINDS, QUORUM, STREAM
 from amqp10broker.catalog.queue_requests import QueueEnded
 from amqp10broker.errors import StorageError
 from amqp10broker.queues.commands import DELETE, Command
+from amqp10broker.queues.quorum.commands import DlxSettle
 from amqp10broker.service.at_least_once_dead_letters import DeadLetterTarget
 from amqp10broker.tasks.clock import utc_text
 from amqp10broker.tasks.dead_letter_worker import DeadLetterWorker
@@ -177,7 +178,6 @@ class Queues:
     def _start_worker(
         self, spec: QueueSpec, queue: QueueTask, destination: DeadLetterTarget
     ) -> DeadLetterWorker:
-        from amqp10broker.queues.quorum.commands import DlxSettle
 
         def settle(keys: Sequence[int]) -> None:
             queue.post_all(cast("list[Command]", [DlxSettle(keys)]))

@@ -14,7 +14,7 @@ import platform
 import time
 from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import trio
@@ -22,7 +22,6 @@ import trio
 from amqp10broker import __version__
 from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.config import Config, FlowSettings
-from amqp10broker.dataclass import dataclass
 from amqp10broker.flowevents.ring import Ring
 from amqp10broker.flowevents.schema import PACK
 from amqp10broker.management.snapshot import RecordingFailed, RecordingView

@@ -10,9 +10,7 @@ import trio
 from amqp10broker.config import Config
 from amqp10broker.errors import Stopped
 from amqp10broker.tasks.broker import Broker
-from amqp10broker.tasks.http_listener import MODULES as HTTP
 from amqp10broker.tasks.log import Log
-from amqp10broker.tasks.preload import preload
 from amqp10broker.tasks.short_slices import ask_for_short_slices
 
 _log = Log("amqp10broker.broker")
@@ -45,7 +43,6 @@ async def run_broker(
                     async with broker:
                         if not broker.over.is_set():
                             on_up(broker.addresses, broker.tls_addresses)
-                            nursery.start_soon(preload, HTTP if broker.http.addresses else ())
                         await broker.over.wait()
                     nursery.cancel_scope.cancel()
             except* Stopped as stopped:

@@ -10,7 +10,7 @@ given again, so that changes nothing later on. It is all one change of one file.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from amqp10broker.catalog.catalog import Catalog
@@ -19,7 +19,6 @@ from amqp10broker.catalog.node_requests import keys_of_queues_where
 from amqp10broker.catalog.plan import CLUSTER, NODE_NUMBERS, Key
 from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.catalog.restore import restore
-from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BrokerError
 from amqp10broker.raft.entries import Kind
 from amqp10broker.replication.bootstrap import Membership

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from amqp10broker.dataclass import dataclass
 from amqp10broker.frames.reader import Frame, FrameReader
 from amqp10broker.frames.records import (
     ARROWS,

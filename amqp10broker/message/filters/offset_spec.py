@@ -17,11 +17,11 @@ have earlier messages. The opener of the stream resolves an interval, because no
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from amqp10broker.amqp091 import types as t091
 from amqp10broker.amqp10 import types as t10
-from amqp10broker.dataclass import dataclass
 from amqp10broker.message.filters.errors import FilterError
 from amqp10broker.message.filters.terms import type_name
 

@@ -17,6 +17,7 @@ anything else            the same value of the same type
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
@@ -33,7 +34,6 @@ from amqp10broker.amqp10.types import (
     UInt,
     ULong,
 )
-from amqp10broker.dataclass import dataclass
 from amqp10broker.message.filters.errors import FilterError
 from amqp10broker.message.filters.fields import ABSENT, Field, Section
 from amqp10broker.message.filters.kinds import KINDS, TEXT

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, assert_never
 
 from amqp10broker.amqp10.serial import MASK, limit_left
+from amqp10broker.message.filters.filters import Filters
 from amqp10broker.message.message import Message
 from amqp10broker.queues.classic.backlog import Page, content_bytes
 from amqp10broker.queues.classic.consumers import Consumer, Consumers
@@ -444,7 +445,6 @@ class ClassicQueue(QueueMachine):
         wanted = None
         if command.filters is not None:
             # Imported late: a broker starts sooner without filters.
-            from amqp10broker.message.filters.filters import Filters
 
             assert isinstance(command.filters, Filters)
             wanted = command.filters.messages

@@ -12,6 +12,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from amqp10broker.amqp10.serial import MASK, limit_left
+from amqp10broker.message.filters.filters import Filters
 from amqp10broker.queues.commands import (
     NO_BOUND,
     Cancel,
@@ -166,7 +167,6 @@ class Browsers:
         wanted = None
         if command.filters is not None:
             # Imported late: a broker starts sooner without filters.
-            from amqp10broker.message.filters.filters import Filters
 
             assert isinstance(command.filters, Filters)
             wanted = command.filters.messages

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
 
+from amqp10broker.message.filters.wanted import decode_wanted
 from amqp10broker.queues.commands import NO_BOUND, ConsumerRef
 from amqp10broker.queues.outlook import Part
 from amqp10broker.queues.turns import Ring
@@ -52,7 +53,6 @@ class Selection:
         """The decoded filter, needed by the leader only."""
         if self._filter is None:
             # Imported late: a broker starts sooner without filters.
-            from amqp10broker.message.filters.wanted import decode_wanted
 
             self._filter = decode_wanted(self.wanted).messages
             assert self._filter is not None, "it selects"

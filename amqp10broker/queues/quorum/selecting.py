@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from amqp10broker.message.filters.filters import Filters
+from amqp10broker.message.filters.wanted import encode_wanted
 from amqp10broker.queues.commands import ConsumerRef
 from amqp10broker.queues.outlook import Looking, Part
 from amqp10broker.queues.quorum.commands import Look, Selected
@@ -43,8 +45,6 @@ def encoded(filters: object | None) -> bytes | None:
     if filters is None or isinstance(filters, bytes):
         return filters
     # Imported late: a broker starts sooner without filters.
-    from amqp10broker.message.filters.filters import Filters
-    from amqp10broker.message.filters.wanted import encode_wanted
 
     assert isinstance(filters, Filters)
     return None if filters.messages is None else encode_wanted(filters)

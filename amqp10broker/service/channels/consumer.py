@@ -8,12 +8,11 @@ that does not read stay in the queue.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from amqp10broker.amqp10.serial import MASK
 from amqp10broker.catalog.queue import DeclaredQueue
-from amqp10broker.dataclass import dataclass
 from amqp10broker.message.message import Message
 from amqp10broker.queues.commands import ConsumerRef, Settle, Verdict
 from amqp10broker.queues.effects import CreditReply, Deliver

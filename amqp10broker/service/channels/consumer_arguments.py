@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from amqp10broker.catalog.queue import DeclaredQueue, QueueType
-from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import NotSupported, PreconditionFailed
+from amqp10broker.message.filters.consumer_arguments import from_amqp091_arguments
 from amqp10broker.routing.arguments import type_name
 
 if TYPE_CHECKING:
@@ -80,7 +80,6 @@ def read_consumer_arguments(queue: DeclaredQueue, arguments: Mapping[str, Any]) 
     filters = None
     if queue.type == QueueType.STREAM:
         # Imported only for a stream: a broker without one starts sooner without its filters.
-        from amqp10broker.message.filters.consumer_arguments import from_amqp091_arguments
 
         filters = from_amqp091_arguments(arguments, stream=queue.name, vhost=queue.vhost)
     elif not arguments:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.proposing import Propose
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.config import Config
-from amqp10broker.dataclass import dataclass
 from amqp10broker.queues.commands import ReplyTo
 from amqp10broker.security.authorise import Access
 from amqp10broker.service.commits import Commits

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from itertools import count
@@ -19,7 +19,6 @@ from amqp10broker.amqp091.errors import ReplyCode
 from amqp10broker.amqp10.link import ReceiverLink, SenderLink
 from amqp10broker.catalog.queue import QueueHandle
 from amqp10broker.catalog.vhost import VirtualHost
-from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BadRequest, NotFound
 from amqp10broker.management.snapshot import FaultView
 from amqp10broker.queues.commands import (

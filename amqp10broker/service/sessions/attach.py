@@ -8,7 +8,7 @@ declared first, they yield the request and are sent its decision, at once or lat
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from amqp10broker.amqp10.errors import AmqpError, AmqpLinkError, AmqpSessionError, Condition
@@ -33,7 +33,6 @@ from amqp10broker.catalog.queue_kind import CLASSIC, KINDS, VOLATILE_KIND, Queue
 from amqp10broker.catalog.queue_requests import DeclareQueue
 from amqp10broker.catalog.subscriptions import OF_TEMPORARY_TOPICS, Subscription, temporary_topic
 from amqp10broker.catalog.vhost import VOLATILE
-from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import (
     AccessRefused,
     LimitExceeded,
@@ -44,6 +43,7 @@ from amqp10broker.errors import (
     RefusedError,
     ResourceLocked,
 )
+from amqp10broker.message.filters.filters import from_amqp10
 from amqp10broker.queues import machine_version
 from amqp10broker.queues.commands import Verdict
 from amqp10broker.routing.address import (
@@ -247,7 +247,6 @@ def plan_source(attach: Attach, context: SessionContext) -> Steps[SourcePlan]:
 
 def _filter_set(source: Source, kind: QueueKind, context: SessionContext) -> FilterSet:
     # Imported only when there is a filter: a broker without one starts sooner.
-    from amqp10broker.message.filters.filters import from_amqp10
 
     found = from_amqp10(source.filter, of_stream=kind.replays)
     for refusal in found.refused:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, assert_never
 
 from amqp10broker.amqp10.delivery import Parts, ResumedDelivery
@@ -28,7 +29,6 @@ from amqp10broker.catalog.last_error import LastError
 from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.catalog.subscriptions import Subscription
 from amqp10broker.config import FlowSettings
-from amqp10broker.dataclass import dataclass
 from amqp10broker.message.convert import all_to_amqp10
 from amqp10broker.message.message import Message
 from amqp10broker.queues.commands import ConsumerRef, Settle, Verdict

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 from amqp10broker.amqp10.encoder import encode
 from amqp10broker.amqp10.errors import AmqpLinkError, AmqpSessionError, Condition
 from amqp10broker.amqp10.performatives import Accepted, Flow, Modified, Rejected, Released
 from amqp10broker.amqp10.types import Symbol
-from amqp10broker.dataclass import dataclass
 from amqp10broker.queues.commands import Verdict
 
 _TXN_ID: Final = Symbol("txn-id")

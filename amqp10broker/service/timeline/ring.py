@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Final
 
@@ -18,7 +18,6 @@ from amqp10broker.amqp10.link import ReceiverLink, SenderLink
 from amqp10broker.amqp10.performatives import Disposition, Flow, Rejected
 from amqp10broker.amqp10.session import Session
 from amqp10broker.amqp10.transfer import TransferFrame, TransferRun
-from amqp10broker.dataclass import dataclass
 from amqp10broker.service.timeline.records import HEAD_BYTES, Kind, Mark, Record, Span, joined, spans_of
 from amqp10broker.service.timeline.shown import Tell, shown
 from amqp10broker.service.timeline.standing import NAMES, Standing

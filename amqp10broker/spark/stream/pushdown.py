@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 from pyspark.sql.datasource import (
@@ -19,8 +20,6 @@ from pyspark.sql.datasource import (
     LessThan,
     LessThanOrEqual,
 )
-
-from amqp10broker.dataclass import dataclass
 
 _SQL_CHARS_MAX: Final = 4096
 # Brokers refuse filters above this, of which the option `filter` may have taken most.
